@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from judging import page, run  # noqa: E402
 from judging.subject import SUBJECTS  # noqa: E402
 
-from mmcalib.models.cache_folder import cache_dir  # noqa: E402
+from mmcalib.models.resolve import cache_dir  # noqa: E402
 
 
 def main() -> int:

@@ -29,11 +29,12 @@ from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs  # n
 from mmcalib.decision.measure import measure  # noqa: E402
 from mmcalib.derive import limits  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402
-from mmcalib.domain.setting import DEFAULT  # noqa: E402
+from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import OpenModel  # noqa: E402
-from mmcalib.models import find, materialise  # noqa: E402
+from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"

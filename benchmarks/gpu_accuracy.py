@@ -34,8 +34,8 @@ from gpu.scores import disagreed, scores  # noqa: E402
 from gpu.trial import Bench  # noqa: E402
 
 from mmcalib.errors import MmcalibError  # noqa: E402
-from mmcalib.gpus.catalogue import find as find_gpu  # noqa: E402
-from mmcalib.gpus.present import present  # noqa: E402
+from mmcalib.models.gpus import find as find_gpu  # noqa: E402
+from mmcalib.models.gpus import present  # noqa: E402
 
 PAGES = ROOT / "reports" / "gpu"
 # Imagined where there is none.

@@ -22,7 +22,9 @@ from gpu import surroundings  # noqa: E402
 
 from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.engine.messages import StartEngine  # noqa: E402
-from mmcalib.models import depths, find, materialise, read_config  # noqa: E402
+from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.checkpoint import materialise  # noqa: E402
+from mmcalib.models.cut import depths, read_config  # noqa: E402
 
 SIZES = 10
 # The smallest has this share of the largest's pixels.

@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib import Calibration  # noqa: E402
 from mmcalib.engine.environment import shimmed_environment  # noqa: E402
-from mmcalib.models import cut_checkpoint, resolve  # noqa: E402
+from mmcalib.models.cut import cut_checkpoint  # noqa: E402
+from mmcalib.models.resolve import resolve  # noqa: E402
 from mmcalib.proof.start import CUT_LAYERS  # noqa: E402
 
 # By default vLLM's CPU build takes a share of this machine's memory.

@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from memory.traces import block_peak, peak, traced  # noqa: E402
 
 from mmcalib.engine.environment import child_environment  # noqa: E402
-from mmcalib.gpus.catalogue import find as find_gpu  # noqa: E402
-from mmcalib.models import find as find_geometry  # noqa: E402
+from mmcalib.models.catalogue import find as find_geometry  # noqa: E402
+from mmcalib.models.gpus import find as find_gpu  # noqa: E402
 
 LAYERS = 2
 QWEN, WHISPER = "Qwen/Qwen2.5-VL-3B-Instruct", "openai/whisper-large-v3"

@@ -36,11 +36,12 @@ from chat_requests import PICTURES, make_requests  # noqa: E402
 from empty_media import LEAST_PX, MOST_PX, SEED, make  # noqa: E402
 from measured_command import measured  # noqa: E402
 
-from mmcalib.domain.setting import DEFAULT  # noqa: E402
+from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import Blank, CountEmbeds, Measure, OpenModel  # noqa: E402
-from mmcalib.models import find, materialise  # noqa: E402
+from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.checkpoint import materialise  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 _GRID = "2000x1,2000x2000,10000x100,10000x10000"

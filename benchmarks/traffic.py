@@ -26,12 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmcalib import Calibration
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
 from mmcalib.memory.rehearse import Rehearsals, gpu_of
-from mmcalib.models import resolve
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.workflows.traffic.figures import traffic_figures

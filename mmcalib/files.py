@@ -1,18 +1,25 @@
-"""Writing results so that a reader never sees half of one."""
+"""Read untrusted documents, write whole files and folders or none, temporary folders."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 from mmcalib.errors import OutputError
+from mmcalib.processes import Closing
+from mmcalib.text import MIB
 
 # A temporary name must not be too long where the file's own just fits.
-_PREFIX = 100
+_NAME_PREFIX_CHARS = 100
 _AS = ("utf-8", "surrogateescape")
 
 
@@ -43,7 +50,7 @@ def write_texts(texts: Mapping[Path, str]) -> None:
 
 def _new(path: Path) -> tuple[int, str]:
     """A new file in the same folder, open, and its name."""
-    return tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
+    return tempfile.mkstemp(prefix=f".{path.name[:_NAME_PREFIX_CHARS]}.", dir=path.parent)
 
 
 def _finish(file: BinaryIO, name: str) -> None:
@@ -71,3 +78,159 @@ def _beside(path: Path, content: bytes) -> str:
 def _remove(name: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(name)
+
+
+# A million shapes have two million; each takes a hundred bytes and more.
+_MOST_CONTAINERS: Final = 8_000_000
+_MOST_DEPTH: Final = 40
+_MOST_ENTRIES: Final = 20_000
+_MOST_KEYS: Final = 2_000
+# Bytes of memory and items of a corpus are far below; so are the digits of either.
+_NUMBER_BELOW: Final = 2.0**62
+_DIGITS: Final = 18
+
+
+def open_document(path: str | Path) -> FileIO:
+    """The file for reading, also a pipe that somebody writes to; one that nobody does is empty.
+
+    Raises OSError.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+    os.set_blocking(handle, True)
+    try:
+        # A folder is refused here.
+        return FileIO(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def read_document(path: str | Path, most_bytes: int) -> bytes:
+    """The whole file. Raises OSError, also for one that is larger."""
+    data = bytearray()
+    with open_document(path) as file:
+        while block := file.read(min(MIB, most_bytes + 1 - len(data))):
+            data += block
+            if len(data) > most_bytes:
+                raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
+    return bytes(data)
+
+
+def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> Any:
+    """What a JSON file holds, where it is such as mmcalib writes: no deep nesting, no key twice, no
+    number that no count can be, and no list of tens of thousands, unless it is one of `long`.
+
+    Raises OSError, and ValueError or RecursionError for any other file.
+    """
+    text = read_document(path, most_bytes).decode()
+    if text.count("[") + text.count("{") > _MOST_CONTAINERS:
+        raise ValueError("it holds too many lists and objects")
+    found = _DECODER.decode(text)
+    _check_size(found, long)
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(pairs) > _MOST_KEYS:
+        raise ValueError(f"an object has {len(pairs):,} keys")
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _int(digits: str) -> int:
+    return int(_float(digits)) if len(digits) > _DIGITS else int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if not abs(number) < _NUMBER_BELOW:
+        raise ValueError(f"{digits[:_DIGITS]}… is too large a number")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_number, parse_int=_int, parse_float=_float
+)
+
+
+def _check_size(found: Any, long: Collection[str]) -> None:
+    """Raises ValueError for deep nesting, and for long lists that are not among `long`.
+
+    Level by level. What is wrong with every entry of a list would be found of each of them.
+    """
+    level = [found] if isinstance(found, dict | list) else []
+    for _ in range(_MOST_DEPTH):
+        deeper = []
+        for one in level:
+            if isinstance(one, dict):
+                for name, inner in one.items():
+                    if isinstance(inner, list) and len(inner) > _MOST_ENTRIES and name not in long:
+                        raise ValueError(f"{name[:_DIGITS]} has {len(inner):,} entries")
+            inside = one.values() if isinstance(one, dict) else one
+            deeper += [inner for inner in inside if isinstance(inner, dict | list)]
+        level = deeper
+    if level:
+        raise ValueError("it is nested too deeply")
+
+
+class Scratch(Closing):
+    """A new folder of this user's alone below TMPDIR, at `path`; removed when closed or when the
+    process ends. A process that is killed leaves it to whatever cleans TMPDIR. Raises OutputError.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="mmcalib-")
+        except OSError as error:
+            raise OutputError(
+                f"no folder for temporary files: {error.strerror}",
+                hint="export TMPDIR=/a/folder/that/is/yours",
+            ) from error
+        self.path = Path(self._folder.name)
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `target` when the block ends well; what was there is replaced.
+
+    Raises OutputError when the parent cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        # mkdtemp's 0700 would hide the folder from a server that runs as another user.
+        scratch.chmod(0o755)
+    except OSError as error:
+        raise OutputError(
+            f"{target.parent} cannot be written: {error}",
+            hint="export MMCALIB_CACHE_DIR=/a/folder/that/is/yours",
+        ) from error
+    try:
+        yield scratch
+        _swap_in(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _swap_in(scratch: Path, target: Path) -> None:
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    try:
+        if target.exists():
+            target.rename(old / "was")
+        scratch.rename(target)
+    except OSError as error:
+        raise OutputError(f"{target} cannot be replaced: {error}") from error
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from mmcalib.processes.priority import own_priority
+from mmcalib.processes import own_priority
 
 MS = Fraction(1, 1000)
 

@@ -17,14 +17,14 @@ PACKAGE = ROOT / "mmcalib"
 
 # Lowest first: a module imports from its own group and from those before it.
 ORDER = (
-    {"closing", "errors", "progress", "sizes", "version"},
-    {"documents", "files", "gpus", "processes", "scratch", "wording"},
-    {"domain", "models"},
-    {"locations", "releases"},
-    {"derive", "media"},
+    {"errors", "progress", "result", "text", "version"},
+    {"domain", "processes"},
+    {"files", "releases", "storage"},
+    {"derive", "media", "models"},
     {"checks", "corpus"},
-    {"census", "results"},
-    {"options", "result"},
+    {"results"},
+    {"census"},
+    {"options"},
     {"engine"},
     {"child", "decision", "report"},
     {"admission", "proof"},
@@ -38,7 +38,7 @@ MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
 
 PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
-PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.sizes", "mmcalib.wording")
+PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.text")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
     *("tempfile", "threading", "time", "PIL", "av", "soundfile", "librosa"),
@@ -46,9 +46,9 @@ IMPURE = {
 MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 399,
-    "product lines": 51_320,
-    "test lines": 41_191,
+    "modules": 322,
+    "product lines": 50_689,
+    "test lines": 41_188,
     "words of docs": 46_234,
     "options of run": 40,
 }

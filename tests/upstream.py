@@ -8,7 +8,7 @@ import importlib.metadata
 
 import pytest
 
-from mmcalib.gpus import present
+from mmcalib.models import gpus
 from mmcalib.releases.release import Release
 
 # The most of it, of 0.28 alone.
@@ -25,7 +25,7 @@ def _is_build_for_gpus() -> bool:
 QIANFAN = "transformers 5.20 takes an internvl_chat for a Qianfan-OCR, whose sizes are pairs"
 # Where vLLM itself has to know the machine that it runs on, without what stands in for a GPU.
 needs_device = pytest.mark.xfail(
-    _is_build_for_gpus() and not present.has_gpu(),
+    _is_build_for_gpus() and not gpus.has_gpu(),
     reason="no GPU is here, for which this build of vLLM is",
     run=False,
 )

@@ -13,9 +13,8 @@ from typing import Literal
 from PIL import Image
 
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest
 from mmcalib.engine.host import EngineHost
@@ -35,11 +34,11 @@ from mmcalib.engine.messages import (
     StartEngine,
 )
 from mmcalib.errors import EngineError, VllmMoved
-from mmcalib.files import write_text
-from mmcalib.gpus import catalogue
-from mmcalib.models import find, materialise
-from mmcalib.scratch import Scratch
-from mmcalib.wording import gib
+from mmcalib.files import Scratch, write_text
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.text import gib
 
 CapabilityState = Literal["works", "moved", "failed", "not tried"]
 
@@ -219,7 +218,7 @@ def _untried(name: str, why: str) -> Capability:
 
 
 def _rehearsed(path: Path) -> list[Capability]:
-    gpu = catalogue.find(_GPU)
+    gpu = gpus.find(_GPU)
     args: dict[str, object] = {
         "model": str(path),
         "max_model_len": _CONTEXT_TOKENS,

@@ -15,7 +15,7 @@ from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
 from mmcalib.corpus.content_parts import text_part, url_part
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
@@ -27,10 +27,12 @@ from mmcalib.engine.messages import (
     StartEngine,
 )
 from mmcalib.errors import MmcalibError
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import components
-from mmcalib.models import depths, find, materialise, read_config
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import depths, read_config
+from mmcalib.models.gpus import Gpu
 
 # Enough of the largest images that each step of either configuration is full more than once.
 BURST_ITEMS = 12

@@ -18,8 +18,10 @@ from judging.pool import Pool
 from judging.subject import Subject
 from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import MmcalibError
-from mmcalib.models import cut_checkpoint, find, materialise, read_config
-from mmcalib.processes.environment import safe_environment
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import cut_checkpoint, read_config
+from mmcalib.processes import safe_environment
 
 # One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1

@@ -15,7 +15,7 @@ import av
 import numpy as np
 
 from judging.images import ramp
-from mmcalib.processes.priority import own_priority
+from mmcalib.processes import own_priority
 
 # Presentation times in ticks of 1/100 s.
 _VARIABLE = (0, 10, 20, 25, 30, 95, 100, 110, 300, 301, 302, 360)

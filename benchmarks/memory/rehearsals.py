@@ -16,14 +16,14 @@ from pydantic import TypeAdapter
 
 from memory.cases import GIB, Case
 from memory.layers import written_out
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import MmcalibError
-from mmcalib.gpus import catalogue
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.models import find, materialise
-from mmcalib.models.fact import Geometry, parse_geometry
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import Geometry, find, parse_geometry
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.gpus import Gpu
 
 _REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
 # A CPU build has a name of its own, and may put no distribution `vllm` beside it.
@@ -117,7 +117,7 @@ def _control(model_id: str) -> Geometry | None:
 
 
 def _gpu(case: Case) -> Gpu:
-    found = catalogue.find(case.gpu)
+    found = gpus.find(case.gpu)
     if case.total_gib is None:
         return found
     return replace(

@@ -15,14 +15,14 @@ from typing import Any
 from PIL import Image
 
 from mmcalib.census.cache import Cache
-from mmcalib.census.count_corpus import count_corpus
-from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Executor, ProbeResult, ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.counter import count_corpus
+from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
-from mmcalib.closing import Closing
+from mmcalib.census.worker import answer
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
+from mmcalib.processes import Closing
 from scanning.timing import Timed, in_turns, processor_s
 
 BARE, TWO_BARE, INLINE, ONE, TWO, COLD, WARM = (

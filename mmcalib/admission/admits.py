@@ -12,8 +12,8 @@ from typing import Any
 
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import is_cell, not_taken, presented
-from mmcalib.corpus.asking import asked_by, digest
-from mmcalib.corpus.request_line import RequestLines
+from mmcalib.corpus.chat import asked_by, digest
+from mmcalib.corpus.requests import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
     Admission,
@@ -26,10 +26,10 @@ from mmcalib.derive.admission import (
 )
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Prompt, Skipped
-from mmcalib.scratch import Scratch
-from mmcalib.wording import without_particulars
+from mmcalib.domain.shapes import Encoded
+from mmcalib.files import Scratch
+from mmcalib.text import without_particulars
 
 Root = str | os.PathLike[str] | None
 _REQUEST_FIELDS = {"messages", "body"}

@@ -13,10 +13,10 @@ from mmcalib.admission.admits import admitted
 from mmcalib.admission.counting import Counting
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
-from mmcalib.locations.domains import allowing
 from mmcalib.results.calibration import CalibrationDocument, calibration_in, read_calibration
 from mmcalib.results.part import verdict_words
-from mmcalib.wording import several
+from mmcalib.storage.location import allowing
+from mmcalib.text import several
 
 
 class Calibration(CalibrationDocument):

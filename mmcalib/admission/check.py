@@ -11,19 +11,18 @@ from mmcalib.admission.admits import admitted_prompt, unreadable, unusable
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import NOWHERE, item_named
-from mmcalib.corpus.request_line import RequestLines
-from mmcalib.corpus.requests import RequestsSource, labels
+from mmcalib.corpus.requests import RequestLines, RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
-from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Prompt, Skipped
-from mmcalib.locations.location import BEHIND, Location
+from mmcalib.domain.shapes import Encoded
+from mmcalib.files import Scratch
 from mmcalib.media.ending import examine_whole
-from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
+from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
 from mmcalib.results.check import Checked
-from mmcalib.scratch import Scratch
+from mmcalib.storage.location import BEHIND, Location
 
 # A folder with files of `.ts` and `.mts` is more often TypeScript than transport streams.
 SAYS_MEDIA = MEDIA_ENDINGS - {"ts", "mts"}

@@ -12,10 +12,9 @@ from multiprocessing.connection import Connection
 from subprocess import Popen
 from typing import Any
 
+from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.text_bound import TextCounting
-from mmcalib.processes.pipe import patient_pipe
-from mmcalib.processes.spawn import spawn
+from mmcalib.processes import patient_pipe, spawn
 
 # A template and a tokenizer take milliseconds for a page of text, seconds for a book.
 _REQUEST_S = 30.0

@@ -13,7 +13,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
 from mmcalib.results.check import ReasonCounts
-from mmcalib.wording import one_line, plain
+from mmcalib.text import one_line, plain
 
 TAKEN = (
     "a dataset of Hugging Face datasets or Ray Data, a pyarrow Table or RecordBatch, a "

@@ -9,12 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, remote_url
 from mmcalib.corpus.urls import sent_frames as frames_of
-from mmcalib.domain.encoding import Encoded, Encoding
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, flaw
-from mmcalib.locations.domains import is_allowed
-from mmcalib.locations.location import Location
-from mmcalib.wording import one_line
+from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, VideoShape, flaw
+from mmcalib.storage.location import Location, is_allowed
+from mmcalib.text import one_line
 
 TAKEN = (
     "a path, a URL, bytes, a binary file, a PIL.Image, sound as (array, rate in Hz), a chat "

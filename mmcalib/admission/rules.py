@@ -32,12 +32,10 @@ from mmcalib.derive.costs import CostColumns, Mismatch
 from mmcalib.derive.distribution import size_cells, token_bins
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.items import TextBound
+from mmcalib.domain.knobs import AreaCap, Setting
+from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.contents import first_of_each_content
-from mmcalib.corpus.asking import answer_by
+from mmcalib.corpus.chat import answer_by
 from mmcalib.domain.items import Item, Prompt
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent

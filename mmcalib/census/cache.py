@@ -1,20 +1,177 @@
-"""What was seen of items before, in SQLite, so that a second reading touches no media."""
+"""What was probed before, in SQLite.
+
+The SQLite file of what was seen before: for this user alone, of the one form that is expected,
+and begun anew where it is anything else.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mmcalib.census import cache_file
-from mmcalib.census.executors.executor import ProbeResult, ProbeTask
-from mmcalib.closing import Closing
-from mmcalib.domain.seen import is_sound, may_pass
-from mmcalib.locations.location import BEHIND
+from mmcalib.census.executor import ProbeResult, ProbeTask
+from mmcalib.domain.items import is_sound, may_pass
+from mmcalib.processes import Closing
+from mmcalib.storage.location import BEHIND
+
+# What SQLite lays beside the file is as private as the file.
+_ENDS = ("", "-wal", "-shm")
+_PRIVATE = 0o600
+
+# As SQLite keeps it: a view or a trigger of these names would run whatever it says.
+FORM = (
+    "CREATE TABLE made (made_by TEXT NOT NULL)",
+    "CREATE TABLE seen (item BLOB PRIMARY KEY, version TEXT NOT NULL, line TEXT NOT NULL)"
+    " WITHOUT ROWID",
+)
+
+# Another scan may be writing, or beginning.
+PATIENCE_S = 20.0
+_POLL_S = 0.02
+
+# Longer values are none of ours, and would be held in memory.
+MOST_BYTES = 1 << 16
+
+# Whether the form is the expected one is seen at once, unless its pages lead round and round.
+_STEPS = 1_000_000
+
+# The disk, the memory or another process is to blame, not what stands in the file.
+_NOT_ITS_CONTENT = {
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM),
+    *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
+}
+
+
+def connect(path: Path, made_by: str) -> sqlite3.Connection:
+    """Open the file, or make it; what others than `made_by` wrote is forgotten. Raises OSError
+    where it cannot be had, and sqlite3.Error.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _in_turn(path.parent):
+        _make_private(path)
+        try:
+            return _opened(path, made_by)
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            remove(path)
+            _make_private(path)
+            return _opened(path, made_by)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is to blame, so that another scan would fail as well."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return (code & 0xFF) not in _NOT_ITS_CONTENT
+
+
+def remove(path: Path) -> None:
+    """Raises OSError."""
+    for end in _ENDS:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+
+
+def _make_private(path: Path) -> None:
+    """Remove what is no file, or has another name elsewhere; let nobody else read the rest."""
+    owners = {os.geteuid(), os.stat(path.parent).st_uid}
+    for end in _ENDS:
+        name = f"{path}{end}"
+        try:
+            status = os.lstat(name)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            remove(path)
+            break
+        if status.st_uid not in owners:
+            raise PermissionError(errno.EPERM, "it belongs to another user", name)
+        if stat.S_IMODE(status.st_mode) != _PRIVATE:
+            with contextlib.suppress(PermissionError):  # some network drives have no modes
+                os.chmod(name, _PRIVATE)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
+
+
+def _opened(path: Path, made_by: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
+    try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        db.text_factory = _text
+        _require_form(db)
+        _forget_others(db, made_by)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _require_form(db: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the file holds anything else."""
+    db.set_progress_handler(lambda: True, _STEPS)
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA journal_mode = WAL")
+    # A power cut may lose what was committed last, and never more.
+    db.execute("PRAGMA synchronous = NORMAL")
+    if not _forms(db):
+        for table in FORM:
+            db.execute(table)
+    if _forms(db) != [*FORM]:
+        raise sqlite3.DatabaseError("other tables than expected")
+    db.set_progress_handler(None, 0)
+
+
+def _forget_others(db: sqlite3.Connection, made_by: str) -> None:
+    row = db.execute("SELECT made_by FROM made").fetchone()
+    if row is None or row[0] != made_by:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            for table in ("seen", "made"):
+                db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own two names
+            db.execute("INSERT INTO made VALUES (?)", [made_by])
+
+
+def _forms(db: sqlite3.Connection) -> list[str]:
+    return [
+        sql
+        for (sql,) in db.execute(
+            "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?", [len(FORM) + 1]
+        )
+    ]
+
+
+def _text(data: bytes) -> str:
+    """What is not UTF-8 is no line of ours, and need not end a scan."""
+    return data.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _in_turn(folder: Path) -> Iterator[None]:
+    """Two that begin at once must not remove what the other has just made."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_S)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(handle)
+
 
 # Raised with every change to what a probe says of the same bytes.
 PROBE = 2
@@ -55,7 +212,7 @@ class Cache(Closing):
         self._committed = time.monotonic()
         self._folders: dict[str, bytes] = {}
         try:
-            self._db = cache_file.connect(path, _made_by())
+            self._db = connect(path, _made_by())
         except OSError as error:
             raise CacheBroken(f"{path}: {error.strerror}") from error
         except sqlite3.Error as error:
@@ -131,10 +288,10 @@ class Cache(Closing):
         try:
             yield
         except sqlite3.Error as error:
-            if cache_file.is_damage(error):
+            if is_damage(error):
                 self._db.close()
                 with contextlib.suppress(OSError):
-                    cache_file.remove(self.path)
+                    remove(self.path)
             raise CacheBroken(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""The census: which shapes a corpus holds, and how many items of each."""
+"""Histogram of shapes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,44 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.census.grouping import grouped, together
-from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
-from mmcalib.domain.path_lists import PathLists
-from mmcalib.domain.shape_columns import Column, Shapes, columns_of
-from mmcalib.domain.shape_counts import EXEMPLARS, ShapeCount, ShapeCounts
-from mmcalib.domain.shapes import MODALITIES, SHAPES, Modality, Shape
+from mmcalib.domain.shape_columns import (
+    EXEMPLARS,
+    Column,
+    PathLists,
+    ShapeCount,
+    ShapeCounts,
+    Shapes,
+    columns_of,
+    equal_to_next,
+)
+from mmcalib.domain.shapes import MODALITIES, PLAIN, SHAPES, Encoded, Encoding, Modality, Shape
+
+
+def grouped(keys: Sequence[Column]) -> tuple[Column, Column]:
+    """The order in which rows of equal keys stand together, the first key first, and where in it
+    each group begins.
+    """
+    order = np.lexsort(keys[::-1])
+    begins = np.ones(len(order), dtype=bool)
+    if len(order):
+        begins[1:] = ~equal_to_next(key[order] for key in keys)
+    return order, np.flatnonzero(begins)
+
+
+def together(
+    order: Column, starts: Column, counts: Column, exemplars: Column, paths: PathLists
+) -> tuple[Column, Column]:
+    """Of each group the counts of its rows added, and the first of their paths."""
+    if not len(order):
+        return counts, exemplars
+    found, sizes = exemplars[order[starts]], np.diff(starts, append=len(order))
+    for group in np.flatnonzero(sizes > 1):
+        start = starts[group]
+        rows = order[start : start + sizes[group]]
+        every = {path for at in exemplars[rows] for path in paths[at]}
+        found[group] = paths.add(sorted(every)[:EXEMPLARS])
+    return np.add.reduceat(counts[order], starts), found
+
 
 # Distinct keys that are counted as they come, before they go to the columns.
 _RECENT = 1 << 15

@@ -8,13 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item, without_data
-from mmcalib.locations.location import Location
-from mmcalib.locations.opening import open_item
 from mmcalib.progress import Progress, Silent
-from mmcalib.sizes import MIB
+from mmcalib.storage.location import Location, open_item
+from mmcalib.text import MIB
 
 _BLOCK_BYTES = MIB
 _DIGEST = Named("mmcalib.census.contents", "digest")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import Executor, ProbeResult, ProbeTask
-from mmcalib.census.versions import version
+from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.domain.items import Item
 from mmcalib.progress import Progress, Silent
+from mmcalib.storage.location import version
 
 T = TypeVar("T")
 

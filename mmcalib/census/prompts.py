@@ -1,20 +1,203 @@
-"""The census of prompts: which combinations of items come together in one request."""
+"""Histogram of prompts by signature."""
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import struct
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclasses_field
+from functools import lru_cache
 from itertools import zip_longest
 
-from mmcalib.census.signature import PromptSignature
-from mmcalib.census.signature_code import decode, encode
-from mmcalib.census.top_k import Foremost
-from mmcalib.corpus.asking import asked_by
-from mmcalib.domain.items import Prompt
-from mmcalib.domain.shapes import MODALITIES, Modality, Shape
-from mmcalib.domain.shares import least_covering
+from mmcalib.corpus.chat import asked_by
+from mmcalib.domain.items import Asked, Prompt
+from mmcalib.domain.knobs import least_covering
+from mmcalib.domain.shapes import (
+    MODALITIES,
+    SHAPES,
+    AudioShape,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSignature:
+    """What decides a prompt's cost: the shapes of its items, sorted, its characters of text, and
+    what it asks of the context.
+    """
+
+    shapes: tuple[Shape, ...]
+    text_chars: int
+    asked: Asked = dataclasses_field(default_factory=Asked)
+
+    def items(self, modality: Modality) -> int:
+        """How many of its items are of `modality`."""
+        return sum(shape.modality == modality for shape in self.shapes)
+
+    def within(self, counts: Mapping[Modality, int]) -> bool:
+        """Whether it carries no more items of any of the modalities."""
+        return all(self.items(modality) <= most for modality, most in counts.items())
+
+
+# A shape begins with the place of its modality, from 1, as `shape_order` has them; behind the last
+# stands a zero.
+_KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
+_PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
+_IS_FLOAT = tuple(tuple(field.type == "float" for field in fields(kind)) for kind in _KINDS)
+_END = b"\0"
+
+# Positive numbers of this form are in the order of their bytes.
+_FLOAT = struct.Struct(">d")
+# Of a longer whole number the length itself stands in four bytes.
+_LONG = 0xFF
+
+
+def encode(shapes: Iterable[Shape], text_chars: int, asked: Asked) -> bytes:
+    """Of the signature with these shapes, in whatever order: some ten bytes for each, and twenty.
+
+    Bytes compare as `shape_order` of the shapes, the characters and `Asked.order` do. No number may
+    be negative.
+    """
+    codes = sorted(map(_shape_code, shapes))
+    messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.order
+    numbers = text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
+    return b"".join((*codes, _END, *map(_whole, numbers)))
+
+
+def decode(code: bytes) -> PromptSignature:
+    """The reverse; shapes are in their order."""
+    shapes, at = [], 0
+    while kind := code[at]:
+        start, at = at, at + 1
+        for is_float in _IS_FLOAT[kind - 1]:
+            at += _FLOAT.size if is_float else _code_size(code, at)
+        shapes.append(_shape(code[start:at]))
+    text_chars, messages, text_bytes, tool_bytes, answer, plain, least = _wholes(code, at + 1)
+    answer_tokens = answer - 1 if answer else None
+    asked = Asked(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
+    return PromptSignature(tuple(shapes), text_chars, asked)
+
+
+@lru_cache(maxsize=1 << 16)
+def _shape_code(shape: Shape) -> bytes:
+    place = _PLACES[type(shape)]
+    code = bytes((place,))
+    for field, is_float in zip(fields(shape), _IS_FLOAT[place - 1], strict=True):
+        value = getattr(shape, field.name)
+        code += _FLOAT.pack(value) if is_float else _whole(value)
+    return code
+
+
+@lru_cache(maxsize=1 << 16)
+def _shape(code: bytes) -> Shape:
+    values: list[float] = []
+    at = 1
+    for is_float in _IS_FLOAT[code[0] - 1]:
+        size = _FLOAT.size if is_float else _code_size(code, at)
+        values += _FLOAT.unpack_from(code, at) if is_float else _wholes(code[: at + size], at)
+        at += size
+    return _KINDS[code[0] - 1](*values)  # type: ignore[arg-type]
+
+
+def _whole(number: int) -> bytes:
+    length = (number.bit_length() + 7) // 8
+    if length < _LONG:
+        return bytes((length,)) + number.to_bytes(length)
+    return bytes((_LONG,)) + length.to_bytes(4) + number.to_bytes(length)
+
+
+def _code_size(code: bytes, at: int) -> int:
+    """How many bytes the whole number there takes."""
+    if code[at] < _LONG:
+        return 1 + code[at]
+    return 5 + int.from_bytes(code[at + 1 : at + 5])
+
+
+def _wholes(code: bytes, at: int) -> Sequence[int]:
+    """All numbers from there on."""
+    found = []
+    while at < len(code):
+        end = at + _code_size(code, at)
+        found.append(int.from_bytes(code[at + (1 if code[at] < _LONG else 5) : end]))
+        at = end
+    return found
+
+
+# As many as a replay admits.
+PER_RANK = 256
+
+
+def _weight(kind: type[Shape]) -> Callable[[PromptSignature], float]:
+    return lambda signature: sum(_media_size(s) for s in signature.shapes if isinstance(s, kind))
+
+
+def _media_size(shape: Shape) -> float:
+    match shape:
+        case ImageShape():
+            return shape.width_px * shape.height_px
+        case VideoShape():
+            return shape.num_frames * shape.width_px * shape.height_px
+        case AudioShape():
+            return shape.duration_s
+
+
+_RANKS: tuple[Callable[[PromptSignature], float], ...] = (
+    _weight(ImageShape),
+    _weight(VideoShape),
+    _weight(AudioShape),
+    lambda signature: len(signature.shapes),
+    lambda signature: signature.text_chars,
+    lambda signature: signature.asked.text_bytes + (signature.asked.answer_tokens or 0),
+    lambda signature: 1,  # by chance alone
+)
+
+# A weight, a digest that decides between equals, whatever their order, and the signature's code.
+_Place = tuple[float, bytes, bytes]
+
+
+@dataclass(slots=True)
+class Foremost:
+    """At most `PER_RANK` signatures, by their codes, by each of several weights; the same ones in
+    any order of arrival.
+    """
+
+    _heaps: tuple[list[_Place], ...] = dataclasses_field(
+        default_factory=lambda: tuple([] for _ in _RANKS)
+    )
+    _held: dict[bytes, int] = dataclasses_field(default_factory=dict)
+
+    def __contains__(self, code: bytes) -> bool:
+        return code in self._held
+
+    def offer(self, code: bytes) -> list[bytes]:
+        """A new signature, which may be kept; those that are kept no longer for it."""
+        signature = decode(code)
+        digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
+        gone = []
+        for rank, heap in zip(_RANKS, self._heaps, strict=True):
+            weight = rank(signature)
+            if not weight:
+                continue
+            if len(heap) < PER_RANK:
+                heapq.heappush(heap, (weight, digest, code))
+            elif (weight, digest) > heap[0][:2]:
+                _, _, out = heapq.heapreplace(heap, (weight, digest, code))
+                self._held[out] -= 1
+                if not self._held[out]:
+                    del self._held[out]
+                    gone.append(out)
+            else:
+                continue
+            self._held[code] = self._held.get(code, 0) + 1
+        return gone
+
 
 # One for all prompts that keep none.
 _NO_MESSAGES: list[dict[str, object]] = []

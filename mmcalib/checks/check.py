@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.wording import gib
+from mmcalib.text import gib
 
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]

@@ -11,7 +11,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.wording import one_line, several, without_particulars
+from mmcalib.text import one_line, several, without_particulars
 
 CORPUS_READABLE = CheckId("corpus readable")
 STAND_INS_AGREE = CheckId("stand-ins agree")

@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
-from mmcalib.domain.nested import merged
-from mmcalib.wording import flag
+from mmcalib.domain.knobs import Knob, Value, merged_nested
+from mmcalib.text import flag
 
 T = TypeVar("T")
 
@@ -45,7 +43,7 @@ def line_of(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
     """The line that gives a knob this value, in the spelling that this model's processor has, and
     keeps what the arguments set beside it.
     """
-    return line(knob.argument, merged(engine_args.get(knob.argument), knob.kwargs(value)))
+    return line(knob.argument, merged_nested(engine_args.get(knob.argument), knob.kwargs(value)))
 
 
 def flow(value: Any) -> str:

@@ -17,12 +17,10 @@ from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Adequacy, Count, Hint
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Knob, Setting
+from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality
 
 

@@ -15,12 +15,10 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.nested import merged
+from mmcalib.domain.knobs import AreaCap, Knob, merged_nested
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.wording import several, several_are
+from mmcalib.text import several, several_are
 
 ADMITTED = CheckId("items admitted")
 STILL_ACCEPTED = CheckId("items still accepted")
@@ -91,7 +89,7 @@ def slower(
     for knob in knobs:
         fewer = knob.value_for_share(share) if knob.modality == "video" else None
         if fewer is not None:
-            return merged(media_io, knob.kwargs(fewer))
+            return merged_nested(media_io, knob.kwargs(fewer))
     return None
 
 

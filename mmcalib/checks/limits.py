@@ -11,7 +11,7 @@ from mmcalib.checks.dialect import line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.releases.constants import UNSAID_LIMIT

@@ -15,8 +15,7 @@ from mmcalib.releases.constants import (
     LOGIT_BYTES,
     V2_LOGPROBS_TOKENS,
 )
-from mmcalib.sizes import GIB
-from mmcalib.wording import gib
+from mmcalib.text import GIB, gib
 
 GRAPHS_RESERVED = CheckId("encoder graphs reserved")
 

@@ -12,15 +12,12 @@ from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Room, Rule
 from mmcalib.checks.limits import LIMIT, hint, options
 from mmcalib.derive.limits import Adequacy, Count, adequacy
 from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
+from mmcalib.domain.knobs import Knob, Value, merged_nested
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.nested import merged
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
-from mmcalib.sizes import GIB
-from mmcalib.wording import gib
+from mmcalib.text import GIB, gib
 
 # In bytes it takes the place of the one in tokens.
 RESERVED = CheckId("adequately reserved")
@@ -135,7 +132,7 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
     for knob in opened.knobs:
         value = knob.value_for_size(size) if knob.modality == modality else None
         if value is not None:
-            kwargs = merged(engine_args.get(knob.argument), knob.kwargs(value))
+            kwargs = merged_nested(engine_args.get(knob.argument), knob.kwargs(value))
             lines = f"{line(LIMIT, plain)} and {line(knob.argument, kwargs)}"
             yield Cure({**without, knob.argument: kwargs}, lines, knob, value)
     yield Cure(without, line(LIMIT, plain))

@@ -6,7 +6,7 @@ import os
 import sys
 from multiprocessing.connection import Connection
 
-from mmcalib.processes.confine import belong_to_parent
+from mmcalib.processes import belong_to_parent
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.child.largest import largest_clip
 from mmcalib.child.media import sampled_of
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import AskBudget
 from mmcalib.releases.budget import budget_of, multimodal_budget

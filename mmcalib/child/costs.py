@@ -10,7 +10,7 @@ from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.child.sounds import resampled
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import Cost
 from mmcalib.engine.messages import Blank, File, Measure, Measured
 from mmcalib.releases import processors
 

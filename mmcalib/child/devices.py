@@ -11,7 +11,7 @@ from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.peak import timed
 from mmcalib.child.processor import Processor
-from mmcalib.domain.processed import Processed
+from mmcalib.domain.model import Processed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import CompareDevices, DevicesCompared
 from mmcalib.releases import processors

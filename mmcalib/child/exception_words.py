@@ -6,8 +6,8 @@ import re
 import traceback
 from pathlib import Path
 
+from mmcalib import processes
 from mmcalib.engine.messages import FailureKind
-from mmcalib.processes import free_memory
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMoved, installed
 
@@ -65,7 +65,7 @@ def root_cause(error: BaseException) -> str:
 
 def exhausted(error: BaseException) -> str:
     """The same of what vLLM raises, PyTorch or a GPU."""
-    if found := free_memory.exhausted(error):
+    if found := processes.exhausted(error):
         return found
     cause: BaseException | None = error
     while cause is not None:

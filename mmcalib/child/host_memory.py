@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mmcalib.processes.free_memory import free_bytes
-from mmcalib.sizes import GIB
+from mmcalib.processes import free_bytes
+from mmcalib.text import GIB
 
 _SHARE = 0.8
 _PROCESSING = (

@@ -10,8 +10,8 @@ from typing import Any
 from mmcalib.child.counting import counter
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
-from mmcalib.domain.budget import Clip
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Clip
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
 

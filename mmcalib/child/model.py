@@ -14,10 +14,8 @@ from mmcalib.child.knobs.tiles import tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.server import server
 from mmcalib.child.texts import TextRenderer
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.server import Server
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting
+from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import OpenModel
 from mmcalib.releases import configs, media, platforms, processors

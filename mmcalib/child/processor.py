@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import Modality
 
 # Items are loaded through vLLM's own connector, which asks for a root; which files may be read was

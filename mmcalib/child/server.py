@@ -12,8 +12,8 @@ from typing import Any
 import av
 import numpy as np
 
-from mmcalib.domain.server import VARIABLES, Server
-from mmcalib.processes.priority import own_priority
+from mmcalib.domain.model import VARIABLES, Server
+from mmcalib.processes import own_priority
 from mmcalib.releases import environment, media
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
     from mmcalib.child.rehearsal.install import Stage
     from mmcalib.domain.traffic import Traffic
-    from mmcalib.gpus.gpu import Gpu
+    from mmcalib.models.gpus import Gpu
 
 
 class Service:

@@ -13,7 +13,7 @@ from PIL import Image
 from mmcalib.child.host_memory import require_host_memory
 from mmcalib.child.weights import at_depth
 from mmcalib.engine.messages import EngineStarted, StartEngine
-from mmcalib.processes.free_memory import free_bytes
+from mmcalib.processes import free_bytes
 from mmcalib.releases import configs, engine, platforms
 from mmcalib.releases.models import weights_as_loaded
 from mmcalib.releases.worker_attributes import graphs_as_captured

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.child import trials
-from mmcalib.corpus.asking import asked
+from mmcalib.corpus.chat import asked
+from mmcalib.domain.items import TextBound
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.messages import BareRequest
 
 if TYPE_CHECKING:

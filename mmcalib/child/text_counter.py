@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mmcalib.corpus.asking import is_plain
+from mmcalib.corpus.chat import is_plain
 from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.text_bound import TextCounting
-from mmcalib.processes.confine import belong_to_parent, confine
+from mmcalib.processes import belong_to_parent, confine
 
 _MEDIA: Mapping[str, Modality] = {**MODALITY_OF, "input_audio": "audio"}
 _ROLES = ("system", "user", "assistant")

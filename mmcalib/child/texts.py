@@ -11,9 +11,9 @@ from mmcalib.child import trials
 from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.text_counter import TextCounter, Uncounted
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.items import TextCounting
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.domain.text_bound import TextCounting
 from mmcalib.engine.messages import BareRequest, Blank, CountingFound, CountTexts, TextsCounted
 from mmcalib.releases import chat, processors
 

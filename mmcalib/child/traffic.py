@@ -13,8 +13,8 @@ from mmcalib.child.exception_words import refusal_of
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
 from mmcalib.child.storages import storages
-from mmcalib.domain.rehearsed import LiveTensor
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import (
     Arrivals,

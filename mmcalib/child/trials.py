@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mmcalib.corpus.asking import bare
+from mmcalib.corpus.chat import bare
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import BareRequest

@@ -8,7 +8,7 @@ import torch
 
 from mmcalib.child.cuda import peak_above, phase_peaks, stay_on_card
 from mmcalib.child.peak import traced
-from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.domain.memory import WorkerMemory
 from mmcalib.releases.budget import worker_budget
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.kv_cache import bytes_per_token

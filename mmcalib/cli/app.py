@@ -31,7 +31,7 @@ from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.results import diff, report
 from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError, unexpected
-from mmcalib.wording import plain
+from mmcalib.text import plain
 
 WHAT = """\
 mmcalib measures what the images, videos and audio that you serve cost in vLLM,

@@ -64,7 +64,6 @@ def check(
     from mmcalib.cli.progress import Terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
-    from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
     from mmcalib.report.check_words import (
         failure_line,
@@ -75,6 +74,7 @@ def check(
     )
     from mmcalib.results.calibration import calibration_in
     from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
+    from mmcalib.storage.location import allowing
 
     paths = [path for path in data or [] if path != "-"]
     reads = stdin or len(paths) < len(data or [])

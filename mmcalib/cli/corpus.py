@@ -34,13 +34,13 @@ def scan(
     """
     from rich.console import Console
 
+    from mmcalib.census.document import ScanDocument, SkippedItem
     from mmcalib.cli.command import print_json
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
-    from mmcalib.locations.domains import allowing
     from mmcalib.progress import Silent
     from mmcalib.report.terminal import show_scanned
-    from mmcalib.result.census import ScanDocument, SkippedItem
+    from mmcalib.storage.location import allowing
     from mmcalib.workflows.corpus import scan as scan_all
 
     if not data and not requests:

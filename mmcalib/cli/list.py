@@ -37,7 +37,7 @@ def list_known(
 
 
 def _models(words: Sequence[str], *, as_json: bool) -> None:
-    from mmcalib.models import bundled
+    from mmcalib.models.catalogue import bundled
     from mmcalib.results.doctor import BundledModel
 
     found = [
@@ -56,22 +56,22 @@ def _models(words: Sequence[str], *, as_json: bool) -> None:
 
 
 def _gpus(words: Sequence[str], *, as_json: bool) -> None:
-    from mmcalib import wording
-    from mmcalib.gpus import catalogue
+    from mmcalib import text
+    from mmcalib.models import gpus
     from mmcalib.results.doctor import KnownGpu
 
-    wanted = [catalogue.fold(word) or word.lower() for word in words]
+    wanted = [gpus.fold(word) or word.lower() for word in words]
     found = [
         KnownGpu.of(gpu)
-        for gpu in catalogue.all()
-        if all(word in catalogue.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
+        for gpu in gpus.all()
+        if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
         print_json(found)
         return
     if not found:
         print(
-            f"no such GPU is known; any other, instead of --gpu: {catalogue.ANY}",
+            f"no such GPU is known; any other, instead of --gpu: {gpus.ANY}",
             file=sys.stderr,
         )
         return
@@ -80,7 +80,7 @@ def _gpus(words: Sequence[str], *, as_json: bool) -> None:
     for gpu in found:
         rest = "" if gpu.rehearses else "memory only: it has no CUDA"
         capability = gpu.capability or "-"
-        memory = wording.gib(gpu.total_bytes)
+        memory = text.gib(gpu.total_bytes)
         if gpu.total_status == "inferred":
             rest = f"{rest}; inferred" if rest else "inferred"
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())

@@ -15,8 +15,7 @@ from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
-from mmcalib.gpus.catalogue import ANY
-from mmcalib.gpus.gpu import Gpu, described
+from mmcalib.models.gpus import ANY, Gpu, described
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
@@ -173,11 +172,11 @@ def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -
 
 def gpu_that_serves(named: Gpu | str | None) -> Gpu | None:
     """The one named or described, or the one that is here; None where there is none."""
-    from mmcalib.gpus import present
     from mmcalib.memory.rehearse import AUTO, gpu_of
+    from mmcalib.models import gpus
 
     if isinstance(named, Gpu):
         return named
     if named is not None:
         return gpu_of(named)
-    return gpu_of(AUTO) if present.has_gpu() else None
+    return gpu_of(AUTO) if gpus.has_gpu() else None

@@ -21,7 +21,7 @@ from rich.progress import Task as Bar
 from rich.text import Text
 
 from mmcalib.progress import Task
-from mmcalib.wording import plain
+from mmcalib.text import plain
 
 # Where nobody watches a bar, a line this often shows that a long step is alive.
 EVERY_S = 30.0

@@ -59,7 +59,7 @@ def run(
     from mmcalib.cli.compare import compare, several
     from mmcalib.cli.output import claim, finish, gpu_named, gpu_that_serves, save
     from mmcalib.cli.progress import Terminal
-    from mmcalib.processes.allocator import give_back_large_blocks
+    from mmcalib.processes import give_back_large_blocks
     from mmcalib.progress import Silent
     from mmcalib.report.terminal import first_answer
     from mmcalib.workflows.run.job import Job, RunSoFar

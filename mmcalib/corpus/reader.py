@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from mmcalib.corpus.apart import End, Found, What
+from mmcalib.corpus.archives import End, Found, What
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, carried_bytes
 from mmcalib.errors import MmcalibError
-from mmcalib.processes.confine import belong_to_parent, confine
-from mmcalib.sizes import MIB
+from mmcalib.processes import belong_to_parent, confine
+from mmcalib.text import MIB
 
 # A list is sent when it carries so much, holds so many, or is so old.
 _FULL_BYTES = MIB

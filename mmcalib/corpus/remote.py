@@ -1,23 +1,70 @@
-"""What lies behind a URL: a bucket, a folder in it, one object, or all that match a pattern."""
+"""Buckets and URLs."""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.listing import Entry, TooMany, entries
 from mmcalib.corpus.source import Source, at_least_one
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.domains import is_http
-from mmcalib.locations.location import BEHIND, Location
-from mmcalib.locations.optional_deps import need, plain_errors
-from mmcalib.locations.remote import extra_of, file_system
 from mmcalib.media.failure import reason
-from mmcalib.wording import one_line
+from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http
+from mmcalib.storage.remote import extra_of, file_system, held, need, plain_errors
+from mmcalib.text import one_line
+
+# Object stores hold more; what lists them holds all names of a folder in memory.
+MOST_LISTED = 10_000_000
+
+
+class TooMany(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
+    """There is no end of names in one folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name of a listing; `held` is what is known of the object."""
+
+    name: str
+    type: str
+    is_link: bool = False
+    held: ByteSource | None = None
+
+    @classmethod
+    def of(cls, info: object) -> Entry | None:
+        """None for what has no name."""
+        name = info.get("name") if isinstance(info, Mapping) else None
+        if not isinstance(info, Mapping) or not isinstance(name, str) or not name:
+            return None
+        return cls(name, str(info.get("type")), bool(info.get("islink")), held(info))
+
+    @property
+    def bare(self) -> str:
+        return self.name.rstrip("/")
+
+    @property
+    def is_folder(self) -> bool:
+        return self.type == "directory"
+
+
+def entries(folder: Entry, listed: Iterable[object]) -> list[Entry]:
+    """What is shown of a listing, each name once, in their order. Raises TooMany."""
+    found: dict[tuple[str, bool], Entry] = {}
+    for number, info in enumerate(islice(listed, MOST_LISTED + 1)):
+        if number == MOST_LISTED:
+            raise TooMany(f"over {MOST_LISTED:,} names in one folder")
+        entry = Entry.of(info) or Entry(f"{folder.bare}/?", "nameless")
+        # Buckets list the object that marks a folder in the folder itself.
+        if entry.bare == folder.bare:
+            continue
+        if not posixpath.basename(entry.bare).startswith("."):
+            found.setdefault((entry.bare, entry.is_folder), entry)
+    return sorted(found.values(), key=lambda entry: entry.bare)
+
 
 # Deeper trees are links that lead back, or no corpus.
 _MOST_LEVELS = 128

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mmcalib.corpus.apart import Apart
-from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.glob import GlobSource, is_pattern
-from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
+from mmcalib.corpus.archives import Apart, archive_at
+from mmcalib.corpus.folder import (
+    FolderSource,
+    GlobSource,
+    ListFile,
+    PathsSource,
+    StreamLines,
+    is_pattern,
+)
 from mmcalib.corpus.source import Source
 from mmcalib.errors import UsageError
-from mmcalib.locations.domains import NOT_ALLOWED, is_allowed, is_http
-from mmcalib.locations.location import Location
-from mmcalib.wording import one_line
+from mmcalib.storage.location import NOT_ALLOWED, Location, is_allowed, is_http
+from mmcalib.text import one_line
 
 STDIN = "-"
 _LIST = "@"
@@ -53,7 +56,7 @@ def _one(data: str, given_as: str) -> Source:
     if data in _NOTHING:
         raise UsageError(f"--data {data!r} names nothing", hint="--data . is the working folder")
     if location.scheme == _HF:
-        from mmcalib.corpus.hf_dataset import HfDatasetSource
+        from mmcalib.corpus.tables import HfDatasetSource
 
         return Apart(HfDatasetSource(data), data)
     if not location.is_file:

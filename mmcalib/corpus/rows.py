@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
 from mmcalib.domain.shapes import Modality
-from mmcalib.locations.location import inside, url_of
-from mmcalib.locations.table_cell import Cell
-from mmcalib.media.file_names import SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
-from mmcalib.media.sniff import HEAD_BYTES, is_media, sniff
-from mmcalib.wording import one_line
+from mmcalib.media.sniff import HEAD_BYTES, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of, is_media, sniff
+from mmcalib.storage.location import inside, url_of
+from mmcalib.storage.tables import Cell
+from mmcalib.text import one_line
 
 # A table with a column of one of these names, holding strings, is a table of prompts.
 TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))

@@ -13,10 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from mmcalib.corpus.content_parts import PART_OF, UrlType
-from mmcalib.locations.atomic_copy import keep
-from mmcalib.locations.domains import NOT_ALLOWED
-from mmcalib.locations.location import BEHIND
 from mmcalib.media.sniff import FRAMES
+from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"
 

@@ -19,14 +19,13 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, choose, levels
 from mmcalib.derive.limits import Count, Hint, Rounding, adequacy
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.domain.budget import Budget
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import Knob, Setting, merged_settings
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting, merged
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
-from mmcalib.wording import several
+from mmcalib.text import several
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class DecisionBuilder:
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         turned = [e for e in self.explored.values() if moves(e)]
         chosen = tuple(self._chosen(e, at_most) if capped else _default(e) for e in turned)
-        setting = merged([self.default.setting, *(point.setting for point in chosen)])
+        setting = merged_settings([self.default.setting, *(point.setting for point in chosen)])
         table, more = self._table(setting)
         unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
@@ -342,7 +341,7 @@ def decide(
     loaders = [knob for knob in turned if knob.by_loader]
     explored = {k.name: tried(k) for k in loaders}
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
-    kept = merged([base, *(point.setting for point in raised)])
+    kept = merged_settings([base, *(point.setting for point in raised)])
     if kept != base:
         default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]

@@ -26,15 +26,13 @@ from mmcalib.derive.processor_cache import (
     hit_curve,
     written_gib,
 )
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Knob, Setting
+from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from mmcalib.derive.effects import (
     without,
 )
 from mmcalib.derive.limits import Hint
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Blank, Measure

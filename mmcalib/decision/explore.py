@@ -14,11 +14,9 @@ from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point, affected, witness
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
+from mmcalib.domain.knobs import Knob, Setting, Value
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget
 from mmcalib.engine.vllm_config import here

@@ -12,10 +12,8 @@ from mmcalib.decision.explore import BudgetSource, Explored, explore
 from mmcalib.decision.measure import remeasure
 from mmcalib.derive.frontier import Point, at
 from mmcalib.derive.limits import limit_mm_per_prompt
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Knob, Setting, Value
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 

@@ -30,11 +30,10 @@ from mmcalib.derive.counting import (
     witnesses,
 )
 from mmcalib.derive.item_cost import Basis, ItemCost
-from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.setting import Setting
-from mmcalib.domain.shape_columns import Column, Shapes
-from mmcalib.domain.shape_counts import ShapeCount, ShapeCounts
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import Cost
+from mmcalib.domain.shape_columns import Column, ShapeCount, ShapeCounts, Shapes
 from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.executors.timeout import TIMEOUT_S
-from mmcalib.census.versions import version
+from mmcalib.census.executor import TIMEOUT_S, Named, ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.corpus.content_parts import MODALITY_OF
 from mmcalib.corpus.urls import served_url
-from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.seen import decode, may_pass
+from mmcalib.domain.items import Item, Skipped, decode, may_pass
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
-from mmcalib.locations.location import Location, is_here
-from mmcalib.scratch import Scratch
+from mmcalib.files import Scratch
+from mmcalib.storage.location import Location, is_here, version
 
 Message = dict[str, object]
 # From items, each a modality and a path, to what vLLM may read of each.
@@ -65,7 +62,7 @@ def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
     if not missing:
         return
     more = (str(_folder().path), "known" if known else "")
-    with LocalPool(Named("mmcalib.media.handing", "handed", more), timeout_s=timeout_s) as pool:
+    with LocalPool(Named("mmcalib.media.decode", "handed", more), timeout_s=timeout_s) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
             for one, ticket in zip(missing, tickets, strict=True):

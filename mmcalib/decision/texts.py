@@ -13,15 +13,13 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.asking import bare, digest
+from mmcalib.corpus.chat import bare, digest
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Between, Fit, PromptTokens, fit, item_tokens, text_tokens, unsettled
 from mmcalib.derive.limits import Count
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.items import Text
+from mmcalib.domain.items import Asked, Text, TextBound, TextCounting
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     BareRequest,

@@ -10,9 +10,8 @@ from typing import Any, Literal, Self
 
 from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
 from mmcalib.derive.fit import Between, Needs, takes, text_tokens
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.encoding import Encoded, Encoding, Given, encoded
-from mmcalib.domain.server import (
+from mmcalib.domain.items import Asked, TextBound
+from mmcalib.domain.model import (
     AUDIO_BYTES,
     AUDIO_FILE,
     AUDIO_SECONDS,
@@ -22,10 +21,19 @@ from mmcalib.domain.server import (
     REQUEST_BYTES,
     Server,
 )
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.domain.text_bound import TextBound
+from mmcalib.domain.shapes import (
+    AudioShape,
+    Encoded,
+    Encoding,
+    Given,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+    encoded,
+)
 from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mmcalib.domain.encoding import PLAIN, Encoding
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import (
     QWEN_FRAMES_TOGETHER,
     QWEN_LEAST_FRAMES,

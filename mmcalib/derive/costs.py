@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mmcalib.derive.item_cost import BASES, Basis, ItemCost, heaviest
-from mmcalib.domain.cost import RefusedBy
-from mmcalib.domain.setting import Setting
-from mmcalib.domain.shape_columns import Column, Shapes
-from mmcalib.domain.shape_counts import ShapeCounts
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import RefusedBy
+from mmcalib.domain.shape_columns import Column, ShapeCounts, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mmcalib.derive.costs import CostColumns, CostTable, same_rows, sampled_tuples, widened
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
 

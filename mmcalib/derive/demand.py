@@ -20,8 +20,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.logs import OutOfMemory, Phase
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Asked, TextBound
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.domain.text_bound import TextBound
 from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 

@@ -10,15 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
-from mmcalib.domain.nested import merged
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.knobs import Knob, Value, merged_nested
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
-from mmcalib.sizes import GIB
-from mmcalib.wording import flag
+from mmcalib.text import GIB, flag
 
 # What a fix costs the user, the least first.
 Cost = Literal[
@@ -96,7 +93,7 @@ def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, A
             if name == _LIMIT:
                 args[name] = _limits(args.get(name), value)
             else:
-                args = merged(args, {name: value})
+                args = merged_nested(args, {name: value})
     return {name: args[name] for name in touched}
 
 

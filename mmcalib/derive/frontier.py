@@ -10,10 +10,8 @@ import numpy as np
 from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.derive.percentiles import quantile
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Retention
-from mmcalib.domain.knobs import Knob, thinned
-from mmcalib.domain.media_option import Value
-from mmcalib.domain.setting import DEFAULT, Setting, merged
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merged_settings, thinned
+from mmcalib.domain.model import Retention
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import Shape
 
@@ -61,7 +59,7 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """
     if value == knob.value:
         return base
-    return merged([base, knob.setting(value)])
+    return merged_settings([base, knob.setting(value)])
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:

@@ -19,7 +19,7 @@ BASES: tuple[Basis, ...] = get_args(Basis)
 class ItemCost:
     """Cost of one item of `shape`; `count` items of the corpus have it. `tokens` in the prompt,
     `embeds` in the encoder cache, `tensor_bytes` of processed tensors, `process_s` seconds to load
-    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.domain.cost.Cost`;
+    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.domain.model.Cost`;
     `cpu_s` are a real item's processor seconds, which no stand-in has.
     """
 

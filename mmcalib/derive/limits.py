@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
 Hint = Mapping[str, int]

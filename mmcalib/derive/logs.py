@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from mmcalib.sizes import GIB, KIB, MIB
+from mmcalib.text import GIB, KIB, MIB
 
 Phase = Literal[
     "start",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.derive.costs import CostColumns
+from mmcalib.domain.knobs import least_covering
 from mmcalib.domain.shape_columns import Column
-from mmcalib.domain.shares import least_covering
 
 
 @dataclass(frozen=True, slots=True)

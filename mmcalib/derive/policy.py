@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import Modality
 
 Prefer = Literal["quality", "throughput"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 
 @dataclass(frozen=True, slots=True)

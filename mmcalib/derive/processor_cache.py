@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import least_covering
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.shares import least_covering
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, QWEN_MOST_ASPECT
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 # Positions whose bytes are summed one by one: few enough to be quick, many enough to keep the tree
 # above them small.

@@ -8,9 +8,17 @@ from dataclasses import dataclass, replace
 from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
 from mmcalib.derive.fit import Between, answers, least_answer
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.encoding import Encoded, Given, encoded
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.items import Asked
+from mmcalib.domain.shapes import (
+    AudioShape,
+    Encoded,
+    Given,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+    encoded,
+)
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one

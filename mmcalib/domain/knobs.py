@@ -1,18 +1,296 @@
-"""The knobs there are: a type each, which knows its values, its spelling and its words."""
+"""Setting and the six knob types."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, final, get_args
 
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.media_option import Argument, Loaded, MediaOption, Value, Wanted
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.shapes import Modality
 
 if TYPE_CHECKING:
-    from mmcalib.domain.shape_columns import Column
+    from mmcalib.domain.shape_columns import Column, Shapes
+
+
+def merged_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """`new` on top of `old`, mappings within mappings too; neither is changed."""
+    both = dict(old or {})
+    for name, value in new.items():
+        before = both.get(name)
+        nested = isinstance(before, Mapping) and isinstance(value, Mapping)
+        both[name] = merged_nested(before, value) if nested else value
+    return both
+
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`mm_processor_kwargs` and `media_io_kwargs` of one measurement; empty means the defaults."""
+
+    mm_processor_kwargs: Mapping[str, Json] = field(default_factory=dict)
+    media_io_kwargs: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def engine_args(self) -> dict[str, Json]:
+        """As vLLM's engine takes it: what is empty is left out."""
+        both = {
+            "mm_processor_kwargs": self.mm_processor_kwargs,
+            "media_io_kwargs": self.media_io_kwargs,
+        }
+        return {name: dict(given) for name, given in both.items() if given}
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON: equal for equal settings, whatever the order of their keys."""
+        both = [dict(self.mm_processor_kwargs), dict(self.media_io_kwargs)]
+        return json.dumps(both, sort_keys=True, separators=(",", ":"))
+
+
+DEFAULT = Setting()
+
+
+def merged_settings(settings: Iterable[Setting]) -> Setting:
+    """All their kwargs together; settings of different knobs do not overlap."""
+    kwargs: dict[str, Json] = {}
+    media: dict[str, Json] = {}
+    for setting in settings:
+        kwargs = merged_nested(kwargs, setting.mm_processor_kwargs)
+        media = merged_nested(media, setting.media_io_kwargs)
+    return Setting(kwargs, media)
+
+
+Value = int | float
+Argument = Literal["mm_processor_kwargs", "media_io_kwargs"]
+
+
+class Loaded(Protocol):
+    """Items of one modality, and what vLLM's loader hands over of each: a row of numbers."""
+
+    @property
+    def shapes(self) -> Shapes: ...
+    @property
+    def sampled(self) -> Column: ...
+
+
+class Wanted(Protocol):
+    """What of the user's policy bears on the values that are tried."""
+
+    @property
+    def max_tokens_per_item(self) -> int | None: ...
+    @property
+    def min_video_frames(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaOption(ABC):
+    """One option of the model's processor or loader that changes what an item of `modality` costs.
+
+    `path` is where its value goes inside `argument`, outermost first; `value` its default.
+    `bleeds`: the other modalities whose items it moves too, in every spelling that is heeded. Each
+    type has a `kind` of its own, by which it is known on the wire.
+    """
+
+    argument: ClassVar[Argument] = "mm_processor_kwargs"
+
+    modality: Modality
+    path: tuple[str, ...]
+    value: Value
+    bleeds: tuple[Modality, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def by_loader(self) -> bool:
+        """Whether it says how much of an item is looked at, which is for its owner to say, and
+        which decides what the processor's options do to it.
+        """
+        return self.argument == "media_io_kwargs"
+
+    @abstractmethod
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+        """Values to try on these items of its modality, ascending; the default among them."""
+
+    @abstractmethod
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        """Values that save memory, the mildest first, and what each costs the user. What is not
+        below the default saves none.
+        """
+
+    def setting(self, value: Value) -> Setting:
+        """What gives it this value, with all that must stand beside it."""
+        return Setting(**{self.argument: self.kwargs(value)})
+
+    def kwargs(self, value: Value) -> dict[str, Any]:
+        """The same inside its argument."""
+        *outer, leaf = self.path
+        inner: dict[str, Any] = {leaf: value, **self.companions(value), **self.switches(value)}
+        for key in reversed(outer):
+            inner = {key: inner}
+        return inner
+
+    def companions(self, value: Value) -> dict[str, int]:
+        """Values of the processor's own without which others refuse this one."""
+        return {}
+
+    def switches(self, value: Value) -> dict[str, bool]:
+        """What turns on or off that it is heeded at all."""
+        return {}
+
+    def place(self, name: str = "") -> tuple[str, ...]:
+        """The way to it, or to what stands beside it, from its argument on."""
+        return (self.argument, *self.path[:-1], name or self.path[-1])
+
+    def given(self, setting: Setting) -> bool:
+        """Whether the user has turned it, or what it depends on."""
+        return False
+
+    def changed(self, shapes: Shapes, value: Value) -> Column:
+        """Of each of these whether this value may change what it costs."""
+        return shapes.mask(True)
+
+    def value_for_tokens(self, tokens: int) -> Value | None:
+        """The value that caps each image or frame at so many tokens; None where tokens do not
+        follow from it.
+        """
+        return None
+
+    def value_for_item(self, tokens: int) -> Value | None:
+        """The same for whole items: of a video, all its frames."""
+        return None
+
+    def value_for_size(self, size: Mapping[str, int]) -> Value | None:
+        """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
+        return None
+
+    def value_for_share(self, share: float) -> Value | None:
+        """The value with which the loader hands over that share of an item."""
+        return None
+
+    def scale(self, value: Value) -> str:
+        """A value against the default, in words."""
+        return f"default {self.value}"
+
+
+# Of the corpus' own areas only the largest decide without loss.
+_OWN = 4
+# Caps that people use and can compare with, in tokens per image or frame.
+_LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
+# A video has many frames: a context may be too short for it with less than that each.
+_FRAME_TOKENS = (32, 64, 128)
+# Where these are fewer, equal parts of the corpus' largest area are tried as well.
+_PARTS = 8
+# Tokens per image: 3.2 and 1.0 megapixels for processors with 28 × 28 pixels to a token.
+_IMAGE_TOKENS = (4_096, 1_280)
+_AREA_SHARES = (4, 16)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AreaCap(MediaOption):
+    """The most pixels of an image, of a frame or of a clip.
+
+    `token_px` pixels make one token, None where that is not known. The least, `least_px`, must
+    stand beside it as `least_name`.
+    """
+
+    kind: Literal["area"] = "area"
+    token_px: int | None
+    least_name: str
+    least_px: int
+
+    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+        """A ladder of tokens, and the areas at which the heaviest items just fit: as single
+        pictures, and as the stack of frames that some processors bound instead. In pixels where it
+        is not known how many make a token.
+        """
+        unit = self.token_px or 1
+        nearest, above = items.shapes.areas(unit)
+        areas = _distinct(nearest, above)
+        volumes = _distinct(*_volumes(items, nearest, above))
+        ceiling = max(areas | volumes, default=0)
+        rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
+        ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
+        fitting = {*ladder, *sorted(areas)[-_OWN:], *sorted(volumes)[-_OWN:]}
+        kept = {value for value in fitting if self.least_px <= value < self.value}
+        if len(kept) < _PARTS - 1:
+            parts = {ceiling * part // _PARTS // unit * unit for part in range(1, _PARTS)}
+            kept |= {value for value in parts if self.least_px <= value < self.value}
+        if wanted.max_tokens_per_item is not None and self.token_px is not None:
+            kept.add(self.token_px * wanted.max_tokens_per_item)
+        return [*sorted(value for value in kept if value < self.value), self.value]
+
+    def reductions(self) -> Iterator[tuple[Value, str]]:
+        """Of an image in tokens, where they follow from it; else shares of what there is."""
+        areas = [int(self.value) // share for share in _AREA_SHARES]
+        if self.token_px is not None and self.modality == "image":
+            areas = [tokens * self.token_px for tokens in _IMAGE_TOKENS]
+        yield from ((area, self._price(area)) for area in areas if area >= self.least_px)
+
+    def _price(self, area: int) -> str:
+        if self.modality == "image":
+            return f"images above {area / 1e6:.1f} megapixels are made smaller"
+        return f"videos keep 1 pixel in {round(self.value / area)} of what they may have now"
+
+    def companions(self, value: Value) -> dict[str, int]:
+        return {self.least_name: int(min(self.least_px, value))}
+
+    def changed(self, shapes: Shapes, value: Value) -> Column:
+        nearest, above = shapes.areas(self.token_px or 1)
+        return (nearest > value) & (above > value)
+
+    def value_for_tokens(self, tokens: int) -> Value | None:
+        return tokens * self.token_px if self.token_px else None
+
+    def value_for_item(self, tokens: int) -> Value | None:
+        """Of videos the pixels of a token are those of a frame."""
+        return self.value_for_tokens(tokens) if self.modality == "image" else None
+
+    def value_for_size(self, size: Mapping[str, int]) -> Value | None:
+        if not self.token_px:
+            return None
+        tokens = size.get("width", 0) * size.get("height", 0) // self.token_px
+        return tokens * self.token_px if tokens > self.least_px // self.token_px else None
+
+    def scale(self, value: Value) -> str:
+        """For images in tokens: raw pixels say little. Of videos some processors bound each frame
+        and others all frames together, so pixels it is.
+        """
+        if self.token_px is None or self.modality == "video":
+            return f"default {self.value}"
+        tokens, default = (round(v // self.token_px) for v in (value, self.value))
+        return f"{tokens} tokens per {self.modality}, default {default}"
+
+    def bounds(self, setting: Setting) -> tuple[int, int]:
+        """The least and the most pixels under the setting."""
+        found: list[int] = []
+        for name, default in ((self.least_name, self.least_px), (self.path[-1], self.value)):
+            inner: Any = setting.mm_processor_kwargs
+            for key in (*self.path[:-1], name):
+                inner = inner.get(key) if isinstance(inner, Mapping) else None
+            found.append(int(default if inner is None else inner))
+        return found[0], found[1]
+
+
+def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
+    """The same for all frames that the loader keeps of a video."""
+    if items.shapes.modality != "video" or not items.sampled.shape[1]:
+        return ()
+    frames = items.sampled[:, 0]
+    known = frames >= 0
+    return nearest[known] * frames[known], above[known] * frames[known]
+
+
+def _distinct(*columns: Column) -> set[int]:
+    """Without what has no area."""
+    return {area for column in columns for area in map(int, {*column.flat})} - {0}
+
 
 # Of the default: how far a fix turns a knob down.
 _SHARES = (2, 4)
@@ -174,3 +452,15 @@ def _fewer(steps: Sequence[int], value: Value) -> list[int]:
     shares = (value // share for share in _SHARES)
     within = ([step for step in steps if 0 < step <= most] for most in shares)
     return list(dict.fromkeys(max(found) for found in within if found))
+
+
+# measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
+# follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
+# user.
+Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
+
+
+def least_covering(share: float, count: int) -> int:
+    """The least number that is at least this share of `count`."""
+    # The product of a decimal share and a count may lie a rounding error above a whole number.
+    return math.ceil(round(share * count, 9))

@@ -1,10 +1,11 @@
-"""Many shapes of one modality in few columns: eight bytes for each of their numbers."""
+"""Many shapes in numpy columns."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, overload
 
 import numpy as np
@@ -194,3 +195,94 @@ def equal_to_next(columns: Iterable[Column]) -> Column:
     if found is None:
         raise ValueError("no columns")
     return found
+
+
+class PathLists:
+    """Each list is known by a number. What nobody asks for any more stays: `lists` in all."""
+
+    __slots__ = ("_folders", "_named", "_text", "lists")
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self._text = bytearray()
+        self._folders: dict[str, int] = {}
+        self._named: list[str] = []
+
+    def add(self, paths: Sequence[str]) -> int:
+        """The number of the list."""
+        at, self.lists = len(self._text), self.lists + 1
+        parts: list[int | str] = []
+        for path in paths:
+            folder, slash, name = path.rpartition("/")
+            parts += (self._folder(folder + slash), name)
+        self._text += json.dumps(parts).encode() + b"\n"
+        return at
+
+    def __getitem__(self, at: int) -> tuple[str, ...]:
+        parts = json.loads(self._text[at : self._text.index(b"\n", at)])
+        return tuple(
+            self._named[folder] + name for folder, name in zip(parts[::2], parts[1::2], strict=True)
+        )
+
+    def _folder(self, path: str) -> int:
+        number = self._folders.get(path)
+        if number is None:
+            number = self._folders[path] = len(self._named)
+            self._named.append(path)
+        return number
+
+
+# Enough to look at one, and at another when that is gone.
+EXEMPLARS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCount:
+    """`count` items have `shape`; `exemplars` are the first of their paths in sorted order."""
+
+    shape: Shape
+    count: int
+    exemplars: tuple[str, ...]
+
+
+class ShapeCounts(Sequence[ShapeCount]):
+    """Ascending by shape. `counts` has the items of each row; `exemplars` their paths, as numbers
+    of `paths`.
+    """
+
+    __slots__ = ("counts", "exemplars", "paths", "shapes")
+
+    def __init__(self, shapes: Shapes, counts: Column, exemplars: Column, paths: PathLists) -> None:
+        self.shapes, self.counts = shapes, counts
+        self.exemplars, self.paths = exemplars, paths
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, at: int) -> ShapeCount: ...
+    @overload
+    def __getitem__(self, at: slice) -> ShapeCounts: ...
+    def __getitem__(self, at: int | slice) -> ShapeCount | ShapeCounts:
+        if isinstance(at, slice):
+            return ShapeCounts(self.shapes[at], self.counts[at], self.exemplars[at], self.paths)
+        return ShapeCount(self.shapes[at], self.counts[at].item(), self.paths_at(at))
+
+    def __iter__(self) -> Iterator[ShapeCount]:
+        for shape, count, at in zip(self.shapes, self.counts, self.exemplars, strict=True):
+            yield ShapeCount(shape, int(count), self.paths[at])
+
+    def of(self, shape: Shape) -> ShapeCount:
+        """The row of one that is there."""
+        row = self.shapes.place(shape)
+        if row is None:
+            raise KeyError(shape)
+        return self[row]
+
+    def paths_at(self, row: int) -> tuple[str, ...]:
+        """The exemplars of one row."""
+        return self.paths[self.exemplars[row]]
+
+    def items(self) -> int:
+        """Of all shapes."""
+        return int(self.counts.sum())

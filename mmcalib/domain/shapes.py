@@ -1,14 +1,18 @@
-"""A shape is what decides an item's cost: pixels, frames and time, samples; `modality` tells them
+"""Image/video/audio shape, its encoding, its text forms.
+
+A shape is what decides an item's cost: pixels, frames and time, samples; `modality` tells them
 apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from numbers import Real
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, assert_never
+
+from mmcalib.text import MIB
 
 Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
@@ -88,3 +92,100 @@ def flaw(shape: Shape) -> str:
         if not isinstance(value, Real) or value <= 0 or not value < math.inf:
             return f"{name} of {value!r}: sizes are numbers above 0"
     return ""
+
+
+def to_fields(shape: Shape) -> dict[str, int | float]:
+    """Its fields by name; beside them stands its modality."""
+    match shape:
+        case ImageShape():
+            return {"width_px": shape.width_px, "height_px": shape.height_px}
+        case VideoShape():
+            return {
+                "num_frames": shape.num_frames,
+                "fps": shape.fps,
+                "duration_s": shape.duration_s,
+                "width_px": shape.width_px,
+                "height_px": shape.height_px,
+            }
+        case AudioShape():
+            return {"num_samples": shape.num_samples, "sample_rate_hz": shape.sample_rate_hz}
+        case _:
+            assert_never(shape)
+
+
+def to_tagged(shape: Shape) -> dict[str, str | int | float]:
+    """One object: `{"modality": "image", "width_px": 640, "height_px": 480}`."""
+    return {"modality": shape.modality, **to_fields(shape)}
+
+
+def to_row(shape: Shape) -> list[str | int | float]:
+    """One list: `["image", 640, 480]`."""
+    return [shape.modality, *to_fields(shape).values()]
+
+
+def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
+    """The reverse of `to_row`. Raises KeyError or TypeError for another list."""
+    return SHAPES[modality](*values)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Encoding:
+    """How a file holds its shape; fields that do not bear on its modality keep their defaults.
+
+    `file_mib` is rounded up: vLLM's limits on files are whole MiB. `codec` is FFmpeg's name of what
+    the video stream is in. Of sound, `channels`, and `sample_format` as FFmpeg decodes it, empty
+    where libsndfile does, to float32. `promised_frames` is what the header of a video says that
+    has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
+    `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
+    segments of HLS. `cut_short`: the end of a picture is missing, where anybody looked.
+    """
+
+    file_mib: int = 1
+    codec: str = ""
+    channels: int = 0
+    sample_format: str = ""
+    promised_frames: int = 0
+    unpromised: bool = False
+    lone_frame: bool = False
+    sent_frames: bool = False
+    fetched: bool = False
+    transport_stream: bool = False
+    cut_short: bool = False
+
+
+PLAIN = Encoding()
+"""Of a small picture: there is nothing to say of it, and most items are such."""
+
+
+_PLAIN = asdict(PLAIN)
+
+
+def told(encoding: Encoding) -> dict[str, int | str]:
+    """What is not `PLAIN` in it, by name: all that is written of one."""
+    return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
+
+
+def mib(size_bytes: int) -> int:
+    """Whole MiB that hold so many bytes, at least one."""
+    return max(1, -(-size_bytes // MIB))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A shape, and how a file holds it."""
+
+    shape: Shape
+    encoding: Encoding = PLAIN
+
+    @property
+    def modality(self) -> Modality:
+        return self.shape.modality
+
+
+Given = Shape | Encoded
+"""An item to be judged: by its shape alone, or by its file."""
+
+
+def encoded(given: Given) -> Encoded:
+    """A bare shape is one that some ordinary file holds."""
+    return given if isinstance(given, Encoded) else Encoded(given)

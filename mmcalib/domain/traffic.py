@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mmcalib.domain.rehearsed import LiveTensor
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
 
 # What stands for an answer of which nothing is said, and for the time of a step. Choices, not

@@ -17,13 +17,13 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from mmcalib.documents import read_document
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.vllm_config import model_beside
 from mmcalib.errors import UsageError
+from mmcalib.files import read_document
 from mmcalib.options.validation import DECIDED, TAKEN
 from mmcalib.results.engine_yaml import entry, serve_option
-from mmcalib.wording import flag
+from mmcalib.text import flag
 
 # vLLM's parser wants a model; what it is called does not matter to it.
 UNNAMED: Final = "unnamed"

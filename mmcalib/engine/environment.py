@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mmcalib.engine.wheels import vllm_serves
-from mmcalib.processes.environment import safe_environment
+from mmcalib.processes import safe_environment
 
 SHIM = Path(__file__).parent / "shim"
 

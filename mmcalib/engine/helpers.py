@@ -27,7 +27,7 @@ from mmcalib.engine.messages import (
     encode,
 )
 from mmcalib.errors import EngineError
-from mmcalib.processes.free_memory import free_bytes
+from mmcalib.processes import free_bytes
 
 # Subjects of a share: so few that nobody waits for long at the end.
 SHARE = 16

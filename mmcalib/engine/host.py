@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmcalib.closing import Closing
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import (
     Failed,
@@ -40,9 +39,8 @@ from mmcalib.errors import (
     VllmMoved,
     VllmRefused,
 )
-from mmcalib.processes.pipe import patient_pipe
-from mmcalib.processes.spawn import in_words
-from mmcalib.scratch import Scratch
+from mmcalib.files import Scratch
+from mmcalib.processes import Closing, in_words, patient_pipe
 
 _KEPT = "mmcalib-engine-"
 # Of the logs that errors pointed to, as many stay for a day.

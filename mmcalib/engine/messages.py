@@ -14,17 +14,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.cost import Cost, RefusedBy
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.processed import Processed
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.items import TextBound, TextCounting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
+from mmcalib.domain.model import Cost, ModelInfo, Processed, RefusedBy
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
-from mmcalib.domain.worker_memory import WorkerMemory
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 
 
 class Message:

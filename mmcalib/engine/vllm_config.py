@@ -20,11 +20,11 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, VllmRefused
-from mmcalib.gpus import present
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.models import ResolvedModel
+from mmcalib.models import gpus
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
-from mmcalib.wording import one_line
+from mmcalib.text import one_line
 
 # What pydantic and argparse add, and no reader needs.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
@@ -182,7 +182,7 @@ def serves(device: str, gpu: Gpu | None) -> bool:
     """
     if device == "cpu":
         return False
-    return gpu is None or not present.has_gpu() or gpu.torch_name == present.present().torch_name
+    return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.present().torch_name
 
 
 LISTS_MODELS = "mmcalib list models (multimodal ones)"

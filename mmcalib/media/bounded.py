@@ -9,7 +9,7 @@ import time
 from typing import BinaryIO, cast
 
 from mmcalib.media.failure import Unreadable
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # Files below this are read without a bound: Pillow searches them in less than a second.
 _BOUNDED_BYTES = MIB

@@ -1,4 +1,4 @@
-"""Full decoding of one item, to cross-check a sample of what the headers said."""
+"""Decode an item whole: as a cross-check, and for vLLM."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ import soundfile
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.server import MAX_PIXELS
+from mmcalib.domain.items import Item, Skipped, encode
+from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.locations.opening import open_item
+from mmcalib.media.audio import open_sound
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reading_by_pillow, reason
-from mmcalib.media.frames import sent_frames
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import is_plain_file, medium_of, probe
-from mmcalib.media.sound import open_sound
-from mmcalib.media.video import video_stream
-from mmcalib.wording import one_line
+from mmcalib.media.video import sent_frames, video_stream
+from mmcalib.storage.location import local_copy, open_item
+from mmcalib.text import one_line
 
 # Decoded streams may end this much before the header says: priming samples, edit lists.
 _TOLERANCE_S = 0.5
@@ -179,3 +178,20 @@ def _start_sample(num_samples: int, channels: int) -> int:
 def _same_length(decoded_s: float, header_s: float) -> None:
     if decoded_s < header_s - _TOLERANCE_S:
         raise Unreadable(f"truncated: decoded {decoded_s:.2f} s of {header_s:.2f} s")
+
+
+def handed(item: Item, folder: str, known: str) -> str:
+    """The path of a file with the bytes of the item, which declares its modality: itself, or a copy
+    in `folder`; else an encoded `Skipped`. For a process that has a bound. Where it is `known` to
+    decode, it is not decoded again.
+
+    Raises OutputError when there is no room for a copy.
+    """
+    try:
+        path = local_copy(item.path, Path(folder))
+    except failures() as error:
+        return encode(Skipped(item.path, reason(error)))
+    if known:
+        return path
+    why = decode_check(Item(path, item.declared), item.declared or "image")
+    return path if why is None else encode(Skipped(item.path, why))

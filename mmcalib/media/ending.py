@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import BinaryIO
 
-from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import ImageShape
-from mmcalib.locations.opening import open_item
+from mmcalib.domain.shapes import Encoded, ImageShape
 from mmcalib.media.failure import failures
 from mmcalib.media.probe import examine
+from mmcalib.storage.location import open_item
 
 # Cameras and editors write this much behind a picture's end, hardly more.
 _TAIL_BYTES = 1 << 16

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-from mmcalib.wording import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
+from mmcalib.text import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
 
 
 class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`

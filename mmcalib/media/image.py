@@ -1,16 +1,120 @@
-"""The shape of an image from its header, by Pillow."""
+"""Image shape from the header, EXIF, truncation."""
 
 from __future__ import annotations
 
+import os
+import struct
 import warnings
 from typing import BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
-from mmcalib.domain.server import MAX_PIXELS
+from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.media.failure import Unreadable, reading_by_pillow
-from mmcalib.media.orientation import is_sideways
+from mmcalib.media.bounded import read_at
+from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
+
+# Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
+_TAG = int(ExifTags.Base.Orientation)
+_SIDEWAYS = (5, 6, 7, 8)
+
+# Per byte order of a TIFF header: an offset, a number of entries, an entry.
+_LAYOUTS = {
+    b"II*\0": (struct.Struct("<L"), struct.Struct("<H"), struct.Struct("<HHLH2x")),
+    b"MM\0*": (struct.Struct(">L"), struct.Struct(">H"), struct.Struct(">HHLH2x")),
+}
+_SHORT = 3
+
+# Where Pillow keeps metadata that may name an orientation besides EXIF.
+_ELSEWHERE = ("Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+
+# An eXIf chunk behind the pixels stands this near to the end of a PNG.
+_PNG_TAIL_BYTES = 16 * 1024
+
+# Length, kind and checksum; IEND has nothing else.
+_CHUNK_BYTES = 12
+
+
+def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
+    """Whether width and height exchange their places; `file` is what the image was opened from."""
+    try:
+        with reading_by_pillow():
+            return _orientation(image, file) in _SIDEWAYS
+    except failures():
+        # vLLM's `normalize_image` leaves an image with damaged EXIF as it is stored.
+        return False
+
+
+def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> object:
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        value = image.tag_v2.get(_TAG, 1)
+        # `getexif` would parse the tags a third time.
+        return value if isinstance(value, int) and "xmp" not in image.info else _by_pillow(image)
+    exif = image.info.get("exif")
+    elsewhere = not image.info.keys().isdisjoint(_ELSEWHERE)
+    if exif is None and not elsewhere:
+        return _behind_the_pixels(image, file) if image.format == "PNG" else 1
+    quick = _in_first_directory(exif) if isinstance(exif, bytes) else None
+    if quick is None or (quick == 0 and elsewhere):
+        return _by_pillow(image)
+    return quick
+
+
+def _by_pillow(image: Image.Image) -> object:
+    # PngImageFile.getexif decodes all pixels in search of a later chunk.
+    exif = Image.Image.getexif(image) if image.format == "PNG" else image.getexif()
+    return exif.get(_TAG)
+
+
+def _in_first_directory(exif: bytes) -> int | None:
+    """The orientation in a block of EXIF that is as it should be, 0 where it has none.
+
+    None leaves it to Pillow, which parses the whole block: that takes as long as opening the image.
+    """
+    start = 6 if exif.startswith(b"Exif\0\0") else 0
+    layout = _LAYOUTS.get(exif[start : start + 4])
+    if layout is None:
+        return None
+    offset, number, entry = layout
+    try:
+        (at,) = offset.unpack_from(exif, start + 4)
+        (entries,) = number.unpack_from(exif, start + at)
+        first = start + at + number.size
+        directory = exif[first : first + entry.size * entries]
+        for tag, kind, count, value in entry.iter_unpack(directory):
+            if tag == _TAG:
+                return int(value) if (kind, count) == (_SHORT, 1) else None
+    except struct.error:
+        return None
+    return 0
+
+
+def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> object:
+    """What a PNG's last chunk of EXIF says; 1 without one."""
+    size_bytes = file.seek(0, os.SEEK_END)
+    if image.tile and _ends_in_pixels(file, image.tile[0].offset - 8, size_bytes):
+        return 1
+    start = max(0, size_bytes - _PNG_TAIL_BYTES)
+    tail = read_at(file, start, size_bytes - start)
+    at = tail.rfind(b"eXIf")
+    if at < 0:
+        return 1
+    exif = Image.Exif()
+    exif.load(b"Exif\0\0" + tail[at + 4 :][: int.from_bytes(tail[max(0, at - 4) : at])])
+    return exif.get(_TAG)
+
+
+def _ends_in_pixels(file: BinaryIO, first: int, size_bytes: int) -> bool:
+    """Whether a chunk of pixels is the last but IEND; the first of them begins at `first`.
+
+    It is looked for where it is if all but the last are equally long: so encoders write them.
+    """
+    end = size_bytes - _CHUNK_BYTES
+    step = int.from_bytes(read_at(file, first, 4)) + _CHUNK_BYTES
+    last = first + (end - first - 1) // step * step
+    header = read_at(file, last, 8)
+    return header[4:] == b"IDAT" and last + int.from_bytes(header[:4]) + _CHUNK_BYTES == end
+
 
 # What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
 # in this order.

@@ -8,13 +8,9 @@ import stat
 from dataclasses import replace
 from typing import BinaryIO, cast
 
-from mmcalib.domain.encoding import PLAIN, Encoded, mib
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import PLAIN, Encoded, Modality, Shape, mib
 from mmcalib.errors import UsageError
-from mmcalib.locations.disk import NOT_REGULAR
-from mmcalib.locations.location import BEHIND, Location
-from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import (
     MOST_DECODED_BYTES,
     MOST_DECODING_READS,
@@ -29,8 +25,8 @@ from mmcalib.media.bounded import (
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
-from mmcalib.sizes import MIB
-from mmcalib.wording import one_line
+from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
+from mmcalib.text import MIB, one_line
 
 _NOT_MEDIA = "not an image, video or audio file"
 
@@ -143,7 +139,7 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
 
         return audio_shape(medium)
     if kind == "frames":
-        from mmcalib.media.frames import frames_shape
+        from mmcalib.media.video import frames_shape
 
         return frames_shape(file)
     if kind == "empty":

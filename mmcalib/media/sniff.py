@@ -1,9 +1,10 @@
-"""What a file is, by its first bytes; names and extensions are not consulted."""
+"""What a file is by its first bytes; failures as values."""
 
 from __future__ import annotations
 
 import codecs
-from typing import Literal
+from pathlib import PurePosixPath
+from typing import Final, Literal
 
 Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
 
@@ -148,3 +149,29 @@ def _is_ogg_sound(head: bytes) -> bool:
         and len(second) > _OGG_FLAGS
         and not second[_OGG_FLAGS] & _OGG_BEGINS
     )
+
+
+IMAGE_ENDINGS: Final = frozenset(
+    {
+        *("jpg", "jpeg", "jpe", "jfif", "png", "ppm", "pgm", "pbm", "pnm", "gif", "webp", "bmp"),
+        *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico", "psd"),
+    }
+)
+VIDEO_ENDINGS: Final = frozenset(
+    {
+        *("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "ogv", "wmv", "flv", "ts"),
+        *("mts", "m2ts", "3gp", "mjpeg", "h264"),
+    }
+)
+SOUND_ENDINGS: Final = frozenset(
+    {
+        *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "amr"),
+        *("au", "mka", "weba"),
+    }
+)
+MEDIA_ENDINGS: Final = IMAGE_ENDINGS | VIDEO_ENDINGS | SOUND_ENDINGS
+
+
+def ending_of(path: str) -> str:
+    """What follows the last dot of a name, in small letters; empty where it has none."""
+    return PurePosixPath(path).suffix.lower().removeprefix(".")

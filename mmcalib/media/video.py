@@ -1,23 +1,112 @@
-"""The shape of a video from its container's header, by PyAV."""
+"""Video shape from the container, rotation, frames."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
+import io
+import os
+import struct
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import BinaryIO
+from itertools import pairwise
+from typing import BinaryIO, cast
 
 import av
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from mmcalib.domain.encoding import Encoded, Encoding
-from mmcalib.domain.shapes import Modality, VideoShape
+from mmcalib.domain.shapes import Encoded, Encoding, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
-from mmcalib.media.container import open_container
+from mmcalib.media.container import found_frames, irregular_pace, open_container, own_duration_s
 from mmcalib.media.failure import Unreadable, read_errors
-from mmcalib.media.pace import found_frames, irregular_pace, own_duration_s
-from mmcalib.media.rotation import may_be_turned
+from mmcalib.media.image import image_shape
+from mmcalib.media.sniff import FRAMES
+
+# Boxes looked at on one level at most; real headers have a dozen, and one per track.
+_MOST_BOXES = 256
+
+# Of Matroska only this much is looked at: mkvmerge leaves 4 KiB free before the tracks.
+_HEAD_BYTES = 1 << 13
+
+# The first two rows of a matrix that turns and scales nothing (ISO/IEC 14496-12, 8.3.2).
+_UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
+# Where the matrix stands in `mvhd` and `tkhd`, per version of the box.
+_MATRIX = {b"mvhd": (36, 48), b"tkhd": (40, 52)}
+
+# Elements of Matroska (RFC 9559).
+_EBML, _SEGMENT, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67", b"\x16\x54\xae\x6b"
+_PROJECTION = b"\x76\x70"
+
+
+def may_be_turned(file: BinaryIO) -> bool:
+    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation.
+
+    Only headers are read. Raises OSError or Unreadable where `file` does.
+    """
+    head = read_at(file, 0, _HEAD_BYTES)
+    if head.startswith(_EBML):
+        return _matroska(head)
+    return _mov(file, file.seek(0, os.SEEK_END))
+
+
+def _mov(file: BinaryIO, size_bytes: int) -> bool:
+    for kind, start, end in _boxes(file, 0, size_bytes):
+        if kind == b"moov":
+            # The matrix of a track is multiplied by that of the movie.
+            parts = list(_boxes(file, start, end))
+            tracks = [part for part in parts if part[0] == b"trak"]
+            headers = [part for part in parts if part[0] == b"mvhd"]
+            for _, first, last in tracks:
+                headers += [part for part in _boxes(file, first, last) if part[0] == b"tkhd"]
+            return len(headers) != len(tracks) + 1 or not all(
+                _is_upright(file, *header) for header in headers
+            )
+    return True
+
+
+def _is_upright(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
+    data = read_at(file, start, min(end - start, 80))
+    at = _MATRIX[kind][data[:1] == b"\1"]
+    return data[at : at + len(_UPRIGHT)] == _UPRIGHT
+
+
+def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, and where the contents begin and end, as far as they make sense."""
+    for _ in range(_MOST_BOXES):
+        header = read_at(file, start, 16)
+        if start + 8 > end or len(header) < 8:
+            return
+        size, kind, begins = int.from_bytes(header[:4]), header[4:8], 8
+        if size == 1:
+            size, begins = int.from_bytes(header[8:]), 16
+        elif size == 0:
+            size = end - start
+        if size < begins:
+            return
+        yield kind, start + begins, min(start + size, end)
+        start += size
+
+
+def _matroska(head: bytes) -> bool:
+    """By a `Projection` in the tracks, which stand before all that is large."""
+    at = 0
+    while at < len(head):
+        # The lengths of identifiers and of numbers are their leading zeros (RFC 8794).
+        size_at = at + 9 - head[at].bit_length()
+        if size_at >= len(head):
+            break
+        begins = size_at + 9 - head[size_at].bit_length()
+        size = int.from_bytes(head[size_at:begins]) & ~(1 << 7 * (begins - size_at))
+        element = head[at:size_at]
+        if element == _TRACKS:
+            return begins + size > len(head) or _PROJECTION in head[begins : begins + size]
+        at = begins if element == _SEGMENT else begins + size
+    return True
+
 
 # Packets read at most to count frames that no header names; two hours at 30 frames per second.
 PACKET_LIMIT = 216_000
@@ -177,3 +266,42 @@ def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float |
         return frames, None
     # The last frame is shown for as long as the others on average.
     return frames, float((last - first) * stream.time_base) * frames / (frames - 1)
+
+
+# vLLM's words for a clip without a rate (`load_base64`, vllm/multimodal/media/video.py, 0.32).
+_FPS = 1.0
+
+# A request's line is at most 48 MiB long.
+_MOST_BYTES = 64 << 20
+
+
+def frames_shape(file: BinaryIO) -> Encoded:
+    """All frames, one a second; they must be of one size. Raises `Unreadable`."""
+    sizes = [image_shape(io.BytesIO(picture), any_format=True) for picture in _pictures(file)]
+    if any(one != other for one, other in pairwise(sizes)):
+        raise Unreadable("frames of different sizes, which vLLM does not take")
+    frames = len(sizes)
+    shape = VideoShape(frames, _FPS, frames / _FPS, sizes[0].width_px, sizes[0].height_px)
+    return Encoded(shape, Encoding(sent_frames=True))
+
+
+def sent_frames(medium: Medium) -> list[bytes] | None:
+    """The pictures of such a clip, None for any other video. Raises `Unreadable`."""
+    with contextlib.ExitStack() as opened:
+        file = medium if not isinstance(medium, str) else opened.enter_context(open(medium, "rb"))
+        file.seek(0)
+        if file.read(len(FRAMES)) != FRAMES:
+            return None
+        return list(_pictures(cast("BinaryIO", file)))
+
+
+def _pictures(file: BinaryIO) -> Iterator[bytes]:
+    file.seek(len(FRAMES))
+    text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise Unreadable(f"frames of more than {_MOST_BYTES >> 20} MiB")
+    for part in text.split(b","):
+        try:
+            yield base64.b64decode(part, validate=True)
+        except binascii.Error as error:
+            raise Unreadable(f"base64: {error}") from error

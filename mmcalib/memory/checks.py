@@ -23,8 +23,7 @@ from mmcalib.checks.reserve import (
 )
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.domain.memory import Rehearsed, WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.memory.figures import disagreement
 from mmcalib.memory.rehearse import Predicted
@@ -32,7 +31,7 @@ from mmcalib.memory.worst_steps import configurations, shortfall
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic
-from mmcalib.wording import first_sentence, gib, room
+from mmcalib.text import first_sentence, gib, room
 
 _UNKNOWN: Final = (
     "bytes are not known of padded or tiled items, cached outputs that keep their batch, their "

@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, adequacy, residencies
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.label import Label
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.knobs import Label
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import Modality
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.models import ResolvedModel, read_config
+from mmcalib.models.cut import read_config
 from mmcalib.models.encoder import encoder_of
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
 from mmcalib.results.memory import EncoderBudget, Memory, Phase, Rehearsal
+from mmcalib.text import gib
 from mmcalib.version import __version__
-from mmcalib.wording import gib
 
 # Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
 DIFFERS: Final = 0.10

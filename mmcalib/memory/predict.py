@@ -13,9 +13,8 @@ from mmcalib.checks.facts import Configuration
 from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.pools import FixedPool, fixed_pool
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import falls_short, predicted_shortfall
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps, on_gpu
@@ -23,7 +22,7 @@ from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import Evidence
-from mmcalib.wording import gib, room
+from mmcalib.text import gib, room
 
 Profile = tuple[Any, ...]
 

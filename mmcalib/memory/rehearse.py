@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from mmcalib.closing import Closing
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
@@ -27,11 +26,11 @@ from mmcalib.engine.messages import (
 )
 from mmcalib.engine.vllm_config import refusal, refuse_unknown, refused_flags, saying_what_to_change
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
-from mmcalib.gpus import catalogue, present
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.memory.figures import rehearsal
-from mmcalib.models import ResolvedModel, resolve
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models import gpus
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.processes import Closing
 from mmcalib.progress import Progress, StepLog
 from mmcalib.results.memory import Rehearsal
 
@@ -114,7 +113,7 @@ def gpu_of(name: str) -> Gpu:
 
     One without CUDA is refused: vLLM runs other code there.
     """
-    gpu = present.present() if name == AUTO else catalogue.find(name)
+    gpu = gpus.present() if name == AUTO else gpus.find(name)
     if gpu.memory_only or gpu.capability is None:
         raise UsageError(
             f"{gpu.name} has no CUDA: vLLM's startup there cannot be rehearsed",

@@ -36,12 +36,11 @@ from mmcalib.derive.demand import (
     worst_step,
 )
 from mmcalib.derive.pools import fixed_pool
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.wording import gib, number
+from mmcalib.text import gib, number
 
 # Phases of the profile that a step of the language model is made of.
 _LANGUAGE: Final = ("language model", "sampler")

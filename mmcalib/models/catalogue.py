@@ -1,12 +1,108 @@
-"""The models whose geometry is bundled."""
+"""Bundled models: facts, figures, search."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any, Literal, TypeAlias, get_args
 
-from mmcalib.models.fact import Geometry, parse_geometry
+Status = Literal["found", "inferred", "transformers-default", "stand-in"]
+STATUSES: tuple[str, ...] = get_args(Status)
+SECTIONS = (
+    "config",
+    "preprocessor",
+    "video_preprocessor",
+    "processor",
+    "tokens",
+    "words",
+    "tokenizer",
+    "placeholders",
+    "chat",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One value of a checkpoint's files.
+
+    found: read in a stored copy; inferred: a sibling's, or arithmetic; transformers-default: the
+    class supplies it; stand-in: ours, because the true value cannot be had or cannot be loaded.
+    """
+
+    value: Any
+    status: Status
+    source: str
+
+
+Facts: TypeAlias = Mapping[str, "Fact | Facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What is known of one model: enough to write a checkpoint folder without weights."""
+
+    id: str
+    architecture: str
+    modalities: tuple[str, ...]
+    cannot_promise: tuple[str, ...]
+    sections: Mapping[str, Facts]
+
+    def facts(self) -> Iterator[tuple[str, Fact]]:
+        """Every fact with its dotted name, such as `config.vision_config.depth`."""
+        for name, section in self.sections.items():
+            yield from _walk(name, section)
+
+    def values(self, section: str) -> dict[str, Any]:
+        """A section as the checkpoint's files hold it, provenance stripped; {} if there is none."""
+        return _strip(self.sections.get(section, {}))
+
+
+def parse_geometry(document: Mapping[str, Any]) -> Geometry:
+    """Reads one fact file; a fact's `source` key becomes the text in `sources`.
+
+    Raises KeyError or ValueError when a value has no status or no known source.
+    """
+    sources = document["sources"]
+    return Geometry(
+        id=document["id"],
+        architecture=document["architecture"],
+        modalities=tuple(document["modalities"]),
+        cannot_promise=tuple(document["cannot_promise"]),
+        sections={
+            name: _parse_facts(document[name], sources) for name in SECTIONS if name in document
+        },
+    )
+
+
+def _parse_facts(raw: Mapping[str, Any], sources: Mapping[str, str]) -> Facts:
+    facts: dict[str, Fact | Facts] = {}
+    for name, node in raw.items():
+        if not isinstance(node, dict):
+            raise ValueError(f"{name}: a bare value, without status and source")
+        if node.keys() == {"value", "status", "source"}:
+            if node["status"] not in STATUSES:
+                raise ValueError(f"{name}: unknown status {node['status']!r}")
+            facts[name] = Fact(node["value"], node["status"], sources[node["source"]])
+        else:
+            facts[name] = _parse_facts(node, sources)
+    return facts
+
+
+def _walk(prefix: str, facts: Facts) -> Iterator[tuple[str, Fact]]:
+    for name, node in facts.items():
+        if isinstance(node, Fact):
+            yield f"{prefix}.{name}", node
+        else:
+            yield from _walk(f"{prefix}.{name}", node)
+
+
+def _strip(facts: Facts) -> dict[str, Any]:
+    return {
+        name: node.value if isinstance(node, Fact) else _strip(node) for name, node in facts.items()
+    }
 
 
 @cache

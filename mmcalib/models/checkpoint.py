@@ -1,16 +1,162 @@
-"""A checkpoint folder written from a geometry: everything vLLM reads, except weights."""
+"""A weightless checkpoint folder from facts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmcalib.models.chat_template import chat_template
-from mmcalib.models.cut_config import cut_depth
-from mmcalib.models.fact import Geometry
-from mmcalib.models.folder import whole_folder
-from mmcalib.models.tokenizer import tokenizer_config, tokenizer_json
+from mmcalib.files import whole_folder
+from mmcalib.models.catalogue import Geometry
+from mmcalib.models.cut import cut_depth
+
+
+def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> str:
+    """Jinja for messages whose content is a string, or also a list of parts (`content: openai`).
+
+    vLLM tells the two apart by whether the template walks through the content. `{role}` in a turn
+    marker is the message's role; `{n}` in a placeholder counts the items of its modality. Without
+    `assistant_start` and `assistant_end` the assistant's turns are marked as all others.
+    """
+    body = _parts(placeholders) if chat["content"] == "openai" else "{{ message['content'] }}"
+    start, end = chat["turn_start"], chat["turn_end"]
+    answer_start = chat.get("assistant_start", start.replace("{role}", "assistant"))
+    return "".join(
+        (
+            "{% set count = namespace(image=0, video=0, audio=0) %}",
+            _marker(chat.get("start", "")),
+            "{% for message in messages %}",
+            _by_role(start, chat.get("assistant_start", start)),
+            body,
+            _by_role(end, chat.get("assistant_end", end)),
+            "{% endfor %}",
+            f"{{% if add_generation_prompt %}}{_marker(answer_start)}{{% endif %}}",
+        )
+    )
+
+
+def _by_role(others: str, assistant: str) -> str:
+    if others == assistant:
+        return _marker(others)
+    return (
+        f"{{% if message['role'] == 'assistant' %}}{_marker(assistant)}"
+        f"{{% else %}}{_marker(others)}{{% endif %}}"
+    )
+
+
+def _marker(text: str) -> str:
+    """The marker as Jinja; newlines are printed, since one that follows a block is trimmed."""
+    return text.replace("\n", "{{ '\\n' }}").replace("{role}", "{{ message['role'] }}")
+
+
+def _parts(placeholders: Mapping[str, str]) -> str:
+    branches = "".join(
+        f"{{% {'elif' if index else 'if'} {_is(modality)} %}}"
+        f"{{% set count.{modality} = count.{modality} + 1 %}}"
+        + placeholder.replace("{n}", f"{{{{ count.{modality} }}}}")
+        for index, (modality, placeholder) in enumerate(placeholders.items())
+    )
+    return "".join(
+        (
+            "{% if message['content'] is string %}{{ message['content'] }}",
+            "{% else %}{% for part in message['content'] %}",
+            branches,
+            "{% elif 'text' in part %}{{ part['text'] }}{% endif %}",
+            "{% endfor %}{% endif %}",
+        )
+    )
+
+
+def _is(modality: str) -> str:
+    """The Jinja test for a part that is an item of the modality, however the client spells it."""
+    return f"part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part"
+
+
+# Bytes that a byte-level BPE writes as themselves; the others move to U+0100 and up.
+PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+
+def byte_alphabet() -> list[str]:
+    """The 256 characters of a byte-level BPE, in code point order."""
+    moved = len(set(range(256)) - set(PRINTABLE))
+    return [chr(code) for code in (*PRINTABLE, *range(0x100, 0x100 + moved))]
+
+
+def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
+    """Token → id for every id below `vocab_size`: whatever id a model emits can be decoded.
+
+    Added tokens keep their ids, bytes take the lowest free ones, fillers the rest; without
+    merges no text is ever encoded to a filler.
+    """
+    by_id = {token_id: token for token, token_id in added.items()}
+    size = max(vocab_size, max(by_id) + 1)
+    free = (token_id for token_id in range(size) if token_id not in by_id)
+    by_id.update((token_id, char) for char, token_id in zip(byte_alphabet(), free, strict=False))
+    return {by_id.get(token_id, f"~{token_id}"): token_id for token_id in range(size)}
+
+
+def tokenizer_json(
+    special: Mapping[str, int], words: Mapping[str, int], vocab_size: int
+) -> dict[str, Any]:
+    """The content of `tokenizer.json`: byte-level BPE without merges.
+
+    `words` are the few plain pieces of text that must be one token each.
+    """
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, **token} for number, token in _added(special, words)],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": True},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": vocabulary({**special, **words}, vocab_size),
+            "merges": [],
+        },
+    }
+
+
+def tokenizer_config(
+    names: Mapping[str, Any],
+    special: Mapping[str, int],
+    words: Mapping[str, int],
+    template: str | None,
+) -> dict[str, Any]:
+    """The content of `tokenizer_config.json`; `names` are tokenizer_class, eos_token and so on.
+
+    Without a template the model does not chat.
+    """
+    return {
+        "add_prefix_space": False,
+        "added_tokens_decoder": {str(number): token for number, token in _added(special, words)},
+        "clean_up_tokenization_spaces": False,
+        **names,
+        **({} if template is None else {"chat_template": template}),
+    }
+
+
+def _added(
+    special: Mapping[str, int], words: Mapping[str, int]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Every added token under its id, in order of ids."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    ids = {**special, **words}
+    return [
+        (ids[token], {"content": token, **flags, "special": token in special})
+        for token in sorted(ids, key=ids.__getitem__)
+    ]
+
 
 # Section of the fact file → file of the checkpoint; a model without the section has no such file.
 SECTION_FILES = {

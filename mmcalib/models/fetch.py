@@ -13,8 +13,8 @@ import resource
 import sys
 from typing import NamedTuple
 
-from mmcalib.processes.confine import belong_to_parent
-from mmcalib.sizes import GIB
+from mmcalib.processes import belong_to_parent
+from mmcalib.text import GIB
 
 # A tokenizer takes up to 40 MB, the list of a repository's files less than that.
 MOST_FILE_BYTES = 1 << 28

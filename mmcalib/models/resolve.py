@@ -1,20 +1,152 @@
-"""Where a model's configuration comes from: local folder, hub cache, hub, bundled geometry."""
+"""Local folder, hub cache, hub, bundled."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import http.client
+import importlib.util
+import json
 import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
+
+import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import bundled, find
+from mmcalib.models import fetch
+from mmcalib.models.catalogue import Geometry, bundled, find
 from mmcalib.models.checkpoint import checkpoint_files, materialise
-from mmcalib.models.fact import Geometry
-from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, ModelHub, cached_snapshot
+from mmcalib.models.fetch import FetchRequest
+from mmcalib.processes import safe_environment
+from mmcalib.text import one_line
+
+# The hub client's own default; HF_ENDPOINT moves it.
+DEFAULT_ENDPOINT = "https://huggingface.co"
+# Whoever is cut off should get the bundled geometry at once; a reachable hub answers far sooner.
+REACH_TIMEOUT_S = 4.0
+# For some 50 MB from a slow line. A server that sends byte by byte is left.
+FETCH_TIMEOUT_S = 300.0
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
+# A snapshot without any of these cannot tokenize: something else fetched config.json alone.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
+TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
+
+
+class HubUnavailable(Exception):  # noqa: N818 - a reason to go on, not a failure
+    """The hub did not give the model; the message says why."""
+
+
+class ModelHub(Protocol):
+    """Where a model's configuration and tokenizer can be fetched from."""
+
+    def fetch(self, model_id: str, revision: str | None) -> Path:
+        """The folder with the model's small files. Raises HubUnavailable."""
+        ...
+
+
+class HuggingFaceHub:
+    """The real hub, through `huggingface_hub` if that is installed."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+        self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
+
+    def fetch(self, model_id: str, revision: str | None) -> Path:
+        if self._offline:
+            raise HubUnavailable("HF_HUB_OFFLINE is set")
+        if importlib.util.find_spec("huggingface_hub") is None:
+            raise HubUnavailable("huggingface_hub is not installed")
+        if not reachable(self._endpoint, REACH_TIMEOUT_S):
+            raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
+        cache = str(cache_folder(self._env))
+        patterns = list(SMALL_FILES)
+        order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
+        return Path(self._fetched(order))
+
+    def _fetched(self, order: FetchRequest) -> str:
+        # Its progress is shown as it comes; what runs it is the script alone, not this package.
+        command = [sys.executable, "-P", "-B", fetch.__file__]
+        asked = json.dumps(order._asdict())
+        env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
+        try:
+            ended = subprocess.run(
+                command,
+                input=asked,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=FETCH_TIMEOUT_S,
+                env=env,
+                check=False,
+            )
+            told = json.loads(ended.stdout)
+        except subprocess.TimeoutExpired as error:
+            why = f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
+            raise HubUnavailable(f"{self._endpoint}: {why}") from error
+        except ValueError as error:
+            why = f"its client ended with exit code {ended.returncode}"
+            raise HubUnavailable(f"{self._endpoint}: {why}") from error
+        if "folder" not in told:
+            raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
+        return str(told["folder"])
+
+
+def reachable(endpoint: str, timeout_s: float) -> bool:
+    """Whether anything answers at the endpoint in time, name lookup and proxies included."""
+    if not endpoint.startswith(("http://", "https://")):
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - http(s) only
+        try:
+            urllib.request.urlopen(request, timeout=timeout_s).close()  # noqa: S310
+        except urllib.error.HTTPError:
+            pass  # an error page is an answer
+        except (OSError, ValueError, http.client.HTTPException):
+            return
+        answered.set()
+
+    # A thread, because the socket's timeout does not bound the name lookup.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(timeout_s)
+    return answered.is_set()
+
+
+def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str]) -> Path | None:
+    """The model's snapshot folder in the hub cache, when it can be configured from that alone."""
+    repo = cache_folder(env) / f"models--{model_id.replace('/', '--')}"
+    wanted = revision or "main"
+    ref = repo / "refs" / wanted
+    try:
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else wanted
+    except (OSError, ValueError):
+        return None
+    if os.path.basename(commit) != commit or commit in ("", ".", ".."):
+        return None
+    snapshot = repo / "snapshots" / commit
+    tokenizes = any((snapshot / name).is_file() for name in TOKENIZER_FILES)
+    return snapshot if (snapshot / "config.json").is_file() and tokenizes else None
+
+
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub (or under XDG_CACHE_HOME)."""
+    if explicit := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(explicit).expanduser()
+    if home := env.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    base = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache"
+    return Path(base).expanduser() / "huggingface" / "hub"
+
 
 Source = Literal["local", "hub", "bundled"]
 
@@ -100,3 +232,9 @@ def _close(model: str) -> str | None:
     longer = [name for name in known if name.lower().startswith(model.lower())]
     alike = difflib.get_close_matches(model, known, n=1)
     return next(iter([*longer, *alike]), None)
+
+
+def cache_dir() -> Path:
+    """Where materialised checkpoints are kept; `MMCALIB_CACHE_DIR` moves it."""
+    named = os.environ.get("MMCALIB_CACHE_DIR")
+    return Path(named) if named else platformdirs.user_cache_path("mmcalib")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mmcalib.census.executors.timeout import TIMEOUT_S
+from mmcalib.census.executor import TIMEOUT_S
 from mmcalib.derive.policy import FIT, Prefer
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
@@ -148,7 +148,7 @@ def _is_folder(root: Path | None) -> bool:
 
 
 def _is_size(text: str) -> bool:
-    from mmcalib.sizes import size_bytes
+    from mmcalib.text import size_bytes
 
     return size_bytes(text) is not None
 

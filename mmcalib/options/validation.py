@@ -10,8 +10,7 @@ from typing import Any, Final
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
 from mmcalib.options.run import RunOptions
-from mmcalib.sizes import size_bytes
-from mmcalib.wording import flag
+from mmcalib.text import flag, size_bytes
 
 _RULES = {rule.name for rule in fields(Policy)} & set(RunOptions.__dataclass_fields__)
 

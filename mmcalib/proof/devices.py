@@ -10,18 +10,18 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.reserve import PROCESSOR_ON_GPU
 from mmcalib.decision.measure import Sample
 from mmcalib.decision.media_files import Files, files
-from mmcalib.domain.processed import Processed
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import Processed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import CompareDevices, File, OpenModel
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import EngineError, UsageError, VllmMissing
-from mmcalib.gpus import present
+from mmcalib.models import gpus
 from mmcalib.options.run import Device
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import INSTALL_CUDA, PROCESSOR_DEVICE_OPTION
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ def require_vllm() -> None:
         raise VllmMissing
 
 
-def require_cuda(device: Device, has_gpu: Callable[[], bool] = present.has_gpu) -> None:
+def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> None:
     """Raises UsageError where `cuda` cannot be had."""
     if device != "cuda":
         return

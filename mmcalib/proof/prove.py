@@ -13,18 +13,18 @@ from mmcalib.checks.facts import Configuration
 from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.checks.reserve import ENGINE_START, REPLAY
 from mmcalib.decision.media_files import Files
-from mmcalib.domain.label import Label
-from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.domain.knobs import Label
+from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig, Replayed
 from mmcalib.errors import EngineDied, EngineError, OutputError, VllmMoved
-from mmcalib.processes.free_memory import exhausted, free_bytes
+from mmcalib.processes import exhausted, free_bytes
 from mmcalib.progress import Progress
 from mmcalib.proof import replay, start
 from mmcalib.proof.replay import Burst, mismatched, rejected
 from mmcalib.proof.start import Launch, Started
 from mmcalib.results.memory import Memory, ReplayResult, Startup
-from mmcalib.wording import gib
+from mmcalib.text import gib
 
 
 @dataclass(frozen=True, slots=True)

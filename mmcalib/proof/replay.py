@@ -28,11 +28,11 @@ from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
-from mmcalib.locations.location import url_of
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE
+from mmcalib.storage.location import url_of
 
 # The modality of each item, in order of modality.
 Kind = tuple[Modality, ...]

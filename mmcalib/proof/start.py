@@ -10,14 +10,13 @@ from typing import Any
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Configuration
 from mmcalib.checks.reserve import ENGINE_START, MEMORY_PROFILE
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget, WorkerMemory
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.worker_memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
-from mmcalib.models import cut_checkpoint, depths, read_config
+from mmcalib.models.cut import cut_checkpoint, depths, read_config
 from mmcalib.progress import Progress
-from mmcalib.wording import gib
+from mmcalib.text import gib
 
 # Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
 # the peak of activations does not depend on depth.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmcalib.domain.budget import Budget, Clip
+from mmcalib.domain.memory import Budget, Clip
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases.release import VLLM_0_10, VLLM_0_20, VLLM_0_28
 from mmcalib.releases.runner import uses_v2_runner

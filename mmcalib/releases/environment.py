@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.domain.server import (
+from mmcalib.domain.model import (
     AUDIO_BYTES,
     AUDIO_FILE,
     AUDIO_SECONDS,

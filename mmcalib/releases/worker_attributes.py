@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from mmcalib.domain.worker_memory import WorkerMemory
-from mmcalib.sizes import GIB
+from mmcalib.domain.memory import WorkerMemory
+from mmcalib.text import GIB
 
 # cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.
 _LEFT_BY_PROFILE_BYTES: Final = 128 << 20

@@ -9,8 +9,8 @@ from mmcalib.derive.admission import Answer
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import first_failed
-from mmcalib.wording import number, plain
-from mmcalib.wording import share as percent
+from mmcalib.text import number, plain
+from mmcalib.text import share as percent
 
 _VERDICTS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
 _NOUNS = {"item": "files", "prompt": "requests"}

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.results.comparison import ComparedRun, Comparison
 
 _HEADS = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
@@ -24,26 +24,26 @@ def compared(found: Comparison, console: Console) -> None:
     for head in _HEADS:
         table.add_column(head, justify="right", no_wrap=True)
     for run in found.runs:
-        name = wording.plain(run.model.rpartition("/")[2])
+        name = text.plain(run.model.rpartition("/")[2])
         style = "" if run.verdict == "pass" else "red"
-        table.add_row(name, wording.plain(run.gpu or "—"), *_cells(run), style=style)
+        table.add_row(name, text.plain(run.gpu or "—"), *_cells(run), style=style)
     console.print()
     console.print(table)
     console.print(Text(_NOTE, style="dim"))
     for run in found.runs:
         if run.verdict == "fail":
             said = f"{run.folder} fails: {run.problem}"
-            console.print(Text(wording.plain(said), style="red"), soft_wrap=True)
+            console.print(Text(text.plain(said), style="red"), soft_wrap=True)
             if run.remedy:
-                console.print(Text(wording.plain(f"  try: {run.remedy}")), soft_wrap=True)
+                console.print(Text(text.plain(f"  try: {run.remedy}")), soft_wrap=True)
 
 
 def _cells(run: ComparedRun) -> list[str]:
     return [
         "—" if run.starts is None else "yes" if run.starts else "no",
-        wording.number(run.kv_cache_tokens),
-        wording.gib(run.kv_cache_bytes),
+        text.number(run.kv_cache_tokens),
+        text.gib(run.kv_cache_bytes),
         "—" if run.max_concurrency is None else f"{run.max_concurrency:.2f}",
-        wording.share(run.detail_kept),
-        wording.number(run.max_num_batched_tokens),
+        text.share(run.detail_kept),
+        text.number(run.max_num_batched_tokens),
     ]

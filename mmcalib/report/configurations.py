@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.engine.reaching import reaching
 from mmcalib.errors import OutputError
@@ -25,7 +25,7 @@ from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ServerPart, serving
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
 from mmcalib.results.part import first_failed
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ def _check_sayable(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     far = [*odd, *reaching(config, {}, tuple(config))]
     if far:
         raise OutputError(
-            f"not emitted: no calibration sets {', '.join(map(wording.plain, far))}",
+            f"not emitted: no calibration sets {', '.join(map(text.plain, far))}",
             hint="whoever gave you calibration.json wrote that; do not serve with it",
         )
     for name, word in _lone_words(config, in_yaml):
         if word.startswith("-"):
             raise OutputError(
-                f"not emitted: vLLM would take {name} {wording.plain(word)} for an option",
+                f"not emitted: vLLM would take {name} {text.plain(word)} for an option",
                 hint="a folder of that name is ./-NAME",
             )
 
@@ -100,7 +100,7 @@ def _check_visible(line: str, form: str) -> None:
     hidden = next((c for c in line if not c.isprintable() and c != "\n"), None)
     if hidden is not None:
         raise OutputError(
-            f"--emit {form} has no escape for the character {wording.plain(hidden)} of a value",
+            f"--emit {form} has no escape for the character {text.plain(hidden)} of a value",
             hint="--emit yaml",
         )
 
@@ -118,12 +118,12 @@ def _image(calibration: CalibrationDocument) -> str:
 
 
 def _title(calibration: CalibrationDocument) -> str:
-    return f"# vLLM configuration for {wording.plain(calibration.model.id)}, made by mmcalib.\n"
+    return f"# vLLM configuration for {text.plain(calibration.model.id)}, made by mmcalib.\n"
 
 
 def _head(calibration: CalibrationDocument, *lines: str) -> str:
     """Comments on top: what it is, and what was left out."""
-    notes = [*(f"# {wording.plain(line)}" for line in lines), *_left_out_words(calibration.server)]
+    notes = [*(f"# {text.plain(line)}" for line in lines), *_left_out_words(calibration.server)]
     return _title(calibration) + "".join(f"{line}\n" for line in notes)
 
 
@@ -167,7 +167,7 @@ def _docker(calibration: CalibrationDocument) -> str:
     _check_visible(command, "docker")
     held = processor_caches_bytes(calibration.engine_config)
     memory = (
-        f"Of main memory the processor cache may take {wording.gib(held)} (computed), beside what "
+        f"Of main memory the processor cache may take {text.gib(held)} (computed), beside what "
         "vLLM takes itself: leave room for both where --memory is set."
     )
     return f'{_head(calibration, memory)}exec {command} \\\n    "$@"\n'
@@ -229,7 +229,7 @@ def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
         yield from option
     for name, value in config.items():
         if _dottable(value):
-            yield from _dotted(wording.flag(name), value)
+            yield from _dotted(text.flag(name), value)
 
 
 def _dottable(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.report import rows, terminal_memory
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.rows import cell
@@ -18,7 +18,7 @@ from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
 from mmcalib.results.engine_yaml import engine_yaml, spelled
 from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.wording import number, plain
+from mmcalib.text import number, plain
 
 
 def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
@@ -30,7 +30,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         keep_trailing_newline=True,
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
-        environment.filters[name] = getattr(wording, name)
+        environment.filters[name] = getattr(text, name)
     environment.filters.update(cell=cell, text=_text, code=_inline_code)
     return environment.get_template("report.md.j2").render(
         c=calibration,
@@ -54,7 +54,7 @@ def _text(value: object) -> str:
 
 def _inline_code(value: object) -> str:
     """Text that stays inside of its backticks and its table cell."""
-    return wording.plain(str(value)).replace("`", "'").replace("|", "\\|")
+    return text.plain(str(value)).replace("`", "'").replace("|", "\\|")
 
 
 MOST_LINES: Final = 30
@@ -76,7 +76,7 @@ def issue(calibration: CalibrationDocument) -> str:
         f"- Verdict: {verdict_words(shown.verdict, shown.checks, shown.corpus.losses())}",
     ]
     lines = [
-        *map(wording.plain, head),
+        *map(text.plain, head),
         "",
         "```yaml",
         _block_line(f"# {serving(shown.server, SERVE)}"),
@@ -114,7 +114,7 @@ def _checks_that_fit(checks: Sequence[CheckResult], most: int) -> Iterator[str]:
     ordered = list(chain(*([c for c in checks if c.status == status] for status in _BROKEN)))
     named = ordered if len(ordered) <= most else ordered[: most - 1]
     for check in named:
-        said = wording.one_line(rows.check_line(check))
+        said = text.one_line(rows.check_line(check))
         yield f"- {rows.MARKS[check.status]} {cell(said)}"
     if len(named) < len(ordered):
         yield f"- and {len(ordered) - len(named)} more"
@@ -122,7 +122,7 @@ def _checks_that_fit(checks: Sequence[CheckResult], most: int) -> Iterator[str]:
 
 def _block_line(line: str) -> str:
     """What cannot end the block that it stands in."""
-    return wording.plain(line).replace("`", "'")
+    return text.plain(line).replace("`", "'")
 
 
 NOTHING = "—"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, PeakTensor
 from mmcalib.results.part import CheckResult
-from mmcalib.wording import gib, number, plain, several, share
+from mmcalib.text import gib, number, plain, several, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from mmcalib.census.document import ScanDocument
 from mmcalib.report.report import WrittenReport
-from mmcalib.result.census import ScanDocument
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.comparison import Comparison

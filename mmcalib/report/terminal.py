@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.census.census import Census
+from mmcalib.census.document import ScannedCorpus
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
-from mmcalib.result.census import ScannedCorpus
 from mmcalib.results.calibration import CalibrationDocument, Corpus, YourConfiguration, grouped
 from mmcalib.results.doctor import Diagnosis, Package
 from mmcalib.results.part import CheckResult, verdict_words
@@ -29,7 +29,7 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     model, tool = calibration.model, calibration.tool
     console.print()
     title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
-    console.print(Text(wording.plain(title), style="bold"))
+    console.print(Text(text.plain(title), style="bold"))
     corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
     tables = [
         (corpus_heading(calibration.corpus, "Your corpus"), corpus),
@@ -39,7 +39,7 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     ]
     for heading, table in tables:
         console.print()
-        console.print(Text(wording.plain(heading), style="bold"))
+        console.print(Text(text.plain(heading), style="bold"))
         console.print(table)
         if table is corpus and (line := rows.preprocessing(calibration)):
             console.print(Text(line))
@@ -60,7 +60,7 @@ def first_answer(calibration: CalibrationDocument, console: Console) -> None:
         ("Settings, not proven yet", settings_table(calibration)),
     ):
         console.print()
-        console.print(Text(wording.plain(heading), style="bold"))
+        console.print(Text(text.plain(heading), style="bold"))
         console.print(table)
     console.print()
 
@@ -68,7 +68,7 @@ def first_answer(calibration: CalibrationDocument, console: Console) -> None:
 def _print_diff(yours: YourConfiguration, console: Console) -> None:
     """What to change in the user's own file."""
     console.print()
-    console.print(Text(wording.plain(rows.diff_heading(yours)), style="bold"))
+    console.print(Text(text.plain(rows.diff_heading(yours)), style="bold"))
     for line in rows.diff_text(yours).splitlines():
         style = {"+": "green", "-": "red"}.get(line[:1], "")
         console.print(Text(line, style=style), soft_wrap=True)
@@ -84,16 +84,16 @@ def verdict_line(verdict: str, checks: Sequence[CheckResult], losses: Sequence[s
 
 def corpus_heading(corpus: Corpus, whose: str) -> str:
     """How many items there are, and what the table below says of them."""
-    requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    skipped = f", {wording.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    items = f"{wording.several(corpus.items, 'item')}{requests}{skipped}"
+    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
+    skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
+    items = f"{text.several(corpus.items, 'item')}{requests}{skipped}"
     known = " and ".join(_known_by(corpus))
     return f"{whose}: {items}; tokens per item, {known}"
 
 
 def _known_by(corpus: Corpus) -> list[str]:
     counted = [
-        f"{modality} counted by vLLM, proven on {wording.number(found.witnesses)} measured"
+        f"{modality} counted by vLLM, proven on {text.number(found.witnesses)} measured"
         for modality, found in corpus.modalities.items()
         if found.witnesses
     ]
@@ -109,8 +109,8 @@ def corpus_table(corpus: Corpus) -> Table:
     for modality, found in corpus.modalities.items():
         tokens = found.tokens
         counts = (tokens.min, tokens.p50, tokens.p90, tokens.p99, tokens.max)
-        numbers = [wording.number(value) for value in (found.items, *counts)]
-        table.add_row(modality, *numbers, Text(wording.plain(found.heaviest)))
+        numbers = [text.number(value) for value in (found.items, *counts)]
+        table.add_row(modality, *numbers, Text(text.plain(found.heaviest)))
     return table
 
 
@@ -136,9 +136,9 @@ def settings_table(calibration: CalibrationDocument) -> Table:
     table.add_column("", overflow="fold", justify="right")
     table.add_column("", overflow="fold")
     for settings, values, entry in grouped(calibration.limits.evidence):
-        names = "\n".join(wording.plain(_short(setting)) for setting in settings)
-        numbers = "\n".join(wording.plain(value) for value in values)
-        reason = f"{wording.plain(entry.reason)} [{entry.label}]"
+        names = "\n".join(text.plain(_short(setting)) for setting in settings)
+        numbers = "\n".join(text.plain(value) for value in values)
+        reason = f"{text.plain(entry.reason)} [{entry.label}]"
         table.add_row(Text(names), Text(numbers), Text(reason))
     return table
 
@@ -156,12 +156,12 @@ def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Tab
         for check in (check for check in checks if check.status == status):
             line = Text(rows.check_line(check))
             for remedy in check.remedies if status != "skip" else ():
-                line.append(f"\n→ {wording.plain(remedy)}", style="dim")
+                line.append(f"\n→ {text.plain(remedy)}", style="dim")
             table.add_row(Text(rows.MARKS[status], style=rows.STYLES[status]), line)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:
         mark = Text(rows.MARKS["pass"], style=rows.STYLES["pass"])
-        table.add_row(mark, Text(wording.plain(", ".join(passed))))
+        table.add_row(mark, Text(text.plain(", ".join(passed))))
     return table
 
 
@@ -176,21 +176,21 @@ def show_scanned(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
     """Print the summary; plain text where the console has no colours."""
-    requests = f" in {wording.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    items = wording.several(corpus.items, "item") + requests
-    counts = f"{items}, {wording.several(corpus.files, 'file')}"
+    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
+    items = text.several(corpus.items, "item") + requests
+    counts = f"{items}, {text.several(corpus.files, 'file')}"
     console.print()
     console.print(Text(counts, style="bold"))
     if corpus.items:
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        said = f"{wording.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        said = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
         console.print(Text(said))
     if skipped:
-        console.print(Text(f"{wording.number(len(skipped))} skipped:", style="yellow"))
+        console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     for reason, count in _reasons(skipped):
-        console.print(Text(f"  {wording.number(count)} × {wording.plain(reason)}"), soft_wrap=True)
+        console.print(Text(f"  {text.number(count)} × {text.plain(reason)}"), soft_wrap=True)
 
 
 def _census_table(census: Census) -> Table:
@@ -201,12 +201,12 @@ def _census_table(census: Census) -> Table:
     for modality in census.modalities():
         entries = census.counts(modality)
         frequent = max(entries, key=lambda entry: entry.count)
-        times = f" ({wording.number(frequent.count)} times)" if frequent.count > 1 else ""
+        times = f" ({text.number(frequent.count)} times)" if frequent.count > 1 else ""
         largest = max(entries, key=lambda entry: _size(entry.shape))
         table.add_row(
             modality,
-            wording.number(census.items(modality)),
-            wording.number(len(entries)),
+            text.number(census.items(modality)),
+            text.number(len(entries)),
             Text(f"{frequent.shape}{times}"),
             Text(str(largest.shape)),
         )
@@ -223,7 +223,7 @@ def _size(shape: Shape) -> float:
 
 def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
     """The most frequent ones, without what each says of its own file."""
-    counts = Counter(wording.without_particulars(entry.reason) for entry in skipped)
+    counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     others = sum(count for _, count in ordered[TOP_REASONS:])
     return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
@@ -233,7 +233,7 @@ def diagnosed(found: Diagnosis, console: Console) -> None:
     """Print it, problems first."""
     console.print()
     title = f"mmcalib {found.mmcalib}, Python {found.host.python}, {found.host.platform}"
-    console.print(Text(wording.plain(title), style="bold"))
+    console.print(Text(text.plain(title), style="bold"))
     console.print()
     console.print(Text("Installed", style="bold"))
     console.print(_packages(found.packages))
@@ -261,7 +261,7 @@ def _remedies(found: Diagnosis, console: Console) -> None:
     for check in (check for check in wrong if check.remedy):
         console.print()
         console.print(Text(f"To cure {check.name}", style="bold"))
-        console.print(Text(f"  {wording.plain(check.remedy)}"), soft_wrap=True)
+        console.print(Text(f"  {text.plain(check.remedy)}"), soft_wrap=True)
     console.print()
 
 

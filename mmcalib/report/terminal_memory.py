@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.report import rows as words
 from mmcalib.report.rows import tensor_cells
 from mmcalib.results.memory import (

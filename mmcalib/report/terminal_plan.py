@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.derive.fixes import COSTS, Cost
 from mmcalib.report import rows
 from mmcalib.report.terminal import checks_table, corpus_heading, corpus_table, verdict_line

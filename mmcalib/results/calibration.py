@@ -13,12 +13,11 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from mmcalib.derive.admission import Gate
-from mmcalib.documents import read_json
-from mmcalib.domain.cost import Retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.label import Label
-from mmcalib.domain.server import VARIABLES, Server
+from mmcalib.domain.knobs import Label
+from mmcalib.domain.model import VARIABLES, Retention, Server
 from mmcalib.errors import UsageError
+from mmcalib.files import read_json
 from mmcalib.results.costs import Costs, gate_of
 from mmcalib.results.memory import Budgets, Memories, Rehearsal, ServedTraffic, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, said_of

@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from mmcalib.derive.admission import Admission, Answer, Basis
-from mmcalib.domain.shape_codec import to_tagged
-from mmcalib.domain.shapes import Shape
+from mmcalib.domain.shapes import Shape, to_tagged
 from mmcalib.results.part import DocumentPart
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -9,9 +9,9 @@ from pydantic import BaseModel, FailFast, Field, ValidationError
 
 from mmcalib.derive.admission import Gate, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
-from mmcalib.domain.server import Server
+from mmcalib.domain.items import TextBound, TextCounting
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Modality, VideoShape
-from mmcalib.domain.text_bound import TextBound, TextCounting
 from mmcalib.errors import UsageError
 from mmcalib.results.part import POSITIVE, DocumentPart
 

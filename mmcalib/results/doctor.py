@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, Self
 
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.models.fact import Geometry, Status
+from mmcalib.models.catalogue import Geometry, Status
+from mmcalib.models.gpus import Gpu
 from mmcalib.results.part import CheckResult, DocumentPart
 
 Need = Literal["media", "engine", "optional"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.results.calibration import CalibrationDocument, Evidence, grouped
-from mmcalib.wording import flag
+from mmcalib.text import flag
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
 from mmcalib.results.part import DocumentPart
 
 

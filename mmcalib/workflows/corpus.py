@@ -13,14 +13,14 @@ from typing import Any, Protocol
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
-from mmcalib.census.count_corpus import count_corpus
-from mmcalib.census.executors.executor import Executor, Named
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.executors.timeout import TIMEOUT_S
+from mmcalib.census.counter import count_corpus
+from mmcalib.census.document import ScannedCorpus, modalities_of
+from mmcalib.census.executor import TIMEOUT_S, Executor, Named
+from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Over
-from mmcalib.corpus.apart import end_readers
+from mmcalib.corpus.archives import end_readers
 from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
@@ -31,10 +31,9 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.percentiles import spread
 from mmcalib.domain.items import Skipped, Text
 from mmcalib.domain.shapes import Modality
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
-from mmcalib.result.census import ScannedCorpus, modalities_of
 from mmcalib.results.calibration import Corpus, ModalityItems, Tokens
 
 
@@ -112,7 +111,7 @@ def probing(
 
 def _executor(how: ProbeOptions) -> Executor[Any]:
     if how.executor == "ray":
-        from mmcalib.census.executors.ray import RayExecutor
+        from mmcalib.census.ray import RayExecutor
 
         return RayExecutor(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
     return LocalPool(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)

@@ -24,13 +24,13 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Look, Looked
 from mmcalib.engine.wheels import BUILDS, installed
 from mmcalib.errors import EngineError, OutputError, UsageError
-from mmcalib.gpus import present
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.files import Scratch
 from mmcalib.media.decode import selftest
-from mmcalib.models import bundled
-from mmcalib.models.cache_folder import cache_dir
-from mmcalib.models.hub import DEFAULT_ENDPOINT, TRUE_WORDS, cache_folder, reachable
-from mmcalib.processes.free_memory import CGROUP, MEMINFO, free_bytes
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import bundled
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import DEFAULT_ENDPOINT, TRUE_WORDS, cache_dir, cache_folder, reachable
+from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import (
     CPU_INDEX,
@@ -42,10 +42,8 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
-from mmcalib.scratch import Scratch
-from mmcalib.sizes import GIB, MIB
+from mmcalib.text import GIB, MIB, gib, one_line
 from mmcalib.version import __version__
-from mmcalib.wording import gib, one_line
 
 ENGINE = CheckId("engine")
 SERVING = CheckId("serving")
@@ -454,7 +452,7 @@ def _unasked() -> list[Check]:
 
 def _present_gpu() -> Gpu | None:
     try:
-        return present.present()
+        return gpus.present()
     except UsageError:
         return None
 

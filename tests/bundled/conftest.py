@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.engine.host import EngineHost
-from mmcalib.models import find
+from mmcalib.models.catalogue import find
 from tests.bundled.subject import Subject
 from tests.engine.conftest import NEEDS, Lab, folder_of
 

@@ -11,7 +11,7 @@ from enum import Enum
 import pytest
 
 from mmcalib.domain.shapes import Modality
-from mmcalib.models import Geometry
+from mmcalib.models.catalogue import Geometry
 
 # Those that every run of the tests has; `make models` has all.
 SLICE = (

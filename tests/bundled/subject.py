@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from mmcalib.derive.costs import sampled_rows
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, Setting
+from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds
-from mmcalib.models import Geometry
+from mmcalib.models.catalogue import Geometry
 from tests.bundled.shapes import PROBES, SHAPES
 from tests.engine.conftest import Lab
 

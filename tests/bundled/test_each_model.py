@@ -10,11 +10,11 @@ import pytest
 from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.derive import frontier
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Cost
 from mmcalib.domain.knobs import Knob
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.media.blank import write_blank
-from mmcalib.models import Geometry, bundled
+from mmcalib.models.catalogue import Geometry, bundled
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.run.document import assemble

@@ -13,7 +13,7 @@ from mmcalib.checks.reserve import ENGINE_START, REPLAY
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.media.blank import write_blank
-from mmcalib.models import find
+from mmcalib.models.catalogue import find
 from tests.bundled.shapes import CORPUS
 from tests.e2e.media import requests
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.models import bundled
+from mmcalib.models.catalogue import bundled
 from tests.bundled.known import KNOWN, REFUSED, SLICE, Known, rows
 from tests.bundled.shapes import PROBES, SHAPES
 from tests.conftest import ROOT

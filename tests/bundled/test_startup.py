@@ -9,7 +9,7 @@ import pytest
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import VllmRefused
-from mmcalib.models import bundled
+from mmcalib.models.catalogue import bundled
 from tests.bundled.known import SLICE, Line, failing
 from tests.rehearsal.conftest import Theatre
 

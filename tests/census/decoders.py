@@ -8,8 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from mmcalib.domain.items import Item
-from mmcalib.domain.seen import Seen
+from mmcalib.domain.items import Item, Seen
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 

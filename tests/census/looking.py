@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import Look, ProbeResult, ProbeTask
+from mmcalib.census.executor import Look, ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
-from mmcalib.census.versions import version
-from mmcalib.closing import Closing
-from mmcalib.domain.items import Item
-from mmcalib.domain.seen import Seen, decode
+from mmcalib.census.worker import answer
+from mmcalib.domain.items import Item, Seen, decode
 from mmcalib.media.probe import probe
+from mmcalib.processes import Closing
+from mmcalib.storage.location import version
 from mmcalib.workflows.corpus import DECODED_FILES
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mmcalib.domain.items import Item
-from mmcalib.domain.seen import Seen
+from mmcalib.domain.items import Item, Seen
 from mmcalib.domain.shapes import ImageShape
 
 time.sleep(1.5)

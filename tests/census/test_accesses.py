@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.accesses import Accesses, AccessLog
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.items import Item, Prompt
+from mmcalib.domain.items import Asked, Item, Prompt
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.progress import Silent, Task
 from tests.corpus.listed import width_of

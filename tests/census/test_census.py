@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.census import Census
-from mmcalib.domain.encoding import Encoded, Encoding
-from mmcalib.domain.seen import decode, encode, is_sound
-from mmcalib.domain.shape_counts import EXEMPLARS, ShapeCount
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.items import decode, encode, is_sound
+from mmcalib.domain.shape_columns import EXEMPLARS, ShapeCount
+from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, Shape, VideoShape
 
 SMALL = st.integers(1, 3)
 SHAPES: st.SearchStrategy[Shape] = st.one_of(

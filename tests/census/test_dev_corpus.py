@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.census.prober import Prober
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item

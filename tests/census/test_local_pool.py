@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.executors.executor import Executor, Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.executors.process import Process
-from mmcalib.census.executors.worker import packed
-from mmcalib.census.versions import version
-from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.seen import Seen, decode
+from mmcalib.census.executor import Executor, Named, ProbeTask
+from mmcalib.census.pool import LocalPool, Process
+from mmcalib.census.worker import packed
+from mmcalib.domain.items import Item, Seen, Skipped, decode
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.storage.location import version
 from tests.census.decoders import behave
 from tests.census.looking import Inline
 

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.census.census import shape_order
-from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.signature import PromptSignature
-from mmcalib.census.signature_code import decode, encode
-from mmcalib.census.top_k import PER_RANK
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.items import Prompt
+from mmcalib.census.prompts import (
+    PER_RANK,
+    PromptCensus,
+    PromptCount,
+    PromptSignature,
+    decode,
+    encode,
+)
+from mmcalib.domain.items import Asked, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from tests.corpus.listed import width_of
 

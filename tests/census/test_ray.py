@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mmcalib.census.executors import ray as subject
-from mmcalib.census.executors import ray_task
-from mmcalib.census.executors.executor import Executor, Look, ProbeResult, ProbeTask
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.census.executors.ray import RayExecutor
-from mmcalib.census.versions import version
+from mmcalib.census import ray as subject
+from mmcalib.census.executor import Executor, Look, ProbeResult, ProbeTask
+from mmcalib.census.pool import LocalPool
+from mmcalib.census.ray import RayExecutor
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import version
 from tests.census.decoders import behave
 from tests.census.held import held_bytes
 
@@ -315,10 +314,10 @@ def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_pool_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_task, "_IDLE_S", 0.2)
+    monkeypatch.setattr(subject, "_IDLE_S", 0.2)
     monkeypatch.setenv(*MARK.split("="))
-    kept = ray_task.Looking()
-    terms = ray_task.Terms(behave, 30, 1 << 30)
+    kept = subject.Looking()
+    terms = subject.Terms(behave, 30, 1 << 30)
     for _ in range(2):
         assert kept.ask(orders(tmp_path, "a"), terms).result()
         assert soon(lambda: not looking())

@@ -9,12 +9,12 @@ import pytest
 
 from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.answering import answer
-from mmcalib.census.executors.executor import ProbeResult, ProbeTask
+from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
-from mmcalib.census.versions import is_settled, version
+from mmcalib.census.worker import answer
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
+from mmcalib.storage.location import is_settled, version
 from tests.census.decoders import behave
 from tests.census.looking import Inline, seen_now
 

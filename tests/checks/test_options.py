@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.checks.check import Figures, Taken, Trap
 from mmcalib.checks.judge import option_traps
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})

@@ -17,12 +17,9 @@ from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.fit import Fit, PromptTokens
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.knobs import FrameSampling
+from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling, merged_nested
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.nested import merged
-from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from tests.derive.costed import table_of
 
@@ -193,7 +190,7 @@ def test_yaml_on_one_line() -> None:
     assert line("limit_mm_per_prompt", {"video": 0}) == "limit-mm-per-prompt: {video: 0}"
     assert flow("auto") == "auto"
     assert flow("null") == "'null'"
-    assert merged({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert merged_nested({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
 
 
 HINTED = {"limit_mm_per_prompt": {"image": {"count": 1, "width": 512, "height": 512}, "video": 0}}

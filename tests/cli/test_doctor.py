@@ -19,7 +19,7 @@ import av
 import pytest
 
 from mmcalib.engine.messages import Looked
-from mmcalib.gpus import catalogue
+from mmcalib.models import gpus
 from mmcalib.releases import constants
 from mmcalib.results.doctor import Folder, Host
 from mmcalib.workflows import doctor
@@ -148,7 +148,7 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
 
 CPU = {"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu", "torchaudio": "2.13.0+cpu"}
 CUDA = {"torch": "2.13.0", "torchvision": "0.28.0", "torchaudio": "2.13.0"}
-L4 = catalogue.find("L4")
+L4 = gpus.find("L4")
 
 
 def looked(device: str, free: float | None = None, **failing: str) -> EngineProbe:

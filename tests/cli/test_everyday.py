@@ -18,8 +18,8 @@ from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
 from mmcalib.errors import UsageError
-from mmcalib.gpus import catalogue
-from mmcalib.models import bundled
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import bundled
 from mmcalib.report.markdown import issue
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
@@ -71,7 +71,7 @@ def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
 
 def test_gpus(cli) -> None:
     said = cli("list", "gpus")
-    assert [line.split()[0] for line in said.out.splitlines()] == list(catalogue.names())
+    assert [line.split()[0] for line in said.out.splitlines()] == list(gpus.names())
     (line,) = cli("list", "gpus", "4090").out.splitlines()
     assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
     listed = json.loads(cli("list", "gpus", "h100", "--json").out)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.corpus.asking import asked, bare, digest, text_bytes
-from mmcalib.corpus.chat import parse_line
+from mmcalib.corpus.chat import asked, bare, digest, parse_line, text_bytes
 from mmcalib.corpus.requests import RequestsSource
 
 USER = {"role": "user", "content": "why?"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.glob import GlobSource
+from mmcalib.corpus.folder import GlobSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 from tests.corpus.tars import png, tar

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
-from mmcalib.corpus.hf_dataset import HfDatasetSource
+from mmcalib.census.counter import count_corpus
+from mmcalib.corpus.tables import HfDatasetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of, width
 from tests.corpus.media import png

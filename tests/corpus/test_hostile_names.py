@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.count_corpus import CorpusCount, count_corpus
+from mmcalib.census.counter import CorpusCount, count_corpus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, Shape

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import Shape

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus import rows
-from mmcalib.corpus.parquet import ParquetSource
 from mmcalib.corpus.remote import RemoteSource
+from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import held, items_of, prompts_of, reason, width
 from tests.corpus.media import png, wav

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.paths import ListFile, PathsSource, StreamLines
+from mmcalib.corpus.folder import ListFile, PathsSource, StreamLines
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.errors import CorpusError
 from tests.corpus.tars import png, tar

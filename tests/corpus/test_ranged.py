@@ -16,10 +16,10 @@ from PIL import Image
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.locations import remote
-from mmcalib.locations.domains import allowing
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
+from mmcalib.storage import remote
+from mmcalib.storage.location import allowing
 from tests.corpus.media import png
 from tests.corpus.serving import Served, serving
 

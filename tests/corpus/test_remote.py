@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.locations.opening import local_copy
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav
@@ -179,7 +179,7 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
 MISSING = """
 import sys
 sys.modules["fsspec"] = sys.modules["pyarrow"] = None
-from mmcalib.corpus.paths import PathsSource
+from mmcalib.corpus.folder import PathsSource
 from mmcalib.errors import UsageError
 from mmcalib.domain.items import Item
 from mmcalib.media.probe import probe

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.locations.domains import allowing
+from mmcalib.storage.location import allowing
 from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving

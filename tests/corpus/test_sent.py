@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.corpus.chat import seconds_of
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.corpus.sent import seconds_of
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import av
 import pytest
 import soundfile
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.locations.opening import local_copy, open_item
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import local_copy, open_item
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of
 from tests.corpus.tars import END, blocks, member, png, samples, tar

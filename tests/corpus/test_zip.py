@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.locations.opening import local_copy
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, reason, width
 from tests.corpus.media import png, wav

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from mmcalib.derive.costs import CostColumns, CostTable, integers, sampled_rows
 from mmcalib.derive.counting import VllmCount, VllmCounts
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import CropCap, FrameSampling, TileCap
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, AreaCap, CropCap, FrameSampling, Setting, TileCap
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import MODALITIES, ImageShape, Shape
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.limits import adequacy
-from mmcalib.domain.budget import Budget, Clip, Dummy
+from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import Modality
 
 

@@ -16,9 +16,8 @@ from mmcalib.derive.remedies import (
     with_prompt_remedy,
     with_remedy,
 )
-from mmcalib.domain.asked import Asked
+from mmcalib.domain.items import Asked, TextBound
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
-from mmcalib.domain.text_bound import TextBound
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)

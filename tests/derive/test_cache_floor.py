@@ -8,8 +8,8 @@ from dataclasses import replace
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.processor_cache import cache_floor, largest_item_bytes, parts, within_context
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
 from tests.derive.costed import table_of
 

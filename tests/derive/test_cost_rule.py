@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.counting import CostRule, VllmCount, cost_rule, follows
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape
 from tests.derive.costed import counts_of
 

@@ -13,7 +13,7 @@ from mmcalib.derive.demand import (
     larger,
     smaller,
 )
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 

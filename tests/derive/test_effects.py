@@ -17,7 +17,7 @@ from mmcalib.derive.effects import (
     value_at,
     without,
 )
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import ImageShape
 
 CONFIG = {

@@ -10,7 +10,7 @@ from mmcalib.checks.dialect import Dialect
 from mmcalib.checks.items import excess_check
 from mmcalib.derive.demand import Excess, excesses
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from tests.derive.costed import table
 

@@ -25,8 +25,7 @@ from mmcalib.derive.fixes import (
     parse_kept,
     spelled,
 )
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import FrameSampling
+from mmcalib.domain.knobs import AreaCap, FrameSampling
 from mmcalib.errors import UsageError
 
 PLENTY = 10_000

@@ -8,8 +8,7 @@ from hypothesis import given
 from mmcalib.derive import frontier
 from mmcalib.derive.frontier import Point, choose
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob, TileCap
-from mmcalib.domain.setting import DEFAULT, Setting, merged
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting, TileCap, merged_settings
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from tests.derive.costed import AREA, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
@@ -39,7 +38,7 @@ def test_merging_keeps_each_knobs_scope() -> None:
         frontier.at(tiles, 2),
         Setting(media_io_kwargs={"video": {"num_frames": 8}}),
     ]
-    together = merged(parts)
+    together = merged_settings(parts)
     assert together == Setting(
         {
             "images_kwargs": {
@@ -50,9 +49,9 @@ def test_merging_keeps_each_knobs_scope() -> None:
         },
         {"video": {"num_frames": 8}},
     )
-    assert together.key == merged(parts[::-1]).key
+    assert together.key == merged_settings(parts[::-1]).key
     assert parts[0] == frontier.at(AREA, 8 * UNIT), "the parts are not changed by merging"
-    assert merged([]) == DEFAULT
+    assert merged_settings([]) == DEFAULT
 
 
 def test_a_point_counts_items_not_shapes() -> None:

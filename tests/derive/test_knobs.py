@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import affected, witness
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob
-from mmcalib.domain.media_option import Value
+from mmcalib.domain.knobs import Knob, Value
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from tests.derive.costed import AREA, CAPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 

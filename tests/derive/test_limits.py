@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmcalib.derive import limits
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
-from mmcalib.domain.budget import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 
 TOKENS = st.integers(0, 200_000)

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.fixes import Facts, Fix, Goal, every_fix
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
+from mmcalib.domain.knobs import (
+    KNOBS,
+    AreaCap,
+    CropCap,
+    EdgeCap,
+    FrameSampling,
+    Knob,
+    TileCap,
+    TokenCap,
+)
 
 IMAGES = ("images_kwargs", "size", "longest_edge")
 # As the child finds them: Idefics3-8B, SmolVLM2-2.2B, Gemma 3 with pan-and-scan off and on,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.processor_cache import HitCurve, choose, hit_curve
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 Request = list[tuple[int, int]]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Residency, residencies
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from tests.derive.costed import table_of
 

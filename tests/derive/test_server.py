@@ -9,11 +9,9 @@ import pytest
 from mmcalib.derive.admission import Gate, admit, admit_prompt, needed, server_refuses
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.encoding import PLAIN, Encoded, Encoding
-from mmcalib.domain.server import MAX_PIXELS, Server
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.domain.text_bound import TextBound
+from mmcalib.domain.items import Asked, TextBound
+from mmcalib.domain.model import MAX_PIXELS, Server
+from mmcalib.domain.shapes import PLAIN, AudioShape, Encoded, Encoding, ImageShape, VideoShape
 
 SERVER = Server(
     limits={

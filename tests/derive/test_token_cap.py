@@ -6,8 +6,7 @@ from mmcalib.checks.dialect import line_of
 from mmcalib.derive import frontier
 from mmcalib.derive.frontier import choose
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import KNOBS, Knob, TokenCap
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import KNOBS, Knob, Setting, TokenCap
 from mmcalib.domain.shapes import ImageShape
 from tests.derive.costed import cost, table
 

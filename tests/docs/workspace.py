@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.blank import write_blank
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
 
 from ..corpus.tars import png, tar

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmcalib.models import cut_checkpoint, find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import cut_checkpoint
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment
 

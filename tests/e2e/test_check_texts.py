@@ -13,7 +13,8 @@ import pytest
 
 import mmcalib as library
 from mmcalib.engine.environment import child_environment
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from tests.e2e.command import QWEN, mmcalib, start
 from tests.e2e.media import photo
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.results.plan import Plan
-from mmcalib.sizes import GIB, MIB
+from mmcalib.text import GIB, MIB
 from tests.e2e.command import QWEN, mmcalib
 from tests.schemas import fits
 

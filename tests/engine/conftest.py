@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, Setting
+from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import Cost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import AskBudget, Blank, File, Measure, OpenModel
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 # What processors import that vLLM does not bring.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.models.fact import Geometry
+from mmcalib.models.catalogue import Geometry
 from tests.engine.idefics3 import facts
 
 _IMAGE, _BEGIN, _END, _VIDEO, _AUDIO = 1003, 1004, 1005, 1006, 1007

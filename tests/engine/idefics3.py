@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.models.fact import Fact, Geometry
+from mmcalib.models.catalogue import Fact, Geometry
 
 _IMAGE, _AROUND, _WHOLE, _END = 1003, 1004, 1005, 1006
 _TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]

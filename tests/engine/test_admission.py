@@ -17,9 +17,9 @@ from mmcalib.decision.decide import decide
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Item
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe

@@ -13,7 +13,7 @@ from threading import Timer
 import pytest
 from PIL import Image
 
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.helpers import SHARE, CrewHost, OnceHost, Shares
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DevicesCompared
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from mmcalib.progress import Silent
 from mmcalib.proof.devices import compare_apart, compared_check
 from tests.engine.conftest import Lab

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mmcalib.admission.calibration import Calibration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
 from tests.programs import answer_of
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, OpenModel, StartEngine
 from mmcalib.errors import EngineDied, EngineError, EngineSilent, VllmMissing, VllmRefused
-from mmcalib.models import cut_checkpoint, resolve
-from mmcalib.processes.free_memory import free_bytes
+from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.resolve import resolve
+from mmcalib.processes import free_bytes
 from tests.e2e.command import QWEN
 
 pytestmark = pytest.mark.engine

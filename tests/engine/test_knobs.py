@@ -13,15 +13,23 @@ from typing import Any
 import pytest
 
 from mmcalib.derive import frontier
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
-from mmcalib.domain.setting import Setting, merged
+from mmcalib.domain.knobs import (
+    AreaCap,
+    CropCap,
+    EdgeCap,
+    FrameSampling,
+    Knob,
+    Setting,
+    TileCap,
+    TokenCap,
+    merged_settings,
+)
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
-from mmcalib.models import materialise
+from mmcalib.models.checkpoint import materialise
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
 from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
@@ -104,7 +112,7 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
     caps = [knob for knob in opened.opened.knobs if isinstance(knob, AreaCap)]
     assert [cap.modality for cap in caps] == ["image", "video"]
     alone = {cap.modality: frontier.at(cap, 128 * 784) for cap in caps}
-    both = merged(alone.values())
+    both = merged_settings(alone.values())
     for blank in (PHOTO, CLIP):
         kept = embeds(opened, blank, both)
         assert kept == embeds(opened, blank, alone[blank.modality])
@@ -182,7 +190,7 @@ import json, sys
 from mmcalib.child.knobs.trial import Trial
 from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import OpenModel
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 
 model = OpenedModel(OpenModel(sys.argv[1]))
 trial = Trial(model.under(DEFAULT), model.under)

@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import (
+    DEFAULT,
+    KNOBS,
+    AreaCap,
+    CropCap,
+    EdgeCap,
+    FrameSampling,
+    Knob,
+    TileCap,
+    TokenCap,
+)
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import (
     Blank,

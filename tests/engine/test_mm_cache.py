@@ -22,15 +22,15 @@ from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count, residencies
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor, choose, hit_curve
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 from mmcalib.workflows.corpus import read
 from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
@@ -284,7 +284,7 @@ from vllm.multimodal.processing.inputs import ProcessorInputs
 from mmcalib.child.media import load
 from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import File, OpenModel
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 
 asked = json.load(sys.stdin)
 under = OpenedModel(OpenModel(asked["model"])).under(DEFAULT)

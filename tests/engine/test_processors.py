@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.cost import Cost
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.knobs import FrameSampling
-from mmcalib.domain.setting import DEFAULT, Setting
+from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling, Setting
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.corpus.request_line import RequestLines
+from mmcalib.corpus.requests import RequestLines
 from mmcalib.derive.admission import server_refuses
 from mmcalib.derive.bounds import Loader, Sampling
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import Item
-from mmcalib.domain.setting import Setting
-from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import Cost
+from mmcalib.domain.shapes import Encoded, ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File
 from mmcalib.media.probe import examine
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_33

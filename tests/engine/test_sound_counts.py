@@ -15,8 +15,8 @@ from mmcalib.census.census import Census
 from mmcalib.decision.measure import measure, stand_ins
 from mmcalib.derive.costs import Resampled
 from mmcalib.derive.counting import WITNESSES
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.progress import Silent

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.counting import Counting
-from mmcalib.corpus.asking import bare
+from mmcalib.corpus.chat import bare
 from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import (

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.sample import choose
-from mmcalib.corpus.asking import asked, bare
+from mmcalib.corpus.chat import asked, bare
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts

@@ -20,7 +20,7 @@ import pytest
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
-from mmcalib.models import bundled
+from mmcalib.models.catalogue import bundled
 from tests.engine.conftest import NEEDS, Lab
 
 pytestmark = pytest.mark.engine

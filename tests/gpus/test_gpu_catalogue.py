@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.errors import UsageError
-from mmcalib.gpus import catalogue
-from mmcalib.gpus.gpu import CAPABILITIES, Gpu
+from mmcalib.models import gpus
+from mmcalib.models.gpus import CAPABILITIES, Gpu
 
 GIB = 2**30
 # The size in the vendor's data sheet, of what torch counts as one GPU.
@@ -66,7 +66,7 @@ MARKETED_GB = {
 LEAST_SHARE = 0.88
 
 
-@pytest.mark.parametrize("gpu", catalogue.all(), ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", gpus.all(), ids=lambda gpu: gpu.name)
 def test_an_entry_is_sane(gpu: Gpu) -> None:
     marketed_bytes = MARKETED_GB[gpu.name] * GIB
     assert LEAST_SHARE * marketed_bytes <= gpu.total_bytes < marketed_bytes
@@ -79,18 +79,18 @@ def test_an_entry_is_sane(gpu: Gpu) -> None:
 
 
 def test_there_are_enough_and_each_once() -> None:
-    assert len(catalogue.names()) >= 30
-    assert set(catalogue.names()) == set(MARKETED_GB)
-    assert len(set(catalogue.names())) == len(catalogue.all())
-    torch_names = [gpu.torch_name for gpu in catalogue.all()]
+    assert len(gpus.names()) >= 30
+    assert set(gpus.names()) == set(MARKETED_GB)
+    assert len(set(gpus.names())) == len(gpus.all())
+    torch_names = [gpu.torch_name for gpu in gpus.all()]
     assert len(set(torch_names)) == len(torch_names)
 
 
 def test_every_spelling_leads_to_its_own_entry() -> None:
-    text = (resources.files("mmcalib.gpus") / "catalogue.json").read_text(encoding="utf-8")
+    text = (resources.files("mmcalib.models") / "gpus.json").read_text(encoding="utf-8")
     for entry in json.loads(text):
         for spelling in (entry["name"], entry["torch_name"], *entry["aliases"]):
-            assert catalogue.find(spelling).name == entry["name"], spelling
+            assert gpus.find(spelling).name == entry["name"], spelling
 
 
 @pytest.mark.parametrize(
@@ -113,46 +113,46 @@ def test_every_spelling_leads_to_its_own_entry() -> None:
     ],
 )
 def test_what_people_type_is_found(spelling: str, name: str) -> None:
-    assert catalogue.find(spelling).name == name
+    assert gpus.find(spelling).name == name
 
 
 @given(st.data())
 def test_case_and_separators_do_not_matter(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(catalogue.names()))
+    name = data.draw(st.sampled_from(gpus.names()))
     typed = "".join(
         data.draw(st.sampled_from(["", "-", "_", " "] if char == "-" else [char, char.swapcase()]))
         for char in name
     )
-    assert catalogue.find(f" {typed} ").name == name
+    assert gpus.find(f" {typed} ").name == name
 
 
 def test_the_total_is_torchs_and_not_nvidia_smis() -> None:
     """nvidia-smi prints 23034 MiB, 22.49 GiB, for an L4."""
-    assert round(catalogue.find("L4").total_bytes / GIB, 2) == 22.03
+    assert round(gpus.find("L4").total_bytes / GIB, 2) == 22.03
 
 
 @pytest.mark.parametrize(
     ("name", "gib"), [("H100-SXM", 79.19), ("A100-80G", 79.25), ("T4", 14.56), ("GB10", 121.69)]
 )
 def test_totals_are_those_that_vllm_and_torch_log(name: str, gib: float) -> None:
-    assert round(catalogue.find(name).total_bytes / GIB, 2) == gib
+    assert round(gpus.find(name).total_bytes / GIB, 2) == gib
 
 
 def test_only_the_amd_ones_are_memory_only() -> None:
-    memory_only = {gpu.name for gpu in catalogue.all() if gpu.memory_only}
+    memory_only = {gpu.name for gpu in gpus.all() if gpu.memory_only}
     assert memory_only == {"MI250X", "MI300X", "MI325X"}
 
 
 def test_only_systems_on_a_chip_are_unified() -> None:
-    unified = {gpu.name for gpu in catalogue.all() if gpu.unified}
+    unified = {gpu.name for gpu in gpus.all() if gpu.unified}
     assert unified == {"GB10", "Jetson-AGX-Orin-64G"}
 
 
 def test_a_misspelt_name_is_answered_with_close_ones() -> None:
     with pytest.raises(UsageError, match=r"'RTX-4099' is known; close to it: .*RTX-4090") as caught:
-        catalogue.find("RTX-4099")
-    assert caught.value.hint.endswith(catalogue.ANY)
-    assert f"shows {len(catalogue.names())};" in caught.value.hint
+        gpus.find("RTX-4099")
+    assert caught.value.hint.endswith(gpus.ANY)
+    assert f"shows {len(gpus.names())};" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -166,21 +166,21 @@ def test_a_misspelt_name_is_answered_with_close_ones() -> None:
 )
 def test_a_name_of_several_sizes_is_refused_with_all_of_them(name: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
-        catalogue.find(name)
+        gpus.find(name)
     assert caught.value.message.endswith(f": {meant}")
-    assert catalogue.find(caught.value.hint.split()[-1]).name == meant.split(",")[0]
+    assert gpus.find(caught.value.hint.split()[-1]).name == meant.split(",")[0]
 
 
 @pytest.mark.parametrize("name", ["", "nvidia", "Cerebras WSE-3", "L4,L40S"])
 def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
-        catalogue.find(name)
+        gpus.find(name)
     assert caught.value.exit_code == 2
 
 
 def test_importing_the_catalogue_reads_no_file() -> None:
     code = (
-        "from mmcalib.gpus import catalogue as c; assert c.all.cache_info().currsize == 0;"
+        "from mmcalib.models import gpus as c; assert c.all.cache_info().currsize == 0;"
         "c.find('l4'); assert c.all() is c.all()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

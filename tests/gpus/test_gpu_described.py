@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.gpus.gpu import described
+from mmcalib.models.gpus import described
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.gpus import present as here
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models import gpus as here
+from mmcalib.models.gpus import Gpu
 
 L4_BYTES = 22563 * 2**20
 FIRST_HANDLE = 7

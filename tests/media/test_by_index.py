@@ -15,7 +15,7 @@ from mmcalib.domain.shapes import Shape, VideoShape
 from mmcalib.media import video
 from mmcalib.media.container import open_container
 from mmcalib.media.probe import probe
-from mmcalib.processes.priority import own_priority
+from mmcalib.processes import own_priority
 
 WIDTH, HEIGHT, RATE = 64, 48, Fraction(10)
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from PIL import Image
 
-from mmcalib.domain.encoding import Encoded
 from mmcalib.domain.items import ByteSource, Item
+from mmcalib.domain.shapes import Encoded
 from mmcalib.media.ending import cut_short, examine_whole
 
 

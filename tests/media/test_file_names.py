@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from mmcalib.media.file_names import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
+from mmcalib.media.sniff import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
 
 
 def test_an_ending_is_of_one_modality() -> None:

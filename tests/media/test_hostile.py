@@ -126,7 +126,7 @@ ODD: dict[str, make.Make] = {
 READ = """
 import json, sys
 from pathlib import Path
-from mmcalib.census.count_corpus import count_corpus
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.folder import FolderSource
 from tests.census.looking import looked, prober
 from tests.census.looking import looked

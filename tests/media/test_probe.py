@@ -235,7 +235,7 @@ def test_sound_and_video_cut_anywhere_are_a_value(make_video, make_audio, name) 
 
 def test_neither_torch_nor_vllm_nor_librosa_is_imported() -> None:
     code = (
-        "import sys, mmcalib.census.count_corpus, mmcalib.census.sample, mmcalib.corpus.requests,"
+        "import sys, mmcalib.census.counter, mmcalib.census.sample, mmcalib.corpus.requests,"
         " mmcalib.media.decode; sys.exit(bool({'torch', 'vllm', 'librosa'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

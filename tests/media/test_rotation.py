@@ -15,7 +15,7 @@ from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.media.probe import probe
-from mmcalib.media.rotation import may_be_turned
+from mmcalib.media.video import may_be_turned
 
 # Name and muxer options: the index behind the pixels, before them, in fragments; Matroska.
 LAYOUTS: dict[str, tuple[str, dict[str, str]]] = {

@@ -7,8 +7,8 @@ import jinja2
 import pytest
 
 from mmcalib.errors import OutputError
-from mmcalib.models import Geometry, bundled, find, materialise
-from mmcalib.models.tokenizer import byte_alphabet, vocabulary
+from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.checkpoint import byte_alphabet, materialise, vocabulary
 
 each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
 

@@ -6,15 +6,9 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models import (
-    Geometry,
-    bundled,
-    cut_checkpoint,
-    cut_depth,
-    depths,
-    find,
-    materialise,
-)
+from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import cut_checkpoint, cut_depth, depths
 
 each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
 

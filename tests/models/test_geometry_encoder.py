@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models import bundled, find
+from mmcalib.models.catalogue import bundled, find
 from mmcalib.models.encoder import Encoder, encoder_of
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from mmcalib.models import Geometry, bundled, find
-from mmcalib.models.fact import STATUSES, parse_geometry
+from mmcalib.models.catalogue import STATUSES, Geometry, bundled, find, parse_geometry
 
 IDS = {
     "Qwen/Qwen2.5-VL-3B-Instruct",

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models import bundled, materialise, resolve
-from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, cache_folder, reachable
+from mmcalib.models.catalogue import bundled
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cache_folder, reachable, resolve
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 

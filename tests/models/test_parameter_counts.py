@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models import find
+from mmcalib.models.catalogue import find
 
 Config = dict[str, Any]
 

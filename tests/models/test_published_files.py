@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mmcalib.models import Geometry, bundled
+from mmcalib.models.catalogue import Geometry, bundled
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
 # index ids 54570418369 and 70650232578, of Gemma 4 69567555466, 70116951812 and

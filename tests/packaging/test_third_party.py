@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from fnmatch import fnmatch
 
-from mmcalib.models import bundled
+from mmcalib.models.catalogue import bundled
 
 from .third_party import BROUGHT, DATA, FACTS, PAGE, data_files, dependencies, page
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 
-from mmcalib.models import bundled
+from mmcalib.models.catalogue import bundled
 from tests.conftest import ROOT
 from tests.packaging.built import package_files
 
@@ -19,7 +19,7 @@ FACTS = "mmcalib/models/facts/*.json"
 # Everything in the package that is no Python, by pattern: what it is, and of whose making.
 DATA: Mapping[str, tuple[str, str]] = {
     "mmcalib/py.typed": ("marks the package as typed", "mmcalib"),
-    "mmcalib/gpus/catalogue.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
+    "mmcalib/models/gpus.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
     FACTS: ("geometries of models, [below](#geometries-of-models)", "mmcalib"),
     "mmcalib/report/html/templates/*.j2": ("page, style and script of the report", "mmcalib"),
     "mmcalib/report/templates/*.j2": ("the report as text", "mmcalib"),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
-from mmcalib.gpus.catalogue import find as find_gpu
-from mmcalib.models import find as find_geometry
-from mmcalib.models import materialise
+from mmcalib.models.catalogue import find as find_geometry
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.gpus import find as find_gpu
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmcalib.child.rehearsal.install import install
-from mmcalib.gpus.catalogue import find
+from mmcalib.models.gpus import find
 
 stage = install(find("L4"))
 

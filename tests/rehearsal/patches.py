@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from mmcalib.child.rehearsal.patches.patching import find, replace
-from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.models.gpus import find as find_gpu
 from mmcalib.releases.release import TargetMoved
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from mmcalib.child.rehearsal.device.allocator_settings import (
 from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.errors import UsageError
-from mmcalib.gpus.catalogue import find
-from mmcalib.sizes import MIB
+from mmcalib.models.gpus import find
+from mmcalib.text import MIB
 
 
 def test_sizes_are_rounded_to_512_bytes() -> None:

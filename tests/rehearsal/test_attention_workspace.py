@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from tests.rehearsal.conftest import QWEN, Theatre
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mmcalib.child.rehearsal.device.machine import Machine
-from mmcalib.gpus.catalogue import find
-from mmcalib.sizes import MIB
+from mmcalib.models.gpus import find
+from mmcalib.text import MIB
 
 if TYPE_CHECKING:
     from torch import Tensor

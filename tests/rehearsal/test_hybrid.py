@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.rehearsal.conftest import Theatre
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.models import cut_checkpoint, find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import cut_checkpoint
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -190,7 +190,7 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
         pytest.skip("needs torch, which comes with vLLM: make setup")
     program = (
         "import torch; del torch.cuda.mem_get_info; "
-        "from mmcalib.gpus.catalogue import find; "
+        "from mmcalib.models.gpus import find; "
         "from mmcalib.child.rehearsal.install import install; "
         "install(find('H100-80G'))"
     )

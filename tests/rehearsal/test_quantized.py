@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
 from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT
 from mmcalib.child.rehearsal.patches.hollow import HollowPackages
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.errors import EngineError
 from mmcalib.releases.release import VLLM_0_33
 from tests.rehearsal.conftest import Theatre

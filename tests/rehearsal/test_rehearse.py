@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
-from mmcalib.gpus.catalogue import find as find_gpu
+from mmcalib.models.gpus import find as find_gpu
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.releases.release import VLLM_0_31
 from tests.rehearsal.conftest import QWEN, Theatre

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.domain.rehearsed import EncoderStep, Outputs, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Outputs, Rehearsed
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Rehearse
 from tests.rehearsal.conftest import Theatre

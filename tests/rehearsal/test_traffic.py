@@ -14,8 +14,8 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeTraffic
-from mmcalib.gpus.catalogue import find as find_gpu
-from mmcalib.models import cut_checkpoint
+from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.gpus import find as find_gpu
 from mmcalib.releases.release import VLLM_0_30
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before

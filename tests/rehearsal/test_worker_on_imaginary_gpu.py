@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models import find, materialise
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -11,7 +11,7 @@ from mmcalib.child.rehearsal.device.workspace import (
     cublaslt_workspace_bytes,
     parse_workspace_config,
 )
-from mmcalib.sizes import KIB, MIB
+from mmcalib.text import KIB, MIB
 
 COMMON = 8 * MIB + 128 * KIB
 

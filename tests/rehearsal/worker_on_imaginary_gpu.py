@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 
 from mmcalib.child.rehearsal.install import install
-from mmcalib.gpus.catalogue import find
+from mmcalib.models.gpus import find
 
 stage = install(find("H100-80G"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.memory import Budget
 from mmcalib.releases.budget import budget_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.results.calibration import (
     CachePoint,

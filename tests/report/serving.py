@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmcalib.domain.rehearsed import LiveTensor
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.domain.traffic import (
     HighestStep,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.domain.cost import Retention
+from mmcalib.domain.model import Retention
 from mmcalib.errors import VerdictError
 from mmcalib.report.comparison_terminal import compared
 from mmcalib.results.comparison import ComparedRun, Comparison

@@ -14,9 +14,9 @@ from mmcalib.admission.admits import admitted
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.derive.remedies import with_remedy
-from mmcalib.domain.server import Server
+from mmcalib.domain.items import TextBound
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.domain.text_bound import TextBound
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib.gpus import catalogue
 from mmcalib.memory.figures import rehearsal
-from mmcalib.models import find, materialise, resolve
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
+from mmcalib.models.resolve import resolve
 from mmcalib.report.terminal_memory import comparison
 from mmcalib.results.memory import Rehearsal
 from tests.report.golden import check_golden
@@ -22,7 +24,7 @@ def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
     path = materialise(geometry, folder / "3b")
     model = resolve(str(path), cache_dir=folder)
     found = rehearsal(
-        rehearsed(**changes), model, catalogue.find("L4"), Path(config) if config else None
+        rehearsed(**changes), model, gpus.find("L4"), Path(config) if config else None
     )
     return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import finish
 from mmcalib.report import rows as words

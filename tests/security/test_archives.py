@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.corpus.apart import Apart, end_readers
-from mmcalib.corpus.archives import ArchiveSource
+from mmcalib.corpus.archives import Apart, ArchiveSource, end_readers
 from mmcalib.domain.items import Item, Skipped
 from tests.corpus.tars import END, member, png
 from tests.e2e.command import environment

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.corpus import apart
-from mmcalib.corpus.apart import Apart
-from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.parquet import ParquetSource
+from mmcalib.corpus import archives
+from mmcalib.corpus.archives import Apart, archive_at
+from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.options.run import ProbeOptions
 from mmcalib.progress import Silent
@@ -36,7 +35,7 @@ def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
     (found,) = source.items()
     assert isinstance(found, Skipped)
     assert found.path == str(path)
-    apart.end_readers()
+    archives.end_readers()
 
 
 def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
@@ -52,9 +51,9 @@ def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
         assert source is not None
         (found,) = source.items()
         assert isinstance(found, Item)
-    assert len(apart._IDLE) == 1
-    apart.end_readers()
-    assert apart._IDLE == []
+    assert len(archives._IDLE) == 1
+    archives.end_readers()
+    assert archives._IDLE == []
 
 
 def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
     assert isinstance(items, Generator)
     next(items)
     items.close()
-    assert apart._IDLE == []
+    assert archives._IDLE == []
 
 
 @pytest.mark.slow

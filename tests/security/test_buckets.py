@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.count_corpus import count_corpus
-from mmcalib.corpus import listing as listings
+from mmcalib.census.counter import count_corpus
+from mmcalib.corpus import remote as listings
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError
-from mmcalib.locations.remote import held, open_url
+from mmcalib.storage.remote import held, open_url
 from tests.census.looking import prober
 from tests.corpus.media import png
 

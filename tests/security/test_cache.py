@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.cache import Cache, CacheBroken
-from mmcalib.census.executors.executor import ProbeResult, ProbeTask
+from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
-from mmcalib.census.versions import version
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
+from mmcalib.storage.location import version
 from tests.census.decoders import behave
 from tests.census.looking import Inline, seen_now
 

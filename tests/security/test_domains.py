@@ -12,8 +12,8 @@ import pytest
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.locations.domains import allowing, is_allowed
 from mmcalib.media.probe import probe
+from mmcalib.storage.location import allowing, is_allowed
 from tests.corpus.media import png
 from tests.security.servers import Connection, server
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models import hub as subject
-from mmcalib.models import read_config, resolve
-from mmcalib.models.cut import MOST_CONFIG_BYTES
-from mmcalib.models.hub import HubUnavailable, HuggingFaceHub, cached_snapshot
+from mmcalib.models import resolve as subject
+from mmcalib.models.cut import MOST_CONFIG_BYTES, read_config
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapshot, resolve
 from tests.security.servers import Connection, Server, server
 
 pytest.importorskip("huggingface_hub")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import OutputError
-from mmcalib.locations.atomic_copy import keep
-from mmcalib.scratch import Scratch
+from mmcalib.files import Scratch
+from mmcalib.storage.location import keep
 
 HOLDER = """
 import sys
-from mmcalib.scratch import Scratch
+from mmcalib.files import Scratch
 scratch = Scratch()
 (scratch.path / "file").write_text("x")
 (scratch.path / "link").symlink_to(sys.argv[1])

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors import ray as subject
-from mmcalib.census.executors.executor import ProbeResult
-from mmcalib.census.executors.ray import RayExecutor
+from mmcalib.census import ray as subject
+from mmcalib.census.executor import ProbeResult
+from mmcalib.census.ray import RayExecutor
 from mmcalib.errors import MmcalibError
 from tests.census.decoders import behave
 from tests.census.test_ray import looking, marked, orders, parent, soon

@@ -16,7 +16,7 @@ from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.report import REPORTS, Report, html
 from mmcalib.results.part import CheckResult
-from mmcalib.wording import one_line, plain
+from mmcalib.text import one_line, plain
 from tests.report.example import calibration
 from tests.report.hostile import named
 

@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.corpus.apart import Apart
-from mmcalib.corpus.archives import ArchiveSource
-from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.seen import decode
-from mmcalib.locations import remote
-from mmcalib.locations.domains import allowing
-from mmcalib.locations.opening import local_copy
+from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.pool import LocalPool
+from mmcalib.corpus.archives import Apart, ArchiveSource
+from mmcalib.domain.items import Item, Skipped, decode
 from mmcalib.media.probe import probe
+from mmcalib.storage import remote
+from mmcalib.storage.location import allowing, local_copy
 from tests.corpus.media import png
 from tests.corpus.tars import member
 from tests.security.servers import Connection, server

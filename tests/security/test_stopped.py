@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executors.executor import ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executor import ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
@@ -114,8 +114,8 @@ def test_a_scan_goes_on_when_all_its_workers_are_stopped(tmp_path: Path) -> None
 
 STUCK = """
 import sys
-from mmcalib.census.executors.executor import ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executor import ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import ByteSource, Item
 from tests.census.decoders import behave
 def order(name):

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
-from mmcalib.domain.items import Item
-from mmcalib.domain.seen import decode
+from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.pool import LocalPool
+from mmcalib.domain.items import Item, decode
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.processes.environment import safe_environment
+from mmcalib.processes import safe_environment
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, environment
 

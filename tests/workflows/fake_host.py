@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.corpus.asking import asked
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.knobs import Knob, TileCap
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.setting import Setting
+from mmcalib.corpus.chat import asked
+from mmcalib.domain.items import TextBound
+from mmcalib.domain.knobs import AreaCap, Knob, Setting, TileCap
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.domain.text_bound import TextBound
 from mmcalib.engine.messages import (
     AskBudget,
     Blank,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mmcalib.derive.fixes import Facts
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.domain.memory import Budget, Dummy, LiveTensor, Outputs, PhasePeak, Rehearsed
 from mmcalib.domain.shapes import Modality
 
 GIB = 1 << 30

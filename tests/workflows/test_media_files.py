@@ -13,7 +13,7 @@ from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.content_parts import text_part, url_part
 from mmcalib.decision.media_files import Message, files, messages_of_files
 from mmcalib.domain.items import Prompt, Skipped
-from mmcalib.locations.location import url_of
+from mmcalib.storage.location import url_of
 from tests.corpus.tars import png, tar
 from tests.security.bombs import slow_jpeg
 

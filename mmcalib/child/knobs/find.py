@@ -10,9 +10,17 @@ from mmcalib.child.knobs.tiles import tiles
 from mmcalib.child.knobs.trial import Spelling, Trial
 from mmcalib.child.media import load
 from mmcalib.child.processor import Processor
-from mmcalib.domain.area_cap import AreaCap
-from mmcalib.domain.knobs import KNOBS, CropCap, EdgeCap, FrameSampling, Knob, TileCap, TokenCap
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import (
+    KNOBS,
+    AreaCap,
+    CropCap,
+    EdgeCap,
+    FrameSampling,
+    Knob,
+    Setting,
+    TileCap,
+    TokenCap,
+)
 from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.messages import Blank
 

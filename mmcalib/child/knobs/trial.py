@@ -7,7 +7,7 @@ from typing import Any
 
 from mmcalib.child.costs import cost
 from mmcalib.child.processor import Processor
-from mmcalib.domain.setting import DEFAULT, Setting, merged
+from mmcalib.domain.knobs import DEFAULT, Setting, merged_settings
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 
@@ -69,7 +69,7 @@ class Trial:
 
     def together(self, settings: Mapping[Modality, Setting]) -> bool:
         """Whether items of each modality cost under all of them what they do under their own."""
-        both = merged(settings.values())
+        both = merged_settings(settings.values())
         return all(
             self._cost(both, modality) == self._cost(own, modality)
             for modality, own in settings.items()

@@ -11,7 +11,7 @@ from mmcalib.child.rehearsal.startup import Brought
 from mmcalib.releases import backends, captures, kv_cache
 from mmcalib.releases.compilation import graph_mode
 from mmcalib.releases.runner import run_prefill, uses_v2_runner
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
 # (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.

@@ -14,7 +14,7 @@ from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.child.rehearsal.device.workspace import Workspaces
 from mmcalib.child.rehearsal.patches.flashinfer_products import Products
 from mmcalib.errors import UsageError
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 from mmcalib.releases import targets
 
 

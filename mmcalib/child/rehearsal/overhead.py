@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
 # first use (benchmarks/memory_allowances.toml has them all).

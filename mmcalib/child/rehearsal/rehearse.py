@@ -14,10 +14,17 @@ from mmcalib.child.rehearsal.graphs import Graphs, estimate, with_attention
 from mmcalib.child.rehearsal.install import Stage
 from mmcalib.child.rehearsal.overhead import non_torch_bytes
 from mmcalib.child.rehearsal.startup import Brought, brought_up
-from mmcalib.domain.budget import Budget, Clip
-from mmcalib.domain.rehearsed import LiveTensor, Outputs, PhasePeak, PromptsPeak, Rehearsed
+from mmcalib.domain.memory import (
+    Budget,
+    Clip,
+    LiveTensor,
+    Outputs,
+    PhasePeak,
+    PromptsPeak,
+    Rehearsed,
+)
 from mmcalib.engine.messages import Rehearse
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 from mmcalib.releases import backends, compilation, kv_cache, memory
 from mmcalib.releases.budget import read_budget
 from mmcalib.releases.compilation import graph_mode
@@ -25,7 +32,7 @@ from mmcalib.releases.configs import served_config
 from mmcalib.releases.environment import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
 from mmcalib.releases.runner import estimates_graphs, uses_v2_runner
-from mmcalib.wording import gib
+from mmcalib.text import gib
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:

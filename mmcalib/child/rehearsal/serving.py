@@ -14,9 +14,8 @@ from mmcalib.child.exception_words import root_cause
 from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
 from mmcalib.child.rehearsal.graphs import Graphs
 from mmcalib.child.rehearsal.startup import Brought, note_outputs
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import EncoderStep, Outputs, StepPeak
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Budget, EncoderStep, Outputs, StepPeak
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.releases.budget import worker_budget

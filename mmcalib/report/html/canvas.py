@@ -21,8 +21,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from mmcalib.domain.label import Label
-from mmcalib.wording import plain
+from mmcalib.domain.knobs import Label
+from mmcalib.text import plain
 
 Layer = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmcalib import wording
-from mmcalib.domain.label import Label
+from mmcalib import text as wording
+from mmcalib.domain.knobs import Label
 from mmcalib.report.html.canvas import (
     SHORT,
     Canvas,

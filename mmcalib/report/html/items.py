@@ -8,15 +8,15 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.executors.executor import Named, ProbeTask
-from mmcalib.census.executors.local import LocalPool
+from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
-from mmcalib.locations.location import Location, is_here, member_name
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.report.html.roots import Roots
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.costs import Unlisted
+from mmcalib.storage.location import Location, is_here, member_name
 
 
 @dataclass(frozen=True, slots=True)

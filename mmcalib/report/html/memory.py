@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.checks.reserve import PREDICTED
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
 from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, PageFigure, draw, reference, text
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import Memory
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.derive.admission import admit
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
 from mmcalib.report import rows, terminal_memory
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.items import CostlyItem
@@ -47,23 +47,23 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
         default, now = (b.encoder_budget_tokens for b in (budget.default, budget.calibrated))
         return Headline(
             "Encoder budget, tokens",
-            wording.number(default),
-            wording.number(now),
+            text.number(default),
+            text.number(now),
             "The KV cache is not known: no GPU was named. mmcalib run --gpu NAME predicts it.",
             budget.calibrated.label,
         )
     starts = after.kv_cache_tokens is not None
     at_once = (
-        f", {wording.number(after.max_concurrency)} requests of full length at once"
+        f", {text.number(after.max_concurrency)} requests of full length at once"
         if after.max_concurrency is not None
         else ""
     )
     none = "none" if before.kv_cache_bytes is not None else ""
     return Headline(
         f"KV cache tokens{rows.on_gpu(after)}",
-        wording.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
-        wording.number(after.kv_cache_tokens) if starts else "would not start",
-        f"{wording.gib(after.kv_cache_bytes)}{at_once}. By default {rows.kv_cache(before)}.",
+        text.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
+        text.number(after.kv_cache_tokens) if starts else "would not start",
+        f"{text.gib(after.kv_cache_bytes)}{at_once}. By default {rows.kv_cache(before)}.",
         after.labels.get("kv_cache_tokens", after.label or "measured"),
         bad=not starts,
     )
@@ -84,12 +84,12 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
     cache = calibration.budget.calibrated.encoder_budget_tokens
     most, found = largest[worst], calibration.corpus.modalities.get(worst)
     before = calibration.budget.default.encoder_budget_tokens
-    item = f"One {worst}, {wording.plain(found.heaviest)}" if found else f"One {worst}"
+    item = f"One {worst}, {text.plain(found.heaviest)}" if found else f"One {worst}"
     return Headline(
         name,
         "",
-        f"{wording.number(most)} of {wording.number(cache)}",
-        f"{item}, in tokens. By default the cache holds {wording.number(before)}.",
+        f"{text.number(most)} of {text.number(cache)}",
+        f"{item}, in tokens. By default the cache holds {text.number(before)}.",
         found.tokens.label if found else "measured",
         bad=cache is not None and most > cache,
     )
@@ -99,8 +99,7 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     """Shapes of the corpus that the configuration does not admit, and what the replay said."""
     replay = calibration.startup.replay if calibration.startup else None
     said = (
-        f"Replay: {replay.rejected} of {wording.number(replay.admitted)} requests rejected, "
-        "measured."
+        f"Replay: {replay.rejected} of {text.number(replay.admitted)} requests rejected, measured."
         if replay
         else "No request was replayed."
     )
@@ -119,8 +118,8 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     return Headline(
         "Items that would be rejected",
         "",
-        "none" if not rejected else f"{wording.number(rejected)} shapes",
-        f"{wording.number(total - rejected)} of {wording.number(total)} {which} of the corpus are "
+        "none" if not rejected else f"{text.number(rejected)} shapes",
+        f"{text.number(total - rejected)} of {text.number(total)} {which} of the corpus are "
         f"admitted. {_assumed(calibration)}{said}",
         "computed",
         bad=bool(rejected),
@@ -145,15 +144,15 @@ def _counts_of(modality: str) -> tuple[str, str]:
 def facts(calibration: CalibrationDocument) -> Iterator[str]:
     """The line below the title: what was calibrated, and for what."""
     corpus = calibration.corpus
-    yield f"{wording.number(corpus.items)} items"
+    yield f"{text.number(corpus.items)} items"
     if corpus.prompts:
-        yield f"{wording.number(corpus.prompts)} requests"
+        yield f"{text.number(corpus.prompts)} requests"
     if corpus.skipped:
-        yield f"{wording.number(corpus.skipped)} skipped"
+        yield f"{text.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
-        yield wording.plain(calibration.memory.calibrated.gpu)
-    yield f"vLLM {wording.plain(calibration.tool.vllm)}"
-    yield wording.plain(calibration.created_at.replace("T", " ")[:16])
+        yield text.plain(calibration.memory.calibrated.gpu)
+    yield f"vLLM {text.plain(calibration.tool.vllm)}"
+    yield text.plain(calibration.created_at.replace("T", " ")[:16])
 
 
 # The worst first: it is what a reader must act on.
@@ -187,7 +186,7 @@ def page(
         finalize=_visible,
     )
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
-        environment.filters[name] = getattr(wording, name)
+        environment.filters[name] = getattr(text, name)
     environment.filters["name"] = _name
     environment.filters["dotted"] = _dotted
     return environment.get_template("report.html.j2").render(
@@ -220,14 +219,12 @@ def page(
 
 def _visible(value: object) -> object:
     """Whatever is no markup, without characters that hide or turn text around."""
-    return (
-        wording.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-    )
+    return text.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _name(value: object) -> Markup:
     """Foreign text: escaped, control characters visible, and its direction its own."""
-    return Markup("<bdi>") + escape(wording.plain(str(value))) + Markup("</bdi>")
+    return Markup("<bdi>") + escape(text.plain(str(value))) + Markup("</bdi>")
 
 
 def _dotted(setting: str) -> Markup:

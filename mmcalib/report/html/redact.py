@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args
 from urllib.parse import quote
 
-from mmcalib import wording
-from mmcalib.domain.label import Label
+from mmcalib import text
+from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
-from mmcalib.locations.location import Location
-from mmcalib.media.file_names import MEDIA_ENDINGS, ending_of
+from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
 from mmcalib.results.calibration import CalibrationDocument
-from mmcalib.wording import one_line
+from mmcalib.storage.location import Location
+from mmcalib.text import one_line
 
 WITHHELD = "(path withheld)"
 
@@ -103,7 +103,7 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
     """
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
-        ways = {name, one_line(name), wording.plain(name), repr(name)[1:-1], os.path.basename(name)}
+        ways = {name, one_line(name), text.plain(name), repr(name)[1:-1], os.path.basename(name)}
         for one in sorted(ways, key=len, reverse=True):
             if len(one) >= _SHORT:
                 spoken.setdefault(one, names[name])

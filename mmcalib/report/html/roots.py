@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmcalib.locations.location import Location
+from mmcalib.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib import wording
+from mmcalib import text as wording
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report.html.canvas import (
     ROW_PX,
@@ -22,7 +22,7 @@ from mmcalib.report.rows import tensor_cells
 from mmcalib.report.terminal_memory import HEAD, highest_line, timeline_rows, traffic_sentence
 from mmcalib.results.calibration import ProcessorCache
 from mmcalib.results.memory import HighestTrafficStep, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 
 # (words, field of a step, colour): each is above the next.
 _SERIES = (

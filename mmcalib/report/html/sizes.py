@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib import wording
+from mmcalib import text
 from mmcalib.checks.reserve import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.derive.distribution import edge, place
@@ -68,7 +68,7 @@ def _distribution_figure(
                         "from": start,
                         "to": end,
                         "count": count,
-                        "tip": f"{_bin_range(start, end)} tokens · {wording.number(count)} {what}",
+                        "tip": f"{_bin_range(start, end)} tokens · {text.number(count)} {what}",
                     }
                     for start, end, count in bins
                     if count
@@ -87,9 +87,9 @@ def _distribution_figure(
 
     tokens = found.tokens
     summary = (
-        f"Half of the {wording.number(found.items)} {modality} items cost "
-        f"{wording.number(tokens.p50)} tokens or fewer, 99% no more than "
-        f"{wording.number(tokens.p99)}; the costliest costs {wording.number(tokens.max)}."
+        f"Half of the {text.number(found.items)} {modality} items cost "
+        f"{text.number(tokens.p50)} tokens or fewer, 99% no more than "
+        f"{text.number(tokens.p99)}; the costliest costs {text.number(tokens.max)}."
     )
     return PageFigure(
         key=f"tokens-{modality}",
@@ -98,9 +98,9 @@ def _distribution_figure(
         drawing=draw(layers, f"Tokens per {modality}. {summary}"),
         labels=("measured", "computed"),
         head=("tokens", what),
-        rows=[(_bin_range(a, b), wording.number(n)) for a, b, n in bins if n],
+        rows=[(_bin_range(a, b), text.number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count {what}, {wording.number(sum(n for _, _, n in bins))} in all, under the "
+            f"Bars count {what}, {text.number(sum(n for _, _, n in bins))} in all, under the "
             "calibrated setting; the quantiles count every item, under the model's default one.",
             *_hint_note(calibration, modality),
         ],
@@ -116,15 +116,15 @@ def _lines(
     hint = hint_tokens(calibration, modality)
     lines: list[tuple[str, float, str]] = []
     if before and before != after:
-        lines.append((f"default cap {wording.number(before)}", before, "var(--ink-3)"))
+        lines.append((f"default cap {text.number(before)}", before, "var(--ink-3)"))
     if after:
         same = " (default)" if before == after else ""
-        lines.append((f"cap {wording.number(after)}{same}", after, "var(--accent-ink)"))
+        lines.append((f"cap {text.number(after)}{same}", after, "var(--accent-ink)"))
     if hint:
-        lines.append((f"hint {wording.number(hint)}", hint, "var(--ink-2)"))
+        lines.append((f"hint {text.number(hint)}", hint, "var(--ink-2)"))
     most = found.tokens.max
-    lines.append((f"costliest {wording.number(most)}", most, "var(--ink-2)"))
-    lines.append((f"median {wording.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
+    lines.append((f"costliest {text.number(most)}", most, "var(--ink-2)"))
+    lines.append((f"median {text.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
     return [(said, max(1, value), colour) for said, value, colour in lines]
 
 
@@ -153,11 +153,7 @@ def _counts(most: int) -> list[int]:
 
 def _bin_range(start: float, end: float) -> str:
     first, last = math.ceil(start), math.ceil(end) - 1
-    return (
-        wording.number(first)
-        if last <= first
-        else f"{wording.number(first)}–{wording.number(last)}"
-    )
+    return text.number(first) if last <= first else f"{text.number(first)}–{text.number(last)}"
 
 
 # The costliest are in the table.
@@ -219,12 +215,12 @@ def _sizes_figure(
     costliest = max(spots, key=lambda spot: spot.tokens)
     where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
     summary = (
-        f"Distinct shapes: {wording.number(shapes)}. The costliest takes "
-        f"{wording.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
+        f"Distinct shapes: {text.number(shapes)}. The costliest takes "
+        f"{text.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
     )
     legend = [(f"seq-{place}", class_words(edges, place)) for place in range(len(edges) + 1)]
     if limit_px:
-        legend.append(("limit", f"{wording.number(limit_px)} px: what is larger is downscaled"))
+        legend.append(("limit", f"{text.number(limit_px)} px: what is larger is downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
     return PageFigure(
@@ -237,8 +233,8 @@ def _sizes_figure(
         rows=[
             (
                 f"{s.width_px:.0f}×{s.height_px:.0f}",
-                wording.number(s.tokens),
-                wording.number(s.shapes),
+                text.number(s.tokens),
+                text.number(s.shapes),
             )
             for s in reversed(spots[-_ROWS:])
         ],
@@ -254,8 +250,8 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
             "height": spot.height_px,
             "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
             "tip": f"{'' if exact else 'near '}{spot.width_px:.0f}×{spot.height_px:.0f} · "
-            f"{'' if exact else 'up to '}{wording.number(spot.tokens)} tokens"
-            + (f" · {wording.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
+            f"{'' if exact else 'up to '}{text.number(spot.tokens)} tokens"
+            + (f" · {text.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
         }
         for spot in spots
     ]
@@ -373,7 +369,7 @@ def class_words(edges: Sequence[int], place: int) -> str:
     if not edges:
         return "tokens alike"
     if place == 0:
-        return f"below {wording.number(edges[0])} tokens"
+        return f"below {text.number(edges[0])} tokens"
     if place == len(edges):
-        return f"{wording.number(edges[-1])} or more"
-    return f"{wording.number(edges[place - 1])}–{wording.number(edges[place] - 1)}"
+        return f"{text.number(edges[-1])} or more"
+    return f"{text.number(edges[place - 1])}–{text.number(edges[place] - 1)}"

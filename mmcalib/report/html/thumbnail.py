@@ -11,15 +11,15 @@ from typing import cast
 from PIL import Image, ImageOps
 
 from mmcalib.domain.items import Item
-from mmcalib.domain.server import MAX_PIXELS
+from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.errors import UsageError
-from mmcalib.locations.opening import Opened, open_item
 from mmcalib.media.bounded import bounded
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
+from mmcalib.storage.location import Opened, open_item
 
 _SIDE_PX = 240
 _QUALITY = 72

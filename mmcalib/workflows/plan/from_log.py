@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.logs import StartupLog, read_log
-from mmcalib.documents import open_document
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.errors import UsageError
-from mmcalib.gpus import catalogue, present
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.files import open_document
+from mmcalib.models import gpus
+from mmcalib.models.gpus import Gpu
 from mmcalib.results.plan import Logged
-from mmcalib.sizes import GIB
-from mmcalib.wording import gib
+from mmcalib.text import GIB, gib
 
 # Arguments that move memory, or decide what is loaded. The others are of the API server, or are
 # not for a log to decide, such as trust_remote_code.
@@ -120,7 +119,7 @@ def _notes(found: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
 def gpu_of_log(log: StartupLog) -> Gpu:
     """The GPU whose memory the log states, or this machine's. Raises UsageError."""
     total = log.total_bytes
-    here = present.present() if present.has_gpu() else None
+    here = gpus.present() if gpus.has_gpu() else None
     if total is None:
         if here is not None:
             return here
@@ -129,7 +128,7 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         return here
     alike = [
         gpu
-        for gpu in catalogue.all()
+        for gpu in gpus.all()
         if _same_size(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
     ]
     if len(alike) == 1:

@@ -11,17 +11,17 @@ from typing import Any, Final
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import SIZE_HINT, Facts, Fix, effective, parse_goal, parse_kept, spelled
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.rehearsed import Rehearsed
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import open_model, saying_what_to_change, takes_no_media
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.memory.figures import memory
 from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, arguments, gpu_of
-from mmcalib.models import ResolvedModel, read_config, resolve
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.cut import read_config
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Plan, Price, TriedFix

@@ -33,18 +33,17 @@ from mmcalib.derive.fixes import (
 )
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import EngineError, MmcalibError
-from mmcalib.gpus.gpu import Gpu
 from mmcalib.memory.checks import in_tokens, not_rehearsed, predicted_shortfall, reserved_check
 from mmcalib.memory.figures import rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.memory.worst_steps import configurations, cured, demands
+from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
-from mmcalib.wording import gib
+from mmcalib.text import gib
 
 
 @dataclass(frozen=True, slots=True)

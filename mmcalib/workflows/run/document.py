@@ -16,8 +16,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Rated, dominated
 from mmcalib.derive.limits import adequacy
 from mmcalib.derive.preprocessing import mean_cpu_s
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import by_formula, encoder_budget, memory
 from mmcalib.memory.predict import pinned_evidence

@@ -14,14 +14,13 @@ from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import Residency, residencies
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
-from mmcalib.domain.label import Label
+from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.results.calibration import CachePoint, Evidence, ProcessorCache
-from mmcalib.sizes import GIB
-from mmcalib.wording import flag, gib, number, several, share
+from mmcalib.text import GIB, flag, gib, number, several, share
 
 SETTING = "mm_processor_cache_gb"
 # Enough to draw the curve.

@@ -12,8 +12,8 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import (
     PROBE,
     SAMPLE_PER_MODALITY,

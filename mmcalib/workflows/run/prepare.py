@@ -12,17 +12,16 @@ from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import ServerRefusal, needed, server_refuses
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.encoding import Encoded
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.server import Server
+from mmcalib.domain.model import ModelInfo, Server
+from mmcalib.domain.shapes import Encoded
 from mmcalib.engine.vllm_config import here, open_model, takes_no_media
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.memory.predict import as_served
-from mmcalib.models import ResolvedModel
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import TOO_LONG
 from mmcalib.results.calibration import with_variables
-from mmcalib.wording import one_line
+from mmcalib.text import one_line
 from mmcalib.workflows.corpus import ReadCorpus, files_of
 from mmcalib.workflows.run.session import Session, Sources, refuse_unusable
 

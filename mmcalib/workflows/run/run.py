@@ -14,16 +14,16 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.vllm_config import serves
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.locations.domains import allowing
 from mmcalib.memory.rehearse import gpu_of
-from mmcalib.models import ResolvedModel
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.option import checked
 from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
 from mmcalib.options.validation import policy_from, said_by
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.storage.location import allowing
 from mmcalib.workflows.run.document import assemble
 from mmcalib.workflows.run.job import Job, RunSoFar
 from mmcalib.workflows.run.prepare import open_to_calibrate, serve

@@ -17,7 +17,6 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.limits import LIMIT, as_read, options
 from mmcalib.checks.limits import counts as count_limits
 from mmcalib.checks.reserve import NOT_STARTED_WITH
-from mmcalib.closing import Closing
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.model import ModelInfo
@@ -28,16 +27,18 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import context_of, here, refusal, refuse_unknown, refused_flags
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.files import Scratch
 from mmcalib.memory.figures import encoder_budget
 from mmcalib.memory.predict import refuse_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
-from mmcalib.models import ResolvedModel, find, resolve
+from mmcalib.models.catalogue import find
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel, resolve
 from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
+from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.results.memory import EncoderBudget
-from mmcalib.scratch import Scratch
-from mmcalib.wording import flag, one_line
+from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import ReadCorpus, read
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.traffic.background import ServingProcess

@@ -26,7 +26,7 @@ from mmcalib.decision.measure import Sample
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.pools import FixedPool
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.vllm_config import here, serves
 from mmcalib.errors import MmcalibError
@@ -48,7 +48,7 @@ from mmcalib.proof.devices import compare_apart, compared_check
 from mmcalib.proof.prove import Proof, ReplaySource, prove, round_trip
 from mmcalib.proof.start import Launch, not_started
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
-from mmcalib.wording import flag, gib
+from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import ReadCorpus, requests_over
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Served, environment, server_checks

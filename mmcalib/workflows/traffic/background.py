@@ -12,12 +12,12 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import served_answers
 from mmcalib.checks.reserve import TRAFFIC_ON
 from mmcalib.decision.texts import Texts
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Rehearsals, key_of
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
-from mmcalib.wording import gib, number, several
+from mmcalib.text import gib, number, several
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.traffic.figures import margin, traffic_figures
 from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by

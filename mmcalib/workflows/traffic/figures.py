@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from mmcalib.derive.demand import Margin, thinned
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import Trace, Traffic, TrafficStep
 from mmcalib.results.memory import (
     EncoderCacheUse,

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.decision.texts import Texts
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import BareRequest
 from mmcalib.engine.vllm_config import context_of, open_model
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal
 from mmcalib.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
-from mmcalib.models import ResolvedModel, cut_checkpoint, resolve
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.run import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal
-from mmcalib.scratch import Scratch
-from mmcalib.wording import several
+from mmcalib.text import several
 from mmcalib.workflows.corpus import ReadCorpus, read
 from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.requests import MOST_REQUESTS, trace

@@ -13,15 +13,14 @@ import numpy as np
 
 from mmcalib.census.accesses import Access, Accesses
 from mmcalib.census.census import Census
-from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.signature import PromptSignature
-from mmcalib.corpus.asking import bare, digest
+from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.corpus.chat import bare, digest
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import MODALITIES, weight
 from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
-from mmcalib.wording import number, several
+from mmcalib.text import number, several
 from mmcalib.workflows.corpus import ReadCorpus
 
 T = TypeVar("T")

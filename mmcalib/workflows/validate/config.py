@@ -17,10 +17,10 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import refusal, refused_flags
 from mmcalib.errors import UsageError, VllmRefused
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth
 from mmcalib.progress import Progress
-from mmcalib.wording import one_line
+from mmcalib.text import one_line
 
 
 @dataclass(frozen=True, slots=True)

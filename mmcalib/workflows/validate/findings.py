@@ -31,9 +31,9 @@ from mmcalib.derive.effects import settings
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import CacheFloor, cache_floor, within_context
-from mmcalib.domain.budget import Budget, Dummy
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.setting import Setting
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
@@ -41,10 +41,10 @@ from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import known_in_bytes
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.progress import Progress
-from mmcalib.wording import several
+from mmcalib.text import several
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read, requests_over
 from mmcalib.workflows.validate.config import Media, ReadableConfig, ValidateSession
 from mmcalib.workflows.validate.subject import (

@@ -21,10 +21,9 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import WorstStep
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.budget import Budget
+from mmcalib.domain.knobs import DEFAULT, Setting
+from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.domain.setting import DEFAULT, Setting
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import LISTS_MODELS, context_of, open_model, refusal, takes_no_media
@@ -45,12 +44,12 @@ from mmcalib.memory.worst_steps import (
     views_check,
     with_less_kv_cache,
 )
-from mmcalib.models import ResolvedModel, read_config, resolve, vocab_size
-from mmcalib.models.cache_folder import cache_dir
+from mmcalib.models.checkpoint import vocab_size
+from mmcalib.models.cut import read_config
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
-from mmcalib.sizes import GIB
-from mmcalib.wording import gib
+from mmcalib.text import GIB, gib
 from mmcalib.workflows.validate.config import ReadableConfig, ValidateSession
 
 _CHANGE = "change the setting that it names"

@@ -17,12 +17,12 @@ from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import here, serves
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.gpus.gpu import Gpu
-from mmcalib.locations.domains import allowing
+from mmcalib.files import Scratch
 from mmcalib.memory.checks import Unrehearsed, in_tokens, no_gpu, predicted_shortfall
 from mmcalib.memory.figures import encoder_budget, memory
 from mmcalib.memory.rehearse import gpu_of
-from mmcalib.models import ResolvedModel
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.option import checked
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
@@ -30,7 +30,7 @@ from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, sta
 from mmcalib.proof.start import Launch, Started, not_started
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
-from mmcalib.scratch import Scratch
+from mmcalib.storage.location import allowing
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of
 from mmcalib.workflows.validate.config import (

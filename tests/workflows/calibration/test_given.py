@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
-from mmcalib.gpus import catalogue
 from mmcalib.memory.rehearse import MemoryPrediction
-from mmcalib.models import ResolvedModel
+from mmcalib.models import gpus
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.workflows.run.session import given_check, refuse_unusable
 from tests.workflows.rehearsals import rehearsed
 
-L4 = catalogue.find("L4")
+L4 = gpus.find("L4")
 GIVEN = {"quantization": "awq", "tensor_parallel_size": 4, "enable_lora": True}
 FLAGS = ("--quantization", "awq")
 PYDANTIC = (

@@ -6,10 +6,9 @@ import pytest
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.domain.encoding import PLAIN, Encoding
 from mmcalib.domain.items import Prompt
-from mmcalib.domain.server import Server
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.model import Server
+from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.run.prepare import environment, server_checks, taken_in

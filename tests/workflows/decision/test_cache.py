@@ -12,10 +12,10 @@ from mmcalib.decision.decision import Decision, SizedCache, UnsizedCache
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import largest_item_bytes
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.sizes import GIB
+from mmcalib.text import GIB
 from mmcalib.workflows.run.evidence import cache_checks, cache_evidence, cache_report
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened

@@ -16,7 +16,7 @@ from mmcalib.decision.effects import Footprints, effective, effects, witnesses
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.budget import Dummy
+from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured

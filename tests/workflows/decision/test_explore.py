@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
 from mmcalib.errors import VllmRefused

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Retention
 from mmcalib.domain.knobs import FrameSampling
+from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.workflows.run.stages import findings
 from tests.workflows.corpora import corpus, decide, path_of

@@ -10,7 +10,7 @@ import pytest
 from mmcalib.census.sample import choose
 from mmcalib.decision.measure import measure
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File, Measure, Measured
 from mmcalib.errors import EngineDied

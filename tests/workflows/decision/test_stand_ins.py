@@ -12,7 +12,7 @@ import pytest
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.counting import WITNESSES, WITNESSES_AGAIN
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Cost
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.engine.messages import Blank, Counted, CountEmbeds, Measure, Measured
 from tests.workflows.corpora import corpus, decide

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mmcalib.admission.counting import Counting
-from mmcalib.domain.text_bound import TextCounting
+from mmcalib.domain.items import TextCounting
 
 pytest.importorskip("transformers")
 

@@ -16,7 +16,7 @@ from PIL import Image
 import mmcalib
 from mmcalib.admission.admits import admitted
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.locations.domains import allowing
+from mmcalib.storage.location import allowing
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url
 from tests.report.example import calibration

@@ -11,8 +11,7 @@ import pytest
 from mmcalib.admission.rules import ProvenRule, costs, prove_rules
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.cost import Cost
-from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.worker_memory import WorkerMemory
+from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.gpus import catalogue
 from mmcalib.memory.checks import components, memory_checks
 from mmcalib.memory.rehearse import Predicted
+from mmcalib.models import gpus
 from mmcalib.proof.prove import measured_memory
 from mmcalib.proof.start import Started, _gpu_check
 from tests.workflows.rehearsals import GIB, rehearsed
@@ -90,7 +90,7 @@ def test_the_pool_of_another_gpu_is_not_compared() -> None:
 def test_a_run_says_what_was_predicted_beside_what_was_measured(
     changes: dict[str, object], status: str, said: str, tmp_path: object
 ) -> None:
-    predicted = Predicted(catalogue.find("L4"), None, rehearsed(budget=None))
+    predicted = Predicted(gpus.find("L4"), None, rehearsed(budget=None))
     checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)), str(tmp_path))}
     found = checks["predicted against measured"]
     assert (found.status, said in found.detail) == (status, True), found.detail

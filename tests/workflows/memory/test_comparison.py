@@ -8,16 +8,16 @@ import pytest
 
 from mmcalib.checks.reserve import BETTER, KEEP_DEFAULTS
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.rehearsed import Rehearsed
-from mmcalib.gpus import catalogue
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.memory.checks import comparison_check
 from mmcalib.memory.rehearse import Predicted
+from mmcalib.models import gpus
 from mmcalib.results.memory import ServedTraffic
 from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR, Config
 from tests.workflows.rehearsals import GIB, rehearsed
 
-GPU = catalogue.find("L4")
+GPU = gpus.find("L4")
 BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
 CAPPED = Config(
     FOUR.budget, FOUR.plain, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}}

@@ -10,15 +10,16 @@ import pytest
 
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
-from mmcalib.gpus import catalogue
 from mmcalib.memory.checks import memory_checks
 from mmcalib.memory.figures import by_formula, disagreement, memory
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.models import find, materialise
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import find
+from mmcalib.models.checkpoint import materialise
 from mmcalib.proof.start import Started
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
-L4 = catalogue.find("L4")
+L4 = gpus.find("L4")
 
 
 @pytest.fixture(scope="module")

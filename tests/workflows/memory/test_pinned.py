@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.predict import pinned, pinned_evidence

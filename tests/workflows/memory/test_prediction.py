@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
-from mmcalib.gpus import catalogue
 from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.models import gpus
 from tests.workflows.rehearsals import rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
@@ -38,7 +38,7 @@ class Refusing:
 
 def prediction(**how: Any) -> tuple[MemoryPrediction, Refusing]:
     process = Refusing()
-    return MemoryPrediction(catalogue.find("L4"), process, {"model": "/m"}, **how), process
+    return MemoryPrediction(gpus.find("L4"), process, {"model": "/m"}, **how), process
 
 
 def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:

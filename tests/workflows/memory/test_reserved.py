@@ -18,8 +18,9 @@ from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, Wors
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.budget import Budget
-from mmcalib.domain.rehearsed import (
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import (
+    Budget,
     EncoderStep,
     Outputs,
     PhasePeak,
@@ -27,10 +28,8 @@ from mmcalib.domain.rehearsed import (
     Rehearsed,
     StepPeak,
 )
-from mmcalib.domain.setting import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
-from mmcalib.gpus import catalogue
 from mmcalib.memory.checks import (
     in_tokens,
     known_in_bytes,
@@ -41,12 +40,13 @@ from mmcalib.memory.checks import (
 from mmcalib.memory.figures import rehearsal
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import Ask, cured, encoder_steps, views_check
-from mmcalib.models import ResolvedModel
+from mmcalib.models import gpus
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.workflows.run.stages import in_bytes
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
-GPU = catalogue.find("L4")
+GPU = gpus.find("L4")
 MIB = 1 << 20
 SECOND = AudioShape(16_000, 16_000)
 

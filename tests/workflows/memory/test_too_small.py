@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VerdictError, VllmRefused
-from mmcalib.gpus import catalogue
 from mmcalib.memory.predict import refuse_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.models import gpus
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 # vLLM 0.32 on Qwen3-VL-8B with 32k on an L4, but for its advice.
@@ -49,7 +49,7 @@ class Pretended:
 
 
 def judged(gpu: Pretended) -> None:
-    with MemoryPrediction(catalogue.find("L4"), gpu, {"model": "p"}) as prediction:
+    with MemoryPrediction(gpus.find("L4"), gpu, {"model": "p"}) as prediction:
         refuse_too_small(prediction, {"max_model_len": 32_768}, "a/b")
 
 

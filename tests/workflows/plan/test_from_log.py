@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.gpus import catalogue
+from mmcalib.models import gpus
 from mmcalib.workflows.plan import from_log
 from tests.workflows.rehearsals import rehearsed
 
@@ -29,7 +29,7 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
     }
-    said = from_log.logged(found, rehearsed(), catalogue.find("L4"))
+    said = from_log.logged(found, rehearsed(), gpus.find("L4"))
     assert said.notes == [
         "the log is of vLLM 0.31.0; the installed 0.32.0 was rehearsed",
         "the log is of a GPU with 8.00 GiB: all is rehearsed on L4",

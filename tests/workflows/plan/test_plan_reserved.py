@@ -10,12 +10,12 @@ from typing import Any
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import Facts, Fix, Goal
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.errors import VllmRefused
-from mmcalib.gpus import catalogue
-from mmcalib.gpus.gpu import described
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
+from mmcalib.models import gpus
+from mmcalib.models.gpus import described
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.workflows.plan.plan import best, others, tried
@@ -32,7 +32,7 @@ from mmcalib.workflows.plan.trials import (
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 
-GPU = catalogue.find("H100-80G")
+GPU = gpus.find("H100-80G")
 L4 = described("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}

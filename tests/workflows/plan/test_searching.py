@@ -8,10 +8,10 @@ from typing import Any
 
 from mmcalib.derive.fix_search import Found
 from mmcalib.derive.fixes import Fix, Goal
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
-from mmcalib.gpus import catalogue
 from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.models import gpus
 from mmcalib.progress import Silent
 from mmcalib.workflows.plan.trials import MOST_REHEARSALS, Bench, searched
 from tests.derive.costed import AREA
@@ -35,7 +35,7 @@ class Wanting:
 
 
 def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], Found]:
-    with MemoryPrediction(catalogue.find("H100-80G"), wanting) as prediction:
+    with MemoryPrediction(gpus.find("H100-80G"), wanting) as prediction:
         bench = Bench(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
         return searched(bench, FACTS, Silent())
 
@@ -67,7 +67,7 @@ class SharedCap:
 
 def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
     facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
-    with MemoryPrediction(catalogue.find("H100-80G"), SharedCap()) as prediction:
+    with MemoryPrediction(gpus.find("H100-80G"), SharedCap()) as prediction:
         bench = Bench(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
         fixes, _ = searched(bench, facts, Silent())
     caps = [fix for fix in fixes if fix.knob == AREA.name]

@@ -11,9 +11,9 @@ from mmcalib.corpus.content_parts import url_part
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
-from mmcalib.locations.location import url_of
 from mmcalib.proof.replay import Burst, burst, choose_burst, filled, replay_check, with_files
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
+from mmcalib.storage.location import url_of
 from tests.workflows.corpora import corpus, decide, path_of, pretended
 
 LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 tokens

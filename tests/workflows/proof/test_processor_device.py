@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.check import Check
-from mmcalib.domain.processed import Processed
-from mmcalib.domain.setting import DEFAULT
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.model import Processed
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DevicesCompared, File
 from mmcalib.errors import EngineDied

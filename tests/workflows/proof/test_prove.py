@@ -12,7 +12,7 @@ from mmcalib.checks.check import Check
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
 from mmcalib.errors import EngineDied, EngineSilent, OutputError, VllmRefused
-from mmcalib.models import resolve
+from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
 from mmcalib.proof.prove import prove
 from mmcalib.proof.replay import burst, leave_out_exhausting, replay_check

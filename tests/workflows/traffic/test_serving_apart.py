@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.rehearsed import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.traffic import Trace
-from mmcalib.gpus.catalogue import find
 from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.models.gpus import find
 from mmcalib.workflows.traffic.background import Serving, ServingProcess
 from tests.workflows.rehearsals import rehearsed
 

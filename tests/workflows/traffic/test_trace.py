@@ -9,10 +9,8 @@ from itertools import zip_longest
 import pytest
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.census.signature import PromptSignature
-from mmcalib.domain.asked import Asked
-from mmcalib.domain.items import Prompt, Text
+from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.domain.items import Asked, Prompt, Text
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError

@@ -8,14 +8,14 @@ from mmcalib.checks import reserve
 from mmcalib.checks.check import Check
 from mmcalib.checks.reserve import ENCODER_RESERVED, RESERVED, SIZE_HINT
 from mmcalib.derive.limits import Count
-from mmcalib.domain.rehearsed import Rehearsed
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.vllm_config import here
-from mmcalib.gpus import catalogue
 from mmcalib.memory.checks import reserved_check
 from mmcalib.memory.rehearse import Predicted, on_gpu
 from mmcalib.memory.worst_steps import configurations
-from mmcalib.models import ResolvedModel
+from mmcalib.models import gpus
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.workflows.validate.subject import Subject
 from mmcalib.workflows.validate.validate import in_bytes
 from tests.workflows.fake_host import opened
@@ -52,7 +52,7 @@ def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
-    gpu = catalogue.find("L4")
+    gpu = gpus.find("L4")
     worst: dict[Modality, Rehearsed] = {"image": rehearsed()}
     before = [
         Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from mmcalib.engine.host import EngineHost
-from mmcalib.gpus import catalogue
+from mmcalib.models import gpus
 from mmcalib.progress import Silent
 from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.validate import judge
@@ -17,7 +17,7 @@ NOBODY = cast(EngineHost, None)
 def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: [\n")
-    job = ValidateJob(config, ("--port", "1"), model="m", gpu=catalogue.find("L4"))
+    job = ValidateJob(config, ("--port", "1"), model="m", gpu=gpus.find("L4"))
     found = judge(job, NOBODY, Silent())
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # c10/core/AllocatorConfig.h: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kRoundLarge.
 MIN_BLOCK_BYTES = 512

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mmcalib.child.rehearsal.device.allocator import LARGE_SEGMENT_BYTES
 from mmcalib.errors import UsageError
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # The second is the name that torch had before 2.9, which most servers still set; the first wins.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

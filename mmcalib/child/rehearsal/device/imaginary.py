@@ -26,7 +26,7 @@ from mmcalib.child.rehearsal.device.ledger import Ledger
 from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels
 from mmcalib.child.rehearsal.device.scratch import scratch_bytes
 from mmcalib.child.rehearsal.device.values import Values
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch
 
 from mmcalib.child.rehearsal.device.machine import Machine
 from mmcalib.child.storages import storages
-from mmcalib.sizes import MIB
+from mmcalib.text import MIB
 
 # A peak's listing is for a reader: what is smaller explains nothing.
 _WORTH_NAMING_BYTES = MIB

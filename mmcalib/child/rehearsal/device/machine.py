@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mmcalib.child.rehearsal.device.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device.allocator_settings import AllocatorSettings, not_followed
 from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
-from mmcalib.gpus.gpu import Gpu
+from mmcalib.models.gpus import Gpu
 
 # As many as a server holds: vLLM refuses more ranks than GPUs.
 GPUS = 8

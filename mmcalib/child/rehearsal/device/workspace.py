@@ -11,7 +11,7 @@ import re
 from typing import Protocol
 
 from mmcalib.child.rehearsal.device.allocator import CachingAllocator
-from mmcalib.sizes import KIB
+from mmcalib.text import KIB
 
 # parseChosenWorkspaceSize: ":4096:2:16:8" where nothing else is said.
 COMMON_BYTES = (4096 * 2 + 16 * 8) * KIB

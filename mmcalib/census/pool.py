@@ -1,0 +1,291 @@
+"""The local worker pool."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from mmcalib import processes
+from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, fitting
+from mmcalib.census.worker import BEGUN, Packed, packed, unpacked_answer
+from mmcalib.domain.items import Skipped, carried_bytes, encode
+from mmcalib.errors import MmcalibError
+from mmcalib.processes import Closing, patient_pipe
+
+# Fields of /proc/PID/stat (proc(5)) behind the name, which may hold anything.
+_UTIME, _STIME = 11, 12
+
+
+class Process:
+    """Started, and told what looks at an item. It dies with the thread that started it."""
+
+    def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
+        self.pipe, theirs = patient_pipe(send_s)
+        shared = os.memfd_create("mmcalib-begun")
+        os.truncate(shared, BEGUN.size)
+        self._begun = mmap.mmap(shared, BEGUN.size)
+        fds = [theirs.fileno(), shared]
+        numbers = [*fds, memory_bytes]
+        self._process = processes.spawn("mmcalib.census.worker", numbers, fds)
+        theirs.close()
+        os.close(shared)
+        with contextlib.suppress(OSError):
+            self.pipe.send(look)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, orders: list[Packed]) -> None:
+        """Kills it where it takes nothing for too long; the pipe says that it is dead."""
+        try:
+            self.pipe.send(orders)
+        except OSError:
+            self._process.kill()
+
+    def begun(self) -> int:
+        """How many items it has begun since it started."""
+        number: int = BEGUN.unpack_from(self._begun)[0]
+        return number
+
+    def cpu_s(self) -> float:
+        """The processor seconds that it has taken, 0 where that cannot be told."""
+        try:
+            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(words[_UTIME]) + int(words[_STIME])) / os.sysconf("SC_CLK_TCK")
+
+    def how_it_ended(self) -> str:
+        """In words, once the pipe is closed."""
+        return processes.how_it_ended(self._process)
+
+    def close(self) -> None:
+        self.pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+
+# Above what the process needs itself. The largest image that vLLM opens takes 0.7 GB decoded.
+MEMORY_BYTES = 4 << 30
+
+# Who else could kill a worker (the kernel, short of memory) or stop it does not do it twice for one
+# item. One that computed for most of the time would do so again.
+_STRIKES = 2
+_BUSY = 0.5
+
+_POLL_S = 0.25
+
+# For the imports of a worker, on a busy machine with its packages on a network drive.
+_START_S = 60.0
+
+# What a pipe holds for a worker that is at something else: Linux gives it 200 KiB.
+_AHEAD_BYTES = 1 << 16
+
+# Chunks that take this long are answered soon enough for what is remembered to be of the last
+# second, and cost the parent little for each item.
+_CHUNK_S = 0.1
+_FIRST_CHUNK, _LARGEST_CHUNK = 64, 256
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """Handed in, and answered so far; `None` where not."""
+
+    orders: Sequence[ProbeTask]
+    answers: list[ProbeResult | None]
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Orders of a chunk that go to one worker together; the first `done` are answered.
+
+    `strikes` processes have ended over it; then it is one order.
+    """
+
+    chunk: _Chunk
+    at: Sequence[int]
+    strikes: int = 0
+    done: int = 0
+
+    def orders(self) -> list[ProbeTask]:
+        return [self.chunk.orders[index] for index in self.at]
+
+    def sent_bytes(self) -> int:
+        """About as much as goes through a pipe for it."""
+        return sum(len(o.item.path) + carried_bytes(o.item) for o in self.orders())
+
+    def put(self, answers: Sequence[ProbeResult]) -> None:
+        for index, answer in zip(self.at[self.done :], answers, strict=False):
+            self.chunk.answers[index] = answer
+        self.done += len(answers)
+        self.chunk.left -= len(answers)
+
+    def without(self, offset: int | None) -> _Run:
+        """What is left of it, but for the one that is `offset` behind the last answered."""
+        rest = self.at[self.done :]
+        if offset is not None:
+            rest = [*rest[:offset], *rest[offset + 1 :]]
+        return _Run(self.chunk, rest, self.strikes)
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """`given` are the runs that it has not answered, in its order; the first was taken up, or
+    handed to an idle worker, at `taken_s`. `halfway_s` are the processor seconds that it had taken
+    when half the time for the present item was over.
+    """
+
+    process: Process
+    given: deque[_Run] = field(default_factory=deque)
+    answered: int = 0
+    begun: int = 0
+    since_s: float = field(default_factory=time.monotonic)
+    taken_s: float = 0.0
+    halfway_s: float | None = None
+
+
+class LocalPool(Closing):
+    """Spawns `workers` processes (default: one per CPU) with the first chunk.
+
+    An item that takes longer than `timeout_s`, or after which a worker is dead, is `Skipped`: the
+    second time, or at once where the worker was computing. One that needs more than `memory_bytes`
+    fails by itself. `look` must be a function that can be imported.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        *,
+        workers: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int = MEMORY_BYTES,
+        process: type[Process] = Process,
+    ) -> None:
+        self._wanted = workers or len(os.sched_getaffinity(0))
+        self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
+        self._process = process
+        self._workers: list[_Worker] = []
+        self._waiting: deque[_Run] = deque()
+        self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
+
+    def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
+        chunk = _Chunk(orders, [None] * len(orders), len(orders))
+        self._waiting.append(_Run(chunk, range(len(orders))))
+        self._hand_out()
+        return chunk
+
+    def result(self, ticket: _Chunk) -> list[ProbeResult]:
+        """Raises MmcalibError where no item can be looked at, whichever it is."""
+        while ticket.left:
+            self._hand_out()
+            self._listen()
+        return [answer for answer in ticket.answers if answer is not None]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.process.close()
+        self._workers.clear()
+        self._waiting.clear()
+
+    def _hand_out(self) -> None:
+        """Give everybody one run to do and, where it fits into the pipe, one to go on with."""
+        while self._waiting:
+            worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
+            if len(self._workers) < self._wanted and (worker is None or worker.given):
+                worker = _Worker(self._process(self._look, self._memory_bytes, self._timeout_s))
+                self._workers.append(worker)
+            if worker is None or len(worker.given) > 1:
+                return
+            run = self._waiting[0]
+            if worker.given and run.sent_bytes() > _AHEAD_BYTES:
+                return
+            self._waiting.popleft()
+            if not worker.given:
+                worker.since_s = worker.taken_s = time.monotonic()
+            worker.given.append(run)
+            worker.process.send([packed(order) for order in run.orders()])
+
+    def _listen(self) -> None:
+        pipes = {worker.process.pipe: worker for worker in self._workers}
+        for pipe in wait(list(pipes), _POLL_S):
+            worker = pipes[pipe]  # type: ignore[index]
+            try:
+                said = worker.process.pipe.recv()
+            except (EOFError, OSError):
+                self._lost(worker, worker.process.how_it_ended())
+                continue
+            self._heard(worker, said)
+        now_s = time.monotonic()
+        for worker in list(self._workers):
+            begun = worker.process.begun()
+            most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
+            waited_s = now_s - worker.since_s
+            if begun != worker.begun or not worker.given:
+                worker.begun, worker.since_s, worker.halfway_s = begun, now_s, None
+            elif waited_s > most_s and not worker.process.pipe.poll():
+                spent_s = worker.process.cpu_s() - (worker.halfway_s or 0.0)
+                busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
+                self._lost(worker, f"took more than {most_s:g} s", _STRIKES if busy else 1)
+            elif waited_s > most_s / 2 and worker.halfway_s is None:
+                worker.halfway_s = worker.process.cpu_s()
+
+    def _heard(self, worker: _Worker, said: object) -> None:
+        if isinstance(said, tuple):
+            kind, message, hint = said
+            raise kind(message, hint=hint)
+        assert isinstance(said, list)
+        if not said:  # the last of its items was answered before
+            return
+        run = worker.given[0]
+        run.put([unpacked_answer(answer) for answer in said])
+        worker.answered += len(said)
+        if run.done == len(run.at):
+            worker.given.popleft()
+            self._learn(worker, run.done)
+
+    def _learn(self, worker: _Worker, items: int) -> None:
+        """How many items make a chunk, from the run that was just finished."""
+        now_s = time.monotonic()
+        took_s, worker.taken_s = now_s - worker.taken_s, now_s
+        wanted = fitting(items, took_s, _CHUNK_S)
+        self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
+
+    def _lost(self, worker: _Worker, why: str, strikes: int = 1) -> None:
+        """Blame the item that was begun, by so many strikes, and have the others done again."""
+        begun = worker.process.begun()
+        self._workers.remove(worker)
+        worker.process.close()
+        if not begun:
+            raise MmcalibError(
+                f"a process that reads media ended before its first item: {why}",
+                hint="MMCALIB_DEBUG=1 shows what it said",
+            )
+        at_work = begun - worker.answered - 1
+        again: list[_Run] = []
+        for run in worker.given:
+            left = len(run.at) - run.done
+            if 0 <= at_work < left:
+                again.append(run.without(at_work))
+                self._strike(run, run.at[run.done + at_work], why, strikes)
+            else:
+                again.append(run.without(None))
+            at_work -= left
+        self._waiting.extendleft(run for run in reversed(again) if run.at)
+
+    def _strike(self, run: _Run, index: int, why: str, strikes: int) -> None:
+        """The order goes to another worker by itself, or is given up."""
+        struck = _Run(run.chunk, [index], run.strikes + strikes)
+        if struck.strikes < _STRIKES:
+            self._waiting.appendleft(struck)
+        else:
+            path = run.chunk.orders[index].item.path
+            struck.put([ProbeResult(encode(Skipped(path, f"a decoder {why}")))])

@@ -1,0 +1,246 @@
+"""Cells of parquet tables and HF datasets."""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import io
+import itertools
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from mmcalib.domain.items import Item
+from mmcalib.errors import UsageError
+from mmcalib.storage.location import BEHIND, Location, Opened, member_name, open_whole
+from mmcalib.storage.remote import need, plain_errors
+from mmcalib.text import MIB, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Rows and places are counted from 0; `place` is None where the cell is no list."""
+
+    row: int
+    column: str
+    place: int | None = None
+
+    @classmethod
+    def of(cls, member: str | None) -> Cell:
+        """The reverse of `member`, for the member of a `Location`. Raises ValueError."""
+        row, column, *place = member_name(member or "").split("/")
+        name = column.replace("%2F", "/").replace("%25", "%")
+        return cls(int(row), name, int(place[0]) if place else None)
+
+    @property
+    def member(self) -> str:
+        """`7/image`, or `7/images/0`; `/` and `%` in the column's name are percent-encoded."""
+        column = self.column.replace("%", "%25").replace("/", "%2F")
+        return f"{self.row}/{column}" + ("" if self.place is None else f"/{self.place}")
+
+    def bytes_of(self, value: object) -> bytes:
+        """The medium, of what its row has in `column`. Raises ValueError when it is none."""
+        if self.place is not None and isinstance(value, list):
+            value = value[self.place] if self.place < len(value) else None
+        if isinstance(value, dict):
+            value = value.get("bytes")
+        if not isinstance(value, bytes):
+            raise ValueError("the table has changed since it was read")
+        return value
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Rows of a table, one pass over it where they are asked for in their order.
+
+    `read_from` gives them from a row on.
+    """
+
+    read_from: Callable[[int], Iterator[object]]
+    _rows: Iterator[object] | None = None
+    _at: int = -1
+    _row: object = field(default=None, repr=False)
+
+    def row(self, number: int) -> object:
+        """None behind the last row; what `read_from` raises."""
+        if number == self._at and self._rows is not None:
+            return self._row
+        rows, ahead = self._rows, number - self._at - 1
+        if rows is None or ahead < 0:
+            rows, ahead = self.read_from(number), 0
+        # Without a place until the row is read: what raises is not gone on with. Of two rows only
+        # one is held.
+        self._rows = self._row = None
+        self._row = next(islice(rows, ahead, None), None)
+        self._rows, self._at = rows, number
+        return self._row
+
+
+# Pages are read as they are needed, not a row group at once.
+_BUFFER_BYTES = MIB
+
+# Rows in memory at once, and what they may take.
+_BATCH_ROWS = 16
+_BATCH_BYTES = 1 << 26
+
+
+@contextmanager
+def open_table(path: str) -> Iterator[tuple[str, Any]]:
+    """The version and the ParquetFile of the table at a path or URL, closed at the end.
+
+    Raises OSError or ValueError, also from within, and UsageError without pyarrow.
+    """
+    parquet = need("pyarrow.parquet", "parquet")
+    with plain_errors("parquet"):
+        version, file, _ = open_whole(path)
+        try:
+            with (
+                file,
+                parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
+            ):
+                yield version, table
+        finally:
+            # Arrow keeps what it had for the next table.
+            need("pyarrow", "parquet").default_memory_pool().release_unused()
+
+
+def batch_rows(metadata: Any) -> int:
+    """How many rows fit into a batch, where each may have the largest value of its row group, which
+    is written once.
+    """
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    largest_bytes = max((group.total_byte_size for group in groups), default=0)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
+
+
+def open_cell(item: Item, location: Location) -> Opened:
+    """Raises OSError or ValueError, UsageError without pyarrow."""
+    cell = Cell.of(location.member)
+    version = item.held.version if item.held else ""
+    data = cell.bytes_of(_cell_cursor(location.archive or "", version, cell.column).row(cell.row))
+    return Opened(io.BytesIO(data), len(data))
+
+
+# The columns of one table in turns.
+@lru_cache(maxsize=8)
+def _cell_cursor(path: str, version: str, column: str) -> Cursor:
+    """Another version is another table."""
+    return Cursor(lambda row: _values(path, column, row))
+
+
+def _values(path: str, column: str, row: int) -> Iterator[object]:
+    """A column from `row` on; of the row groups before it nothing is read."""
+    with open_table(path) as (_, table):
+        if column not in table.schema_arrow.names:
+            return
+        sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))
+        first = bisect.bisect_right(ends, row)
+        skipped = row - (ends[first - 1] if first else 0)
+        groups = list(range(first, len(sizes)))
+        rows = batch_rows(table.metadata)
+        for batch in table.iter_batches(rows, row_groups=groups, columns=[column]):
+            wanted = batch.column(0)[skipped:]
+            skipped -= min(skipped, len(batch))
+            waiting = deque(wanted.to_pylist())
+            # The next one is unpacked while nothing of this one is held.
+            del batch, wanted
+            while waiting:
+                yield waiting.popleft()
+
+
+# A table that is still open complains when the interpreter ends.
+atexit.register(_cell_cursor.cache_clear)
+
+
+SCHEME = "hf-dataset"
+_KEYS = ("name", "split", "data_dir", "data_files", "revision")
+_DEFAULT_SPLIT = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What `datasets.load_dataset` is asked for."""
+
+    path: str
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, url: str) -> Query:
+        """Raises UsageError."""
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        path = (parts.netloc + parts.path).rstrip("/")
+        unknown = sorted(set(options) - set(_KEYS))
+        if parts.scheme != SCHEME or not path or unknown:
+            why = f"no such option: {', '.join(unknown)}" if unknown else "no name of a dataset"
+            raise UsageError(
+                f"{one_line(url)}: {one_line(why)}",
+                hint=f"{SCHEME}://NAME?" + "&".join(f"{key}=…" for key in _KEYS),
+            )
+        return cls(path, {"split": _DEFAULT_SPLIT, **options})
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Those of this machine that the user named, links resolved."""
+        named = (self.path, self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        here = [one for one in named if one and Location.of(one).is_file]
+        # Of a pattern the part before it.
+        plain = [re.split(r"[*?\[]", one)[0] for one in here]
+        return tuple(
+            os.path.realpath(one if os.path.isdir(one) else os.path.dirname(one))
+            for one in plain
+            if os.path.dirname(one) or os.path.isdir(one)
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the URLs that the user named, with their schemes."""
+        named = (self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        found = (urlsplit(one.rpartition(BEHIND)[2]) for one in named if "://" in one)
+        return tuple(f"{one.scheme}://{one.netloc}/" for one in found if one.netloc)
+
+
+def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]:
+    """Its rows from `start` on, media as the bytes or the path that they are.
+
+    Raises OSError or ValueError, also from within, and UsageError without `datasets`.
+    """
+    datasets = need("datasets", "hf")
+    with plain_errors("hf"):
+        datasets.disable_progress_bars()
+        # What it says of each attempt, the error says once.
+        need("huggingface_hub.utils", "hf").logging.set_verbosity_error()
+        rows = datasets.load_dataset(query.path, streaming=True, **query.options)
+        rows = rows.decode(False)
+        return _plain(iter(rows.skip(start) if start else rows))
+
+
+def _plain(rows: Iterator[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
+    with plain_errors("hf"):
+        yield from rows
+
+
+def open_row(item: Item, location: Location) -> Opened:
+    """Streams the dataset up to the row. Raises OSError or ValueError, and UsageError."""
+    cell = Cell.of(location.member)
+    row = _row_cursor(location.archive or "").row(cell.row)
+    data = cell.bytes_of(row.get(cell.column) if isinstance(row, dict) else None)
+    return Opened(io.BytesIO(data), len(data))
+
+
+@lru_cache(maxsize=1)
+def _row_cursor(url: str) -> Cursor:
+    query = Query.of(url)
+    return Cursor(lambda row: open_dataset(query, row))
+
+
+# A table that is still open complains when the interpreter ends.
+atexit.register(_row_cursor.cache_clear)

@@ -1,0 +1,121 @@
+"""Numbers, sizes and foreign text for one line of output.
+
+The same words in every output: numbers, foreign text (paths, library messages) made fit for one
+line, and what is said of what is not there to be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+
+BYTES_PER = {
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+# pydantic's ByteSize would also take `8`, `8bit` and, for 5 bytes, `5.GiB`: mistakes of somebody.
+SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([mgt]i?b)", re.IGNORECASE | re.ASCII)
+
+
+def size_bytes(text: str) -> int | None:
+    """Bytes of `24GiB` or `512 MB`; GB is 10**9 bytes and GiB 2**30. None for anything else."""
+    match = SIZE.fullmatch(text.strip())
+    return int(Decimal(match[1]) * BYTES_PER[match[2].lower()]) if match else None
+
+
+LINE_CHARS = 200
+
+# Why bytes could not be had, which says nothing of them and may pass.
+NO_FILE = "no such file"
+NO_PERMISSION = "no permission to read it"
+NO_ANSWER = "no answer in time"
+NO_ACCESS = "cannot be read: "
+PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
+
+
+def plain(text: str) -> str:
+    """`text` with line breaks, control characters and those that turn it around as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def first_sentence(text: str) -> str:
+    """`text` up to the end of its first sentence, without the full stop."""
+    return text.partition(". ")[0]
+
+
+def without_particulars(reason: str) -> str:
+    """A reason without what it says of one file, which follows its first colon."""
+    return reason.partition(":")[0]
+
+
+def flag(name: str) -> str:
+    """An argument of vLLM, such as max_model_len, as its option: --max-model-len."""
+    return f"--{name.replace('_', '-')}"
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of whitespace and control characters as one space, cut to 200."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    line = " ".join(printable.split())
+    return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
+
+
+def few(names: Sequence[str], most: int = 8) -> str:
+    """The first of many names, and how many more there are."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
+def number(value: float | None) -> str:
+    """With thousands separators; a dash where there is nothing."""
+    return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
+
+
+def several(count: int, noun: str) -> str:
+    """So many of them: `1 request`, `1,204 requests`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def several_are(count: int, noun: str) -> str:
+    """`1 item is`, `2 items are`."""
+    return f"{several(count, noun)} {'is' if count == 1 else 'are'}"
+
+
+def gib(value: int | None) -> str:
+    return "—" if value is None else f"{value / GIB:.2f} GiB"
+
+
+def room(value: int | None) -> str:
+    """What is left for something, where less than nothing is what lacks."""
+    return f"{gib(-value)} short" if value is not None and value < 0 else gib(value)
+
+
+def share(value: float | None) -> str:
+    """In per cent; what is neither nothing nor all never reads as such."""
+    if value is None:
+        return "—"
+    if 0 < value < 0.001:
+        return "<0.1%"
+    if 0.999 < value < 1:
+        return ">99.9%"
+    return f"{value:.1%}" if 0 < value < 1 else f"{value:.0%}"
+
+
+def ratio(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """Short ones to the millisecond."""
+    return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
