@@ -43,13 +43,13 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
     """
     from PIL import Image
 
-    from mmcalib.child.startup import start
-    from mmcalib.releases import platforms
+    from mmcalib.child.engine import start
+    from mmcalib.releases import platform
 
     geometry = find(model)
     if geometry is None:
         sys.exit(f"gpu_encoder: {model} is not bundled with mmcalib")
-    on_cpu = platforms.current().is_cpu()
+    on_cpu = platform.current().is_cpu()
     layers = 2 if on_cpu else None
     folder = materialise(geometry, scratch, text_layers=layers, encoder_layers=layers)
     true = depths(read_config(folder))

@@ -113,7 +113,7 @@ def real(case: Case) -> Peaks:
 
 def imagined(case: Case) -> Peaks:
     """On the imaginary device, once counted to the byte and once in blocks of CUDA's allocator."""
-    from mmcalib.child.rehearsal.device.allocator import CachingAllocator
+    from mmcalib.child.rehearsal.allocator import CachingAllocator
 
     weights, run = _imagined(case, Exact())
     _, blocks = _imagined(case, CachingAllocator())
@@ -123,9 +123,8 @@ def imagined(case: Case) -> Peaks:
 def _imagined(case: Case, allocator: Any) -> tuple[int, int]:
     import torch
 
-    from mmcalib.child.rehearsal.device.imaginary import ImaginaryGpu
-    from mmcalib.child.rehearsal.device.ledger import Ledger
-    from mmcalib.child.rehearsal.device.machine import Machine
+    from mmcalib.child.rehearsal.device import ImaginaryGpu
+    from mmcalib.child.rehearsal.ledger import Ledger, Machine
 
     machine = Machine(find_gpu("H100-80G"))
     machine.allocator = allocator

@@ -17,16 +17,16 @@ PACKAGE = ROOT / "mmcalib"
 
 # Lowest first: a module imports from its own group and from those before it.
 ORDER = (
-    {"errors", "progress", "result", "text", "version"},
+    {"errors", "progress", "text", "version"},
     {"domain", "processes"},
     {"files", "releases", "storage"},
     {"derive", "media", "models"},
     {"checks", "corpus"},
     {"results"},
     {"census"},
-    {"options"},
+    {"options", "report"},
     {"engine"},
-    {"child", "decision", "report"},
+    {"child", "decision"},
     {"admission", "proof"},
     {"memory"},
     {"workflows"},
@@ -46,9 +46,9 @@ IMPURE = {
 MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 322,
-    "product lines": 50_689,
-    "test lines": 41_188,
+    "modules": 259,
+    "product lines": 50_241,
+    "test lines": 41_182,
     "words of docs": 46_234,
     "options of run": 40,
 }

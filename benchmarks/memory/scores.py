@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case
-from mmcalib.child.rehearsal.overhead import ONE_RANK_BYTES
+from mmcalib.child.rehearsal.startup import ONE_RANK_BYTES
 from mmcalib.domain.memory import Rehearsed
 
 # The second baseline: what is often recommended to leave for activations.

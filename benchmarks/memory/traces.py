@@ -57,7 +57,7 @@ def peak(events: list[Event]) -> int:
 
 def block_peak(before: list[Event], events: list[Event]) -> int:
     """What the same requests would take of a GPU, above what those before them hold there."""
-    from mmcalib.child.rehearsal.device.allocator import CachingAllocator
+    from mmcalib.child.rehearsal.allocator import CachingAllocator
 
     allocator = CachingAllocator()
     blocks: dict[int, int] = {}

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mmcalib.child.exception_words import refusal_of
-from mmcalib.child.media import load
-from mmcalib.child.peak import timed
-from mmcalib.child.processor import Processor
+from mmcalib.child.processor import Processor, load
+from mmcalib.child.service import refusal_of
+from mmcalib.child.tensors import timed
 from mmcalib.domain.model import Processed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import CompareDevices, DevicesCompared

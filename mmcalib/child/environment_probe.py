@@ -6,9 +6,9 @@ import importlib
 
 import torch
 
-from mmcalib.child.exception_words import root_cause
+from mmcalib.child.service import root_cause
 from mmcalib.engine.messages import Looked
-from mmcalib.releases import platforms
+from mmcalib.releases import platform as platforms
 
 LIBRARIES = ("torchvision", "torchaudio")
 

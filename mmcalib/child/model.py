@@ -1,24 +1,103 @@
-"""The opened model: vLLM's model config and one multimodal processor per setting."""
+"""The opened model, its processors and server limits."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import io
+import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, TypeVar
 
-from mmcalib.child.exception_words import NotMultimodalError, moved, what_failed
-from mmcalib.child.knobs.find import find_knobs
-from mmcalib.child.knobs.tiles import tiles_images
+import av
+import numpy as np
+
+from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
-from mmcalib.child.server import server
+from mmcalib.child.service import NotMultimodalError, moved, what_failed
 from mmcalib.child.texts import TextRenderer
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
-from mmcalib.domain.model import ModelInfo, Server
+from mmcalib.domain.model import VARIABLES, ModelInfo, Server
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import OpenModel
-from mmcalib.releases import configs, media, platforms, processors
+from mmcalib.processes import own_priority
+from mmcalib.releases import engine, processors
+from mmcalib.releases import platform as platforms
+
+# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
+# encodes.
+_ENCODERS = {
+    "h264": ("libx264", "mp4", "yuv420p"),
+    "hevc": ("libx265", "mp4", "yuv420p"),
+    "av1": ("libsvtav1", "mp4", "yuv420p"),
+    "vp9": ("libvpx-vp9", "webm", "yuv420p"),
+    "vp8": ("libvpx", "webm", "yuv420p"),
+    "mpeg4": ("mpeg4", "mp4", "yuv420p"),
+    "mjpeg": ("mjpeg", "avi", "yuvj420p"),
+    "mpeg2video": ("mpeg2video", "mpegts", "yuv420p"),
+    "mpeg1video": ("mpeg1video", "mpeg", "yuv420p"),
+    "wmv2": ("wmv2", "asf", "yuv420p"),
+    "flv1": ("flv", "flv", "yuv420p"),
+    "prores": ("prores_ks", "mov", "yuv422p10le"),
+    "dnxhd": ("dnxhd", "mov", "yuv422p"),
+    "ffv1": ("ffv1", "matroska", "yuv420p"),
+    "gif": ("gif", "gif", "rgb8"),
+    "rawvideo": ("rawvideo", "avi", "yuv420p"),
+}
+_PROFILES = {"dnxhd": {"profile": "dnxhr_lb"}}
+# The least that DNxHR is made for.
+_WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
+
+
+def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
+    """Asks vLLM's `envs`, and without a file of the user its loader, about clips made here. What
+    cannot be made here is not said to be refused.
+    """
+    limits = platforms.whole_numbers(VARIABLES)
+    found = Server(
+        limits=limits,
+        given=tuple(name for name in limits if name in os.environ),
+        torchcodec=processors.decodes_by_torchcodec(),
+    )
+    if not videos:
+        return found
+    loader = processors.first_frames_loader(media_io_kwargs.get("video", {}))
+    decodes: dict[str, bool] = {}
+    with own_priority():
+        for codec, encoding in _ENCODERS.items():
+            with contextlib.suppress(av.FFmpegError, ValueError):
+                decodes[codec] = _gets_frames(loader, _clip(*encoding))
+        lone = _gets_frames(loader, _clip("mpeg4", "mp4", "yuv420p", frames=1))
+    return replace(found, decodes=decodes, lone_frames=lone)
+
+
+def _gets_frames(loader: Any, clip: bytes) -> bool:
+    try:
+        loaded = loader.load_bytes(clip)
+    except Exception:  # noqa: BLE001 - whatever it raises, a request would end with it
+        return False
+    frames, _ = getattr(loaded, "media", loaded)
+    return len(frames) > 0
+
+
+def _clip(encoder: str, container: str, pixels: str, frames: int = _FRAMES) -> bytes:
+    """Moving noise: some codecs leave out what does not change."""
+    page = io.BytesIO()
+    with av.open(page, "w", format=container) as file:
+        stream: Any = file.add_stream(encoder, rate=Fraction(_FPS))
+        stream.width, stream.height, stream.pix_fmt = _WIDTH_PX, _HEIGHT_PX, pixels
+        stream.options = _PROFILES.get(encoder, {})
+        stream.codec_context.thread_count = 1
+        for number in range(frames):
+            noise = np.random.default_rng(number).integers(0, 256, (_HEIGHT_PX, _WIDTH_PX, 3))
+            frame = av.VideoFrame.from_ndarray(noise.astype(np.uint8), format="rgb24")
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return page.getvalue()
+
 
 T = TypeVar("T")
 
@@ -45,7 +124,7 @@ class OpenedModel:
         self._moved: dict[str, str] = {}
         default = self.under(DEFAULT)
         self.config = default.config
-        self.video_loader = media.video_loader_name(default.config)
+        self.video_loader = processors.video_loader_name(default.config)
 
     def under(self, setting: Setting) -> Processor:
         """The processor as a server started with this setting would have it."""
@@ -61,7 +140,7 @@ class OpenedModel:
 
     def _processor(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
-            config = configs.model_config(
+            config = engine.model_config(
                 {
                     **self._args,
                     "mm_processor_kwargs": dict(setting.mm_processor_kwargs) or None,
@@ -78,7 +157,7 @@ class OpenedModel:
     def engine_config(self) -> Any:
         """vLLM's whole configuration of a server of this model, by its defaults."""
         if self._engine_config is None:
-            self._engine_config = configs.served_config(self._args)
+            self._engine_config = engine.served_config(self._args)
         return self._engine_config
 
     def texts(self) -> TextRenderer:

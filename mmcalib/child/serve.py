@@ -6,7 +6,7 @@ import importlib.metadata
 import sys
 
 from mmcalib.engine.wheels import BUILDS
-from mmcalib.releases import command_line
+from mmcalib.releases import platform
 
 _NAME, _CPU = BUILDS
 _ask = importlib.metadata.version
@@ -28,7 +28,7 @@ def main() -> None:
     """Run vLLM's own command line with the words of this process."""
     importlib.metadata.version = _version
     sys.argv[0] = _NAME
-    command_line.run()
+    platform.run()
 
 
 if __name__ == "__main__":

@@ -1,19 +1,126 @@
-"""Answers requests one at a time. Each kind of request has its module; this one only routes."""
+"""Route requests, describe failures, look at the environment; imports torch inside functions."""
 
 from __future__ import annotations
 
+import re
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child.exception_words import exhausted, kind_of, what_failed
+from mmcalib import processes
 from mmcalib.engine import messages as m
+from mmcalib.engine.messages import FailureKind
+from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
+from mmcalib.releases.release import TargetMoved, installed
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
-    from mmcalib.child.rehearsal.install import Stage
+    from mmcalib.child.rehearsal.startup import Stage
     from mmcalib.domain.traffic import Traffic
     from mmcalib.models.gpus import Gpu
+
+_OURS = Path(__file__).resolve().parent.parent
+
+REFUSAL_CHARS = 300
+FAILURE_CHARS = 500
+# Where in PyTorch's own code a condition did not hold.
+_ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
+
+
+class NotMultimodalError(ValueError):
+    """The model takes no media."""
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    match error:
+        case NotMultimodalError():
+            return "not_multimodal"
+        case ModuleNotFoundError(name="vllm" | "torch"):
+            return "not_installed"
+    return "moved" if moved(error) else "vllm"
+
+
+def refusal_of(error: Exception) -> str:
+    """Why vLLM refuses one of several things. What its release lacks is no refusal, and raised
+    again: where vLLM is reached for, since elsewhere an odd item may bring an error about.
+    """
+    if moved(error, within=_OURS / "releases"):
+        raise error
+    return root_cause(error)
+
+
+def moved(error: BaseException, within: Path = _OURS) -> bool:
+    """Whether the installed release lacks what mmcalib reached for, or takes it in another way: the
+    error came up in mmcalib's own line, and not in vLLM's code.
+    """
+    if isinstance(error, TargetMoved):
+        return True
+    if not isinstance(error, AttributeError | ImportError | TypeError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    # A class may answer for missing attributes itself, in its own line.
+    while frames and frames[-1].name == "__getattr__":
+        frames.pop()
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(within)
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost message of a chain of errors: the outer ones only say where."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _line(error)[:REFUSAL_CHARS]
+
+
+def exhausted(error: BaseException) -> str:
+    """The same of what vLLM raises, PyTorch or a GPU."""
+    if found := processes.exhausted(error):
+        return found
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ == "OutOfMemoryError" or MACHINE_FULL.search(str(cause)):
+            return "memory"
+        cause = cause.__cause__
+    return ""
+
+
+def what_failed(error: BaseException) -> str:
+    """The outermost message, and the innermost where it says something else."""
+    if kind_of(error) == "moved":
+        return f"this is not the vLLM that mmcalib knows ({installed('vllm')}): {_line(error)}"
+    outer, inner = _line(error), root_cause(error)
+    taken = NO_ROOM.search(outer) or NO_ROOM.search(inner)
+    if taken and not taken["external"]:
+        return _no_room(taken)
+    if inner in outer:
+        return outer[:FAILURE_CHARS]
+    return f"{inner} (in: {outer})"[:FAILURE_CHARS]
+
+
+def _no_room(found: re.Match[str]) -> str:
+    free, total = float(found["free"]), float(found["total"])
+    # Rounded down: what is free may shrink a little until the next start.
+    share = int(free / total * 100) / 100
+    less = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
+    return (
+        f"{found['free']} of {found['total']} GiB are free on {found['device'] or 'the GPU'}, and "
+        f"gpu_memory_utilization {found['share']} wants {found['wanted']} GiB: nvidia-smi says who "
+        f"holds the rest{less}"
+    )
+
+
+def _line(error: BaseException) -> str:
+    words = _ENFORCED.sub("", " ".join(str(error).split()))
+    return words or f"{type(error).__name__}{_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised an error without words, such as a bare assertion."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" in {Path(last.filename).name}: {last.line}"
 
 
 class Service:
@@ -42,7 +149,7 @@ class Service:
         imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
         own = m.Look | m.Imagine | m.Rehearse
         if not imagined and not isinstance(request, own):
-            from mmcalib.releases.platforms import borrow_cpu
+            from mmcalib.releases.platform import borrow_cpu
 
             borrow_cpu()
         match request:
@@ -62,7 +169,7 @@ class Service:
                     self.say(measured)
                 return m.Done()
             case m.CountEmbeds():
-                from mmcalib.child.counting import count
+                from mmcalib.child.costs import count
 
                 return count(self.model, request)
             case m.CountTexts():
@@ -70,7 +177,7 @@ class Service:
 
                 return count_texts(self.model.texts(), request)
             case m.BoundTexts():
-                from mmcalib.child.text_bound import text_bound
+                from mmcalib.child.texts import text_bound
 
                 return m.TextsBound(text_bound(self.model.texts(), request.modalities))
             case m.FindCounting():
@@ -82,24 +189,24 @@ class Service:
 
                 return compare(self.model, request)
             case m.AskBudget():
-                from mmcalib.child.budget import budget
+                from mmcalib.child.costs import budget
 
                 return m.BudgetFound(budget(request))
             case m.ParseServeConfig():
-                from mmcalib.child.configfile import parse
+                from mmcalib.child.config import parse
 
                 return parse(request)
             case m.ListServeOptions():
-                from mmcalib.child.configfile import options
+                from mmcalib.child.config import options
 
                 return options()
             case m.StartEngine():
-                from mmcalib.child.startup import start
+                from mmcalib.child.engine import start
 
                 self._engine, started = start(request, say=self._note)
                 return started
             case m.Replay():
-                from mmcalib.child.replay import replay
+                from mmcalib.child.engine import replay
 
                 return replay(self._engine, request)
             case m.Imagine():
@@ -126,7 +233,7 @@ class Service:
 
     def _imagine(self, gpu: Gpu) -> Stage:
         """The stage, set for this GPU at the first call. Raises ValueError for another GPU."""
-        from mmcalib.child.rehearsal.install import install
+        from mmcalib.child.rehearsal.startup import install
 
         if self._stage is None:
             self._stage = install(gpu)

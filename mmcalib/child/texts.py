@@ -1,24 +1,126 @@
-"""What a request's text takes: vLLM's own renderer, on requests whose media are not loaded."""
+"""Text tokens by vLLM; bound; recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child import trials
-from mmcalib.child.exception_words import refusal_of
-from mmcalib.child.media import load
+from mmcalib.child.processor import load
+from mmcalib.child.service import refusal_of
 from mmcalib.child.text_counter import TextCounter, Uncounted
-from mmcalib.domain.items import TextCounting
+from mmcalib.corpus.chat import asked, bare
+from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import BareRequest, Blank, CountingFound, CountTexts, TextsCounted
-from mmcalib.releases import chat, processors
+from mmcalib.releases import processors
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
+
+# What templates treat in ways of their own: line breaks, tags of thoughts, quotes, other scripts.
+_WORDS = (
+    *("a", " a\n\n", "\n", "<b>\"'\\</b>", "</think>a<think>b", "word " * 40, "été", "字" * 9),
+    *("\U0001f9d1\u200d\U0001f680", "\x00\x07", "{{ a }}", "\U0001d160" * 3, "किताब", '{"a": [1]}'),
+)
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather at a <place>, \u00e9t\u00e9.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+            "required": ["place"],
+        },
+    },
+}
+_BARE = {"type": "function", "function": {"name": "f"}}
+ITEMS = (1, 2, 3)
+
+Message = dict[str, Any]
+
+
+def _turn(role: str, words: str) -> Message:
+    return {"role": role, "content": words}
+
+
+def _request(messages: list[Message], items: dict[Modality, int] | None = None) -> BareRequest:
+    return BareRequest(bare(messages), {}, items or {})
+
+
+ONE = _request([_turn("user", "a")])
+
+
+def with_items(modality: Modality, count: int, words: str = "a") -> BareRequest:
+    """One message of so many items between words."""
+    parts = [url_part(PART_OF[modality], "x") for _ in range(count)]
+    content = [text_part(words), *parts, text_part("b" if words == "a" else words)]
+    return _request([{"role": "user", "content": content}], {modality: count})
+
+
+def around_items(modality: Modality) -> Iterator[BareRequest]:
+    """One to three items, and words beside them with which what surrounds an item may merge."""
+    for count in ITEMS:
+        yield with_items(modality, count)
+    for words in ("\n", "\n\n", " ", ""):
+        yield with_items(modality, 1, words)
+
+
+def conversations() -> Iterator[BareRequest]:
+    """Orders of turns, of which templates refuse some."""
+    return map(_request, _conversations())
+
+
+def _conversations() -> Iterator[list[Message]]:
+    user, assistant = _turn("user", "a"), _turn("assistant", "b")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    yield [user, assistant, user]
+    yield [_turn("system", "s"), user]
+    yield [_turn("system", "s"), user, assistant, user]
+    yield [user, assistant] * 4 + [user]
+    yield [user] * 4
+    yield [_turn("system", ""), *([_turn("user", ""), _turn("assistant", "")] * 3), user]
+    yield [_turn("developer", "s"), user]
+    yield [
+        user,
+        {"role": "assistant", "content": None, "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+        user,
+    ]
+
+
+def mixed(modalities: Sequence[Modality]) -> Iterator[BareRequest]:
+    """Items of several modalities in one message, and in two."""
+    parts = [url_part(PART_OF[modality], "x") for modality in modalities]
+    once = [*parts, text_part("a")]
+    yield _request([{"role": "user", "content": once}], dict.fromkeys(modalities, 1))
+    content = [*parts, text_part("a"), *parts[::-1]]
+    yield _request([{"role": "user", "content": content}], dict.fromkeys(modalities, 2))
+    turns = [{"role": "user", "content": content}, _turn("assistant", "b")] * 2
+    yield _request(turns[:3], dict.fromkeys(modalities, 4))
+
+
+def worded() -> Iterator[BareRequest]:
+    """All the odd words, in a turn of the user's, the assistant's, and in parts."""
+    for words in _WORDS:
+        yield _request([_turn("user", words)])
+        yield _request([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
+        yield _request([{"role": "user", "content": [text_part(words), text_part(words)]}])
+
+
+def tooled_requests() -> Iterator[BareRequest]:
+    """With tools, one to three."""
+    for tools in ([_TOOL], [_BARE], [_TOOL, _BARE], [_TOOL] * 3):
+        for words in ("a", "b" * 9):
+            yield BareRequest([_turn("user", words)], {"tools": tools})
+
 
 # Small enough to cost nothing, and taken by every processor.
 _SMALL: dict[Modality, Shape] = {
@@ -33,7 +135,7 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
-        self.renderer = chat.renderer(model.engine_config())
+        self.renderer = processors.renderer(model.engine_config())
         self._media: dict[Modality, Any] = {}
 
     @property
@@ -49,7 +151,7 @@ class TextRenderer:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
-        return chat.rendered(self.renderer, request.messages, request.fields)
+        return processors.rendered(self.renderer, request.messages, request.fields)
 
     def count(self, request: BareRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
@@ -95,22 +197,22 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     left_out = []
     try:
         counter = TextCounter(str(texts.folder))
-        plain = (trials.ONE, *trials.conversations(), *trials.worded())
-        found = _agreeing(texts, counter, TextCounting(chat.content_format(texts.renderer)), plain)
+        plain = (ONE, *conversations(), *worded())
+        found = _agreeing(
+            texts, counter, TextCounting(processors.content_format(texts.renderer)), plain
+        )
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
-        one = trials.with_items(modality, 1)
+        one = with_items(modality, 1)
         try:
             around = {**found.around, modality: texts.grown(texts.rendered(one)[1], one.items)}
-            found = _agreeing(
-                texts, counter, replace(found, around=around), trials.around_items(modality)
-            )
+            found = _agreeing(texts, counter, replace(found, around=around), around_items(modality))
         except Exception as error:  # noqa: BLE001 - it is not as vLLM's: it is left out
             left_out.append(f"{modality} items: {error}")
     if len(found.around) > 1:
         try:
-            found = _agreeing(texts, counter, found, trials.mixed(tuple(found.around)))
+            found = _agreeing(texts, counter, found, mixed(tuple(found.around)))
         except ValueError as error:
             found = replace(found, around={})
             left_out.append(f"items: {error}")
@@ -139,3 +241,123 @@ def _agreeing(
     if not compared:
         raise ValueError(why or "vLLM refuses all that was tried")
     return replace(found, compared=found.compared + compared)
+
+
+# What normalisers may make of a byte (Unicode's FAQ on normalisation: NFKC makes 33 of 3, NFD 3 of
+# 1). C is counted for in the bytes themselves.
+_EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC": 11, "NFKD": 11}
+
+
+def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound:
+    """What was seen of the template, as a bound; without one `compared` is 0."""
+    try:
+        scale = _Scale(texts.tokenizer)
+        return _found(texts, scale, modalities)
+    except Exception as error:  # noqa: BLE001 - no template, or one of its own kind: no bound
+        return TextBound(why=" ".join(str(error).split())[:200] or type(error).__name__)
+
+
+class _Scale:
+    """Weighs a rendered prompt: no tokenizer makes more tokens than bytes, and one of each added
+    token, such as the marks of a turn.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        backend = json.loads(tokenizer.backend_tokenizer.to_str())
+        self.per_byte = _expansion(backend.get("normalizer"))
+        added = sorted((t["content"] for t in backend["added_tokens"]), key=len, reverse=True)
+        if min(map(len, added), default=2) < 2:
+            raise ValueError("an added token of one letter")
+        self._added = re.compile("|".join(map(re.escape, added))) if added else None
+        # Such tokenizers put a space before the text, and some before each piece of it.
+        self._each = 2 if re.search(r'"Prepend"|"Metaspace"', json.dumps(backend)) else 1
+        self._once = 1 if self._each > 1 or '"add_prefix_space": true' in json.dumps(backend) else 0
+
+    def weight(self, prompt: str) -> int:
+        marks = len(self._added.findall(prompt)) if self._added else 0
+        rest = self._added.sub("", prompt) if self._added else prompt
+        return self._once + self._each * marks + self.per_byte * len(rest.encode())
+
+
+def _expansion(normalizer: dict[str, Any] | None) -> int:
+    if normalizer is None:
+        return 1
+    kind = normalizer["type"]
+    if kind == "Sequence":
+        product = 1
+        for part in normalizer["normalizers"]:
+            product *= _expansion(part)
+        return product
+    if kind not in _EXPANSION:
+        raise ValueError(f"its tokenizer's normaliser is {kind}")
+    return _EXPANSION[kind]
+
+
+def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -> TextBound:
+    def weight(request: BareRequest) -> int:
+        return scale.weight(texts.rendered(request)[0])
+
+    one = ONE
+    base = max(0, weight(one) - scale.per_byte * _bytes(one))
+    bound = TextBound(base_tokens=base, tokens_per_byte=scale.per_byte)
+    seen = [one]
+    for request in conversations():
+        try:
+            more = weight(request) - base - scale.per_byte * _bytes(request)
+        except Exception:  # noqa: BLE001, S112 - templates refuse some orders of turns
+            continue
+        seen.append(request)
+        each = -(-more // max(1, len(request.messages) - 1))
+        bound = replace(bound, message_tokens=max(bound.message_tokens, each))
+    for modality in modalities:
+        around: list[int] = []
+        for count in ITEMS:
+            request = with_items(modality, count)
+            try:
+                prompt, ids = texts.rendered(request)
+            except Exception:  # models take one, or any number
+                if around:
+                    break
+                raise
+            plain = most(bound, replace(request, items={}))
+            more = scale.weight(prompt) - plain + texts.grown(ids, request.items)
+            around.append(-(-more // count))
+            seen.append(request)
+        bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
+    bound = _with_tools(texts, bound, weight)
+    seen += list(worded())
+    compared = 0
+    for request in seen:
+        if weight(request) > most(bound, request) + _taken(texts, request):
+            return TextBound(why="its template writes some words more than once")
+        if texts.count(request) > most(bound, request):
+            return TextBound(why="its tokenizer makes more tokens than the text has bytes")
+        compared += 1
+    return replace(bound, compared=compared)
+
+
+def _taken(texts: TextRenderer, request: BareRequest) -> int:
+    """Tokens that the rendered prompt has and that give way to placeholders."""
+    return -texts.grown(texts.rendered(request)[1], request.items) if request.items else 0
+
+
+def _with_tools(texts: TextRenderer, bound: TextBound, weight: Any) -> TextBound:
+    """None where a template writes more of tools than their JSON and a constant."""
+    around = []
+    for request in tooled_requests():
+        try:
+            around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
+        except Exception:  # noqa: BLE001
+            return bound
+    return replace(bound, tools_tokens=max(0, *around))
+
+
+def most(bound: TextBound, request: BareRequest) -> int:
+    found = bound.most(asked(request.messages, request.fields), request.items)
+    if found is None:
+        raise ValueError("nothing bounds a request that was tried")
+    return found
+
+
+def _bytes(request: BareRequest) -> int:
+    return asked(request.messages, request.fields).text_bytes

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mmcalib.child.exception_words import refusal_of
-from mmcalib.child.media import load
-from mmcalib.child.processor import Processor
-from mmcalib.child.storages import storages
+from mmcalib.child.processor import Processor, load
+from mmcalib.child.service import refusal_of
+from mmcalib.child.tensors import storages
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
@@ -24,7 +23,7 @@ from mmcalib.domain.traffic import (
     TrafficStep,
 )
 from mmcalib.engine.messages import Blank, ServeTraffic
-from mmcalib.releases.engine_core import PlacedItem, SteppedCore, stepped_config
+from mmcalib.releases.engine import PlacedItem, SteppedCore, stepped_config
 from mmcalib.releases.processors import apply_processor, create_processor
 
 

@@ -1,16 +1,35 @@
-"""vLLM's multimodal processors, applied as its renderer applies them."""
+"""Processors, loaders of media, blanks, chat renderers (vLLM at the top)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import math
+import wave
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import cv2
+import numpy as np
+import torch
 from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal import video as vllm_video
+from vllm.multimodal.media import MediaConnector, audio
+from vllm.multimodal.media.image import ImageMediaIO
+from vllm.multimodal.media.video import VideoMediaIO
+from vllm.multimodal.parse import AudioProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.multimodal.video import (
+    VIDEO_LOADER_REGISTRY,
+    VideoSourceMetadata,
+    get_video_loader_backend_for_processor,
+)
+from vllm.transformers_utils.processor import get_video_processor_cls_name
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
-from mmcalib.releases.release import VLLM_0_28, VLLM_0_31
+from mmcalib.domain.shapes import VideoShape
+from mmcalib.releases.release import VLLM_0_28, VLLM_0_29, VLLM_0_31
 
 
 def create_processor(config: Any) -> Any:
@@ -93,3 +112,278 @@ def item_bytes(kwargs: Any) -> int:
     else:
         from vllm.multimodal.cache import MultiModalCache
     return int(MultiModalCache.get_item_size(kwargs))
+
+
+# What processors hand on of a sound's features, and count its placeholder by: their number, or a
+# mask of them (Qwen2.5-Omni the one, Qwen2-Audio and Audio Flamingo the other).
+_LENGTHS, _MASK = "audio_feature_lengths", "feature_attention_mask"
+# Masks of so many sounds are held at once.
+_AT_A_TIME = 250
+
+
+class _Features(dict[str, Any]):
+    """In place of processed items: of all that is in them, how many features each has."""
+
+    def get_data(self) -> dict[str, Any]:
+        return self
+
+
+def feature_frames(item: Any) -> int | None:
+    """How many frames of features a processed sound has, None where nothing says so."""
+    data = item.get_data()
+    found = data.get(_LENGTHS, data.get(_MASK))
+    return None if found is None else int(found.sum())
+
+
+def resampled_samples(processor: Any, media: Any) -> int:
+    """Samples of a loaded sound at the rate to which vLLM resamples it for this model."""
+    items = processor.info.parse_mm_data({"audio": [media]})
+    return int(items.get_items("audio", AudioProcessorItems).get_audio_length(0))
+
+
+def framing(processor: Any) -> tuple[int, int] | None:
+    """Samples from one frame to the next, and those up to which a sound is padded (0 if unknown);
+    None where the processor has no extractor of features that says so.
+    """
+    extractor = getattr(processor.info.get_hf_processor(), "feature_extractor", None)
+    hop = getattr(extractor, "hop_length", None)
+    return (int(hop), int(getattr(extractor, "n_samples", 0))) if hop else None
+
+
+def sound_embeds(
+    processor: Any, samples: Sequence[int], frames: Sequence[int] = ()
+) -> Iterator[int | None]:
+    """Embeds of sounds of so many samples at the model's rate and, where known, frames of features:
+    as the processor's own prompt updates have them. None of a sound that these refuse.
+    """
+    for start in range(0, len(samples), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        update = _update(processor, samples[part], frames[part])
+        for index in range(len(samples[part])):
+            try:
+                content = update.resolve(index).content
+                mask = content.is_embed and content.is_embed(content.full)
+            except Exception:  # noqa: BLE001 - then the sound is measured
+                yield None
+            else:
+                yield len(content.full) if mask is None else int(mask.sum())
+
+
+def _update(processor: Any, samples: Sequence[int], frames: Sequence[int]) -> Any:
+    """The one for sounds. Raises ValueError where there are several."""
+    # As long as the sound, in the memory of one sample.
+    silence = [np.broadcast_to(np.float32(0), (number,)) for number in samples]
+    items = MultiModalDataItems({"audio": AudioProcessorItems(silence)})
+    features = _Features()
+    if frames:
+        features[_LENGTHS] = lengths = torch.tensor(frames)
+        features[_MASK] = torch.arange(max(frames)) < lengths[:, None]
+    updates = processor._get_prompt_updates(items, {}, features)
+    (update,) = (one for one in updates if one.modality == "audio")
+    return update
+
+
+# Frames as loaded, made contiguous, resized and cut into patches, all at once at the worst.
+_COPIES_OF_FRAMES = 4
+
+Allow = Callable[[int], None]
+
+
+@contextmanager
+def blank_videos(shape: VideoShape, allow: Allow) -> Iterator[None]:
+    """While open, every video that vLLM's loaders decode is a blank one of this shape; before 0.29
+    those of OpenCV, which is the default.
+
+    Only the decoder is replaced: which frames are sampled stays the loader's own decision.
+    `allow` raises where so many bytes may not be taken.
+    """
+    if VLLM_0_29.reached:
+        holder, stand_ins = vllm_video, _decoder(shape, allow)
+    else:
+        holder, stand_ins = vllm_video.OpenCVVideoBackendMixin, _capture(shape, allow)
+    before = {name: vars(holder)[name] for name in stand_ins}
+    for name, value in stand_ins.items():
+        setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(holder, name, value)
+
+
+def _source(shape: VideoShape) -> Any:
+    duration_s = shape.num_frames / shape.fps if shape.fps > 0 else 0.0
+    return VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
+
+
+def _frames(shape: VideoShape, sampled: list[int], allow: Allow) -> Any:
+    size = (len(sampled), shape.height_px, shape.width_px, 3)
+    allow(math.prod(size) * _COPIES_OF_FRAMES)
+    return np.zeros(size, dtype=np.uint8)
+
+
+def _decoder(shape: VideoShape, allow: Allow) -> dict[str, Any]:
+    """One function decodes, whatever with."""
+
+    def decode(
+        backend: str,
+        loader: Any,
+        data: bytes,
+        target: Any,
+        sampling_kwargs: dict[str, Any],
+        backend_kwargs: dict[str, Any],
+        *,
+        frame_recovery: bool,
+    ) -> Any:
+        source = loader._prepare_source(_source(shape))
+        sampled = loader.compute_frames_index_to_sample(
+            source=source, target=target, **sampling_kwargs
+        )
+        return _frames(shape, sampled, allow), source, sampled, sampled
+
+    return {"decode_video": decode}
+
+
+def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
+    """Before 0.29: a class that opens a clip, tells of it and reads its frames."""
+    facts = {
+        cv2.CAP_PROP_FRAME_WIDTH: shape.width_px,
+        cv2.CAP_PROP_FRAME_HEIGHT: shape.height_px,
+        cv2.CAP_PROP_FRAME_COUNT: shape.num_frames,
+        cv2.CAP_PROP_FPS: shape.fps,
+    }
+
+    class Capture:
+        def get(self, fact: int) -> float:
+            return facts[fact]
+
+    def read(
+        cls: Any, /, cap: Any, frame_idx: list[int], total_frames_num: int, **kwargs: Any
+    ) -> Any:
+        return _frames(shape, frame_idx, allow), frame_idx
+
+    return {
+        "open_video_capture": classmethod(lambda cls, data: Capture()),
+        "get_video_metadata": staticmethod(lambda cap: _source(shape)),
+        "read_frames": classmethod(read),
+    }
+
+
+def connector(options: dict[str, dict[str, Any]], root: str) -> Any:
+    """What a server loads media with; `options` by modality, files below `root`."""
+    return MediaConnector(media_io_kwargs=options, allowed_local_media_path=root)
+
+
+def video_processor_name(config: Any) -> str | None:
+    """The class name by which vLLM picks the video loader, None where the model has none."""
+    try:
+        name: str | None = get_video_processor_cls_name(config)
+    except (ValueError, OSError, AttributeError):
+        return None
+    return name
+
+
+def video_loader_name(config: Any) -> str | None:
+    """The loader that serves this model's videos when nothing else is asked for."""
+    name = video_processor_name(config)
+    backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
+    return backend
+
+
+def video_loader(config: Any, options: dict[str, Any]) -> Any:
+    """The one of this model, of frames in RGB."""
+    backend = get_video_loader_backend_for_processor(video_processor_name(config))
+    if backend and "video_backend" not in options:
+        options = {**options, "video_backend": backend}
+    return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)
+
+
+def first_frames_loader(options: dict[str, Any]) -> Any:
+    """The one that takes every clip's first frame, whatever its rate; with the server's decoder."""
+    backend = {name: value for name, value in options.items() if name == "backend"}
+    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv", **backend)
+
+
+def decodes_by_torchcodec() -> bool:
+    """Whether the library is here with which vLLM decodes sound first, and finds an FFmpeg of the
+    system: it looks for one when it is first used.
+    """
+    decoder = getattr(audio, "AudioDecoder", None)
+    if decoder is None:
+        return False
+    silence = io.BytesIO()
+    with wave.open(silence, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(3200))
+    try:
+        decoder(silence.getvalue())
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def renderer(engine_config: Any) -> Any:
+    """What makes prompts of chat requests in a server of this configuration."""
+    from vllm.renderers import renderer_from_config
+
+    return renderer_from_config(engine_config)
+
+
+def rendered(
+    renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any]
+) -> tuple[str, list[int]]:
+    """The prompt of a chat request and its tokens, neither truncated nor grown by its items: as
+    `preprocess_chat` does it (vllm/renderers/online_renderer.py, 0.32).
+    """
+    from vllm.renderers.params import TokenizeParams
+
+    request = _request(messages, fields)
+    chat = request.build_chat_params(None, "auto")
+    chat = chat.with_defaults({"tools": _tools(request), "tokenize": False})
+    _, prompt = renderer.render_messages(request.messages, chat)
+    for name in ("multi_modal_data", "multi_modal_uuids"):
+        prompt.pop(name, None)
+    plain = TokenizeParams(max_total_tokens=None, add_special_tokens=request.add_special_tokens)
+    text = prompt.get("prompt", "")
+    return text, list(renderer.tokenize_prompt(prompt, plain)["prompt_token_ids"])
+
+
+def content_format(renderer: Any) -> Any:
+    """How its template takes the content of a message. Raises ValueError where prompts are rendered
+    in a way of their own.
+    """
+    from vllm.renderers import hf
+
+    if not isinstance(renderer, hf.HfRenderer):
+        raise ValueError(f"vLLM renders its prompts in code: {type(renderer).__name__}")
+    return hf.resolve_chat_template_content_format(
+        None, None, "auto", renderer.get_tokenizer(), model_config=renderer.model_config
+    )
+
+
+def enqueued(
+    messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any
+) -> dict[str, Any]:
+    """Arguments of `LLM.enqueue_chat` that render the request as a server would. Raises vLLM's
+    error where a server refuses it for the answer that it asks for, at which nothing else looks.
+    """
+    request = _request(messages, fields)
+    request.build_tok_params(model_config)
+    chat = request.build_chat_params(None, "auto").chat_template_kwargs
+    named = ("add_generation_prompt", "continue_final_message")
+    return {
+        **{name: getattr(request, name) for name in named},
+        "tools": _tools(request),
+        "chat_template_kwargs": {k: v for k, v in chat.items() if k not in named and v is not None}
+        or None,
+    }
+
+
+def _request(messages: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    return ChatCompletionRequest.model_validate({**fields, "messages": messages})
+
+
+def _tools(request: Any) -> list[dict[str, Any]] | None:
+    return [tool.model_dump() for tool in request.tools] if request.tools else None

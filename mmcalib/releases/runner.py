@@ -1,12 +1,27 @@
-"""vLLM's model runner inside its worker: the phases of its profile, its encoder, its budget."""
+"""Model runner, budget, KV cache, memory counts; imports vLLM only inside functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
-from mmcalib.releases.release import VLLM_0_13, VLLM_0_29
+from mmcalib.domain.memory import Budget, Clip, WorkerMemory
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.releases.release import (
+    VLLM_0_10,
+    VLLM_0_11,
+    VLLM_0_13,
+    VLLM_0_20,
+    VLLM_0_23,
+    VLLM_0_28,
+    VLLM_0_29,
+    VLLM_0_33,
+)
+from mmcalib.text import GIB
 
 # Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
 # model's own method.
@@ -81,7 +96,6 @@ def encoder_batches(
     """
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
-    from mmcalib.releases.budget import worker_budget
     from mmcalib.releases.processors import apply_processor
 
     runner, processor = worker.model_runner, worker_budget(worker).processor
@@ -101,3 +115,292 @@ def encoder_batches(
     ]
     placeholders = output["mm_placeholders"][modality]
     return batches, sum(p.get_num_embeds() for p in placeholders)
+
+
+# The largest clip under a model config, by its processor.
+LargestClip = Callable[[Any, Any], Clip | None]
+
+
+def multimodal_budget(config: Any) -> Any:
+    """vLLM's MultiModalBudget of an engine config, since 0.23."""
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.encoder_budget import MultiModalBudget
+
+    if VLLM_0_28.reached:
+        return MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
+    return MultiModalBudget(config, MULTIMODAL_REGISTRY)
+
+
+def worker_budget(worker: Any) -> Any:
+    """The MultiModalBudget of this worker; None for a model that takes text alone.
+
+    The second of vLLM's model runners builds one for its profile and does not keep it.
+    """
+    if not uses_v2_runner(worker):
+        return worker.model_runner.mm_budget
+    if not worker.vllm_config.model_config.is_multimodal_model:
+        return None
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.encoder_budget import MultiModalBudget
+
+    return MultiModalBudget(worker.vllm_config, MULTIMODAL_REGISTRY)
+
+
+def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
+    """What a MultiModalBudget says. Of releases before 0.28 no largest clip is known."""
+    most = mm.mm_max_toks_per_item
+    known = VLLM_0_28.reached and "video" in most
+    return _budget(
+        config,
+        (mm.encoder_compute_budget, mm.encoder_cache_size),
+        most,
+        mm.mm_max_items_per_prompt,
+        mm.mm_max_items_per_batch,
+        mm.get_modality_with_max_tokens() if most else None,
+        largest_clip(config.model_config, mm.processor) if known else None,
+    )
+
+
+def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget | None:
+    """The encoder budget of an engine config; None for a model that takes text alone.
+
+    A release without `vllm.multimodal.encoder_budget` is asked for its model runner's own.
+    """
+    if not config.model_config.is_multimodal_model:
+        return None
+    if VLLM_0_20.reached:
+        return budget_of(config, multimodal_budget(config), largest_clip)
+    if not VLLM_0_10.reached:
+        return _profiled(config, runner)
+    mm = runner.mm_budget
+    if mm is None:
+        return None
+    modality = mm.get_modality_with_max_tokens() if mm.max_tokens_by_modality else None
+    return _budget(
+        config,
+        (mm.encoder_compute_budget, mm.encoder_cache_size),
+        mm.max_tokens_by_modality,
+        mm.max_items_per_prompt_by_modality,
+        mm.max_items_per_batch_by_modality,
+        modality,
+    )
+
+
+def _profiled(config: Any, runner: Any) -> Budget | None:
+    """What the oldest releases' `profile_run` computes on its way: items are rounded up."""
+    most = runner.mm_registry.get_max_tokens_per_item_by_nonzero_modality(config.model_config)
+    if not most:
+        return None
+    limits = runner.mm_registry.get_mm_limits_per_prompt(config.model_config)
+    modality = max(most, key=lambda name: most[name])
+    compute, cache = runner.max_num_encoder_input_tokens, runner.encoder_cache_size
+    items = {
+        name: min(-(-min(compute, cache) // tokens), runner.max_num_reqs * limits[name])
+        for name, tokens in most.items()
+    }
+    per_prompt = {name: limits[name] for name in most}
+    return _budget(config, (compute, cache), most, per_prompt, items, modality)
+
+
+def _budget(
+    config: Any,
+    compute_and_cache: tuple[int, int],
+    most: Mapping[str, int],
+    per_prompt: Mapping[str, int],
+    per_batch: Mapping[str, int],
+    modality: str | None,
+    largest_clip: Clip | None = None,
+) -> Budget:
+    compute, cache = compute_and_cache
+    return Budget(
+        encoder_compute_budget=compute,
+        encoder_cache_size=cache,
+        max_tokens_per_item=_by_modality(most),
+        max_items_per_prompt=_by_modality(per_prompt),
+        max_items_per_batch=_by_modality(per_batch),
+        profiled_modality=_modality(modality) if modality else None,
+        profiled_items=per_batch[modality] if modality else 0,
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        largest_clip=largest_clip,
+    )
+
+
+def _by_modality(figures: Mapping[str, int]) -> dict[Modality, int]:
+    # They come from a set, in any order.
+    return {_modality(name): figures[name] for name in sorted(figures)}
+
+
+def _modality(name: str) -> Modality:
+    """Raises ValueError for vLLM's own others, such as the `vision_chunk` of Kimi-K2.5."""
+    for known in MODALITIES:
+        if name == known:
+            return known
+    raise ValueError(f"the model takes {name}, of which mmcalib knows no items")
+
+
+def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
+    """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
+    if not VLLM_0_29.reached:
+        return
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+    layouts = worker.get_supported_kv_cache_layouts()
+    resolve_kv_cache_layout(config, [layouts], specs)
+
+
+def bytes_per_token(specs: Iterable[Any]) -> float:
+    """What one more token takes in the layers that keep something of each; a recurrent layer keeps
+    one state per request, however long that is.
+    """
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    growing = (spec for spec in specs if not isinstance(spec, MambaSpec))
+    return float(sum(spec.page_size_bytes / spec.block_size for spec in growing))
+
+
+def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
+    """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
+    if VLLM_0_33.reached:
+        from vllm.v1.core import kv_cache_planning as planning
+
+        groups = planning.get_global_kv_cache_groups(config, [specs])
+        return planning.get_kv_cache_configs(config, [specs], [available_bytes], groups)[0]
+    from vllm.v1.core import kv_cache_utils as utils
+
+    if VLLM_0_11.reached:
+        return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
+    return utils.get_kv_cache_config(config, specs, available_bytes)
+
+
+def sequences_at_once(layout: Any) -> int:
+    """The most that may be under way: each has a block of every group at least, a state of its own
+    where the group's layers are recurrent. One block is vLLM's own (`BlockPool.null_block`).
+    """
+    return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
+
+
+def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
+
+    Older releases count the blocks of one group, the oldest divide them by the longest request.
+    """
+    from vllm.v1.core import kv_cache_utils as utils
+
+    longest = config.model_config.max_model_len
+    groups = layout.kv_cache_groups
+    tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
+    if not VLLM_0_10.reached:
+        return tokens, tokens / longest
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
+    return (int(concurrency * longest) if VLLM_0_23.reached else tokens), concurrency
+
+
+def requested_bytes(worker: Any, total_bytes: int) -> int:
+    """The share of the GPU that the engine may take, as the worker rounds it."""
+    if VLLM_0_10.reached:
+        return int(worker.requested_memory)
+    return int(total_bytes * worker.cache_config.gpu_memory_utilization)
+
+
+def given_kv_bytes(config: Any) -> int | None:
+    """A size of the KV cache that the user gave; None where there is none, or no such option."""
+    return getattr(config.cache_config, "kv_cache_memory_bytes", None)
+
+
+def counts_context() -> bool:
+    """Whether everything that is taken on the GPU counts, the CUDA context as well: before 0.10."""
+    return not VLLM_0_10.reached
+
+
+def counts_nccl() -> bool:
+    """Whether NCCL starts after vLLM's first look at the memory, and so counts as used: before
+    0.11. Later it starts first, and only what is free may shrink by it.
+    """
+    return not VLLM_0_11.reached
+
+
+# cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.
+_LEFT_BY_PROFILE_BYTES: Final = 128 << 20
+
+
+def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
+    """What vLLM's CUDA worker keeps of its start. `subtracts_graphs`: whether its estimate of CUDA
+    graphs was taken off the KV cache.
+
+    Attributes of 0.26 and of 0.32, which differ: 0.32 keeps all that was consumed, weights
+    included, as `total_consumed`, and the graphs within `peak_activation_memory`.
+    """
+
+    def kept(name: str) -> int | None:
+        value = getattr(worker, name, None)
+        return None if value is None else int(value)
+
+    first, cache = getattr(worker, "init_snapshot", None), worker.vllm_config.cache_config
+    weights = int(worker.model_runner.model_memory_usage)
+    graphs, peak = kept("cudagraph_memory_estimate"), kept("peak_activation_memory")
+    if graphs is not None and not subtracts_graphs:
+        graphs = 0
+    consumed, outside = kept("total_consumed"), kept("non_torch_memory")
+    beside = outside
+    if consumed is not None:
+        beside = consumed - weights
+        peak = None if peak is None else peak - (graphs or 0)
+    blocks, block_size = cache.num_gpu_blocks, cache.block_size
+    tokens = getattr(cache, "kv_cache_size_tokens", None)
+    if tokens is None and blocks and block_size:
+        tokens = blocks * block_size
+    return WorkerMemory(
+        runner="V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
+        total_bytes=None if first is None else int(first.total_memory),
+        free_before_bytes=None if first is None else int(first.free_memory),
+        requested_bytes=kept("requested_memory"),
+        weights_bytes=weights,
+        activation_peak_bytes=peak,
+        beside_bytes=beside,
+        non_torch_bytes=outside,
+        cudagraph_bytes=graphs,
+        # A size that the user gave is never measured.
+        kv_cache_bytes=cache.kv_cache_memory_bytes or kept("available_kv_cache_memory_bytes"),
+        kv_cache_tokens=None if tokens is None else int(tokens),
+        max_concurrency=getattr(cache, "kv_cache_max_concurrency", None),
+    )
+
+
+def with_phases(found: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
+    """With the peaks of a second profile. It finds what the first left in torch (workspaces of
+    matrix products) already there; where vLLM's own peak has it, all are raised by it.
+    """
+    own, highest = found.activation_peak_bytes or 0, max(peaks.values(), default=0)
+    left = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
+    raised = {name: peak + max(0, left) for name, peak in peaks.items()}
+    return replace(found, phases=raised)
+
+
+_GRAPHS_TOOK = re.compile(r"Graph capturing finished in \S+ secs, took (\S+) GiB")
+
+
+class _Captured(logging.Handler):
+    """Notes the GiB that vLLM says its CUDA graphs took; no attribute keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes: int | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _GRAPHS_TOOK.search(record.getMessage())
+        if found:
+            self.nbytes = round(float(found[1]) * GIB)
+
+
+@contextmanager
+def graphs_as_captured() -> Iterator[_Captured]:
+    """While open, CUDA graphs that are captured in this process leave their size in the handler."""
+    handler, logger = _Captured(), logging.getLogger("vllm")
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)

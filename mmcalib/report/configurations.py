@@ -19,8 +19,8 @@ import yaml
 
 from mmcalib import text
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
-from mmcalib.engine.reaching import reaching
 from mmcalib.errors import OutputError
+from mmcalib.releases.constants import reaching
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ServerPart, serving
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml

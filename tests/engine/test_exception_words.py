@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 
-from mmcalib.child.exception_words import exhausted, root_cause, what_failed
+from mmcalib.child.service import exhausted, root_cause, what_failed
 
 
 def chained(*words: str) -> BaseException:

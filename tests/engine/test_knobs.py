@@ -187,7 +187,7 @@ def test_sound_beyond_the_encoder_is_cut_off_whatever_is_said(lab: Callable[[str
 
 _ONLY_FLAT = """
 import json, sys
-from mmcalib.child.knobs.trial import Trial
+from mmcalib.child.knobs import Trial
 from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import OpenModel
 from mmcalib.domain.knobs import DEFAULT

@@ -281,7 +281,7 @@ from types import SimpleNamespace
 from vllm.multimodal.cache import LruKeyReplicatedSenderCache
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
-from mmcalib.child.media import load
+from mmcalib.child.processor import load
 from mmcalib.child.model import OpenedModel
 from mmcalib.engine.messages import File, OpenModel
 from mmcalib.domain.knobs import DEFAULT

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.releases.worker_attributes import graphs_as_captured, with_phases, worker_memory
+from mmcalib.releases.runner import graphs_as_captured, with_phases, worker_memory
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from mmcalib.child.rehearsal.install import install
+from mmcalib.child.rehearsal.startup import brought_up, install
 from mmcalib.models.gpus import find
 
 stage = install(find("L4"))
@@ -19,8 +19,7 @@ import torch  # noqa: E402 - only after the stand-ins
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
-from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels  # noqa: E402
-from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
+from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels  # noqa: E402
 
 compared: Counter[str] = Counter()
 differing: dict[str, str] = {}

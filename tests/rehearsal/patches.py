@@ -34,7 +34,7 @@ def main() -> None:
 
 def watched_install() -> tuple[list[str], set[tuple[str, int]]]:
     """Targets of every `replace` of an installation, and (module's file, line) that called it."""
-    from mmcalib.child.rehearsal.install import install
+    from mmcalib.child.rehearsal.startup import install
 
     targets: list[str] = []
     sites: set[tuple[str, int]] = set()
@@ -82,14 +82,15 @@ def constants() -> dict[str, Any]:
     import vllm._custom_ops
     import vllm.vllm_flash_attn as attention
 
-    from mmcalib.child.rehearsal.patches import flashinfer, flashinfer_attention
-    from mmcalib.child.rehearsal.patches.flashinfer_products import Products
-    from mmcalib.releases import operations, runner
+    from mmcalib.child.rehearsal.patches import attention as flashinfer_attention
+    from mmcalib.child.rehearsal.patches import flashinfer
+    from mmcalib.child.rehearsal.patches.flashinfer import Products
+    from mmcalib.releases import runner, targets
 
     return {
-        "extensions": operations.EXTENSIONS,
-        "namespaces": operations.NAMESPACES,
-        "write_only": sorted(operations.WRITE_ONLY),
+        "extensions": targets.EXTENSIONS,
+        "namespaces": targets.NAMESPACES,
+        "write_only": sorted(targets.WRITE_ONLY),
         "flashinfer": [
             name
             for real in (flashinfer._REAL, flashinfer_attention.REAL, Products().real())

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.child.rehearsal.device.allocator import CachingAllocator
-from mmcalib.child.rehearsal.device.allocator_settings import (
+from mmcalib.child.rehearsal.allocator import (
     AllocatorSettings,
+    CachingAllocator,
+    ExpandingAllocator,
     given_settings,
     parse_settings,
 )
-from mmcalib.child.rehearsal.device.expanding import ExpandingAllocator
-from mmcalib.child.rehearsal.device.machine import Machine
+from mmcalib.child.rehearsal.ledger import Machine
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import find
 from mmcalib.text import MIB

@@ -174,7 +174,7 @@ def test_patches_are_imported_before_anything_of_vllm() -> None:
         pytest.skip("needs torch, which comes with vLLM: make setup")
     program = (
         "import importlib, pkgutil, sys; sys.modules['vllm'] = None; "
-        "import mmcalib.child.rehearsal.install, mmcalib.child.rehearsal.patches as patches; "
+        "import mmcalib.child.rehearsal.startup, mmcalib.child.rehearsal.patches as patches; "
         "[importlib.import_module(f'{patches.__name__}.{found.name}')"
         " for found in pkgutil.iter_modules(patches.__path__)]"
     )
@@ -191,7 +191,7 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
     program = (
         "import torch; del torch.cuda.mem_get_info; "
         "from mmcalib.models.gpus import find; "
-        "from mmcalib.child.rehearsal.install import install; "
+        "from mmcalib.child.rehearsal.startup import install; "
         "install(find('H100-80G'))"
     )
     done = subprocess.run(

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
-from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT
-from mmcalib.child.rehearsal.patches.hollow import HollowPackages
+from mmcalib.child.rehearsal.device import NoFakeImplementation
+from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT, HollowPackages
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.errors import EngineError
 from mmcalib.releases.release import VLLM_0_33

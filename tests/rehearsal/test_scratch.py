@@ -5,7 +5,7 @@ from math import prod
 
 import pytest
 
-from mmcalib.child.rehearsal.device.scratch import (
+from mmcalib.child.rehearsal.scratch import (
     index_put_scratch_bytes,
     scratch_bytes,
     sort_scratch_bytes,

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mmcalib.child.rehearsal.device.allocator import CachingAllocator
-from mmcalib.child.rehearsal.device.workspace import (
+from mmcalib.child.rehearsal.allocator import CachingAllocator
+from mmcalib.child.rehearsal.ledger import (
     Workspaces,
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,

@@ -6,18 +6,16 @@ import json
 import sys
 from dataclasses import asdict
 
-from mmcalib.child.rehearsal.install import install
+from mmcalib.child.rehearsal.startup import brought_up, install
 from mmcalib.models.gpus import find
 
 stage = install(find("H100-80G"))
 
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
 
-from mmcalib.child.cuda import phase_peaks  # noqa: E402
-from mmcalib.child.rehearsal.startup import brought_up  # noqa: E402
-from mmcalib.child.worker import WorkerMethods  # noqa: E402
-from mmcalib.releases.environment import subtracts_graphs  # noqa: E402
-from mmcalib.releases.worker_attributes import worker_memory  # noqa: E402
+from mmcalib.child.worker import WorkerMethods, phase_peaks  # noqa: E402
+from mmcalib.releases.platform import subtracts_graphs  # noqa: E402
+from mmcalib.releases.runner import worker_memory  # noqa: E402
 
 config = EngineArgs(
     model=sys.argv[1],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.memory import Budget
-from mmcalib.releases.budget import budget_of
+from mmcalib.releases.runner import budget_of
 
 
 def read(most: dict[str, int]) -> Budget:

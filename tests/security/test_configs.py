@@ -11,8 +11,8 @@ import pytest
 from mmcalib.engine.config_forms import read_configuration, trusted
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.engine.reaching import reaching
 from mmcalib.errors import UsageError
+from mmcalib.releases.constants import reaching
 from mmcalib.workflows.validate.config import _settings
 from tests.cli.conftest import Cli
 

@@ -1,38 +1,280 @@
-"""One rehearsal: engine arguments in, every figure of the startup out."""
+"""One rehearsal.
+
+What serving asks of the loaded model and no startup profile runs: other steps of the encoder,
+and the merge of its outputs with the embeddings of the text.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from mmcalib.child.rehearsal import serving
-from mmcalib.child.rehearsal.device.ledger import LedgerPhase, Live
-from mmcalib.child.rehearsal.graphs import Graphs, estimate, with_attention
-from mmcalib.child.rehearsal.install import Stage
-from mmcalib.child.rehearsal.overhead import non_torch_bytes
-from mmcalib.child.rehearsal.startup import Brought, brought_up
+import torch
+
+from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Live
+from mmcalib.child.rehearsal.startup import (
+    Brought,
+    Stage,
+    brought_up,
+    non_torch_bytes,
+    note_outputs,
+)
+from mmcalib.child.service import root_cause
+from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import (
     Budget,
     Clip,
+    EncoderStep,
     LiveTensor,
     Outputs,
     PhasePeak,
     PromptsPeak,
     Rehearsed,
+    StepPeak,
 )
-from mmcalib.engine.messages import Rehearse
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases import backends, compilation, kv_cache, memory
-from mmcalib.releases.budget import read_budget
-from mmcalib.releases.compilation import graph_mode
-from mmcalib.releases.configs import served_config
-from mmcalib.releases.environment import subtracts_graphs
+from mmcalib.releases import models, runner
+from mmcalib.releases.engine import served_config
+from mmcalib.releases.models import embeds_width, graph_mode
+from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
-from mmcalib.releases.runner import estimates_graphs, uses_v2_runner
-from mmcalib.text import gib
+from mmcalib.releases.runner import (
+    encoded,
+    encoder_batches,
+    estimates_graphs,
+    read_budget,
+    run_prefill,
+    sequences_at_once,
+    uses_v2_runner,
+    worker_budget,
+)
+from mmcalib.text import MIB, gib
+
+# A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
+# (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
+PER_GRAPH_BYTES: Final = 6.2 * MIB
+FIRST_GRAPH_BYTES: Final = 52 * MIB
+# Its workspace is allocated by the first step that attends, not by the profile, and that line is of
+# models which have none.
+_FLASHINFER: Final = "FLASHINFER"
+# A prompt for whatever drafts there are: no longer step allocates more.
+PROMPT_TOKENS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """`count` graphs would be captured; `nbytes` is what startup subtracts for them.
+
+    `attention_bytes` of these are computed: by how much they are more for what attention keeps.
+    `beside_bytes` is what attention keeps and no estimate has. `problem` is why that is not known.
+    """
+
+    count: int
+    nbytes: int
+    attention_bytes: int = 0
+    beside_bytes: int = 0
+    problem: str = ""
+
+
+def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
+    """By the configuration's capture sizes and modes; zero where graphs are off.
+
+    `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
+    startup does not subtract them they are counted, and cost nothing.
+    """
+    mode = graph_mode(config)
+    if mode == "NONE":
+        return Graphs(0, 0)
+    sizes = config.compilation_config.cudagraph_capture_sizes or []
+    count = 0
+    if "PIECEWISE" in mode:
+        count += len(sizes)
+    if "FULL" in mode:
+        count += sum(size <= max_num_reqs for size in sizes)
+    if not count or not subtracted:
+        return Graphs(count, 0)
+    return Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
+
+
+def with_attention(
+    graphs: Graphs, config: Any, brought: Brought, ledger: Ledger, mode: str
+) -> Graphs:
+    """With what FlashInfer keeps of the steps that the estimate captures, and of its first prompt
+    and answer beside; `mode` is the user's.
+
+    The estimate is free memory before and after each of its captures. The first runner counts a
+    mode's second graph for all the others, and of both modes' first the larger; the second measures
+    all captures in one (`profile_cudagraph_memory` in vllm/v1/worker/gpu_model_runner.py and
+    gpu/cudagraph_utils.py of 0.32). Leaves the GPU as it was.
+    """
+    worker = brought.worker
+    if not graphs.nbytes or _FLASHINFER not in models.attention(worker.vllm_config).split(", "):
+        return graphs
+    runner.resolve_layout(config, worker, list(worker.get_kv_cache_spec().values()))
+    taken: list[int] = []
+    try:
+        with models.estimated(worker, mode) as sampled:
+            beside = ledger.booked_bytes(sampled.before)
+            for step in sampled.steps:
+                with ledger.phase("capture") as phase:
+                    step()
+                taken.append(phase.end_bytes - phase.start_bytes)
+            for tokens in (PROMPT_TOKENS, 1):
+                with ledger.phase("serving") as phase:
+                    run_prefill(worker, tokens, 1)
+                beside += phase.end_bytes - phase.start_bytes
+    except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
+        return dataclasses.replace(
+            graphs, problem=" ".join(str(error).split()) or type(error).__name__
+        )
+    more = sum(taken)
+    if taken and not uses_v2_runner(worker):
+        first, second = taken[0], taken[1] if len(taken) > 1 else 0
+        if sampled.overlaid:
+            first = max(0, first - round(FIRST_GRAPH_BYTES))
+        more = first + second * (sampled.full - 1)
+    return dataclasses.replace(
+        graphs,
+        nbytes=graphs.nbytes + more,
+        attention_bytes=more,
+        beside_bytes=beside,
+    )
+
+
+# Items that any model takes, of every modality: an icon, a second of video or sound.
+_SMALL: Final[Mapping[str, Shape]] = {
+    "image": ImageShape(256, 256),
+    "video": VideoShape(8, 8.0, 1.0, 256, 256),
+    "audio": AudioShape(16_000, 16_000),
+}
+
+
+def outputs_of(
+    config: Any, brought: Brought, ledger: Ledger, budget: Budget | None
+) -> Outputs | None:
+    """What the profile's encoder outputs hold; where it was skipped, those of two small items;
+    where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
+    handed in. None for a model that takes text alone.
+    """
+    if not config.model_config.is_multimodal_model:
+        return None
+    # vLLM frees those of an encoder-decoder model after their step (`EncoderDecoderCacheManager`,
+    # vllm/v1/core/encoder_cache_manager.py of 0.32).
+    outlive = not config.model_config.is_encoder_decoder
+    found = [phase for phase in brought.phases if phase.embeddings]
+    shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
+    if not found and shape is not None:
+        with contextlib.suppress(Exception):
+            phase = _encoded(config, brought, ledger, EncoderStep(shape, 2))
+            each = -(-phase.output_bytes // phase.embeddings)
+            return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
+    if not found:
+        width = embeds_width(config) * config.model_config.dtype.itemsize
+        return Outputs(width, outlive=outlive)
+    last = found[-1]
+    shared = last.storages < last.items if last.items > 1 else None
+    return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
+
+
+def encoder_steps(
+    config: Any, brought: Brought, ledger: Ledger, steps: tuple[EncoderStep, ...]
+) -> Iterator[StepPeak]:
+    """Each step's peak on the GPU that holds the loaded model; one that fails says why."""
+    for step in steps:
+        try:
+            phase = _encoded(config, brought, ledger, step)
+        except Exception as error:  # noqa: BLE001 - what one step lacks leaves the others alone
+            yield StepPeak(step, None, None, root_cause(error))
+        else:
+            yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
+
+
+def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -> LedgerPhase:
+    """As the model runner does it: items of one modality in as few batches as it makes of them."""
+    # The oldest releases have no such media; there the step says so.
+    from mmcalib.child.processor import Processor, load
+
+    modality, model_config = step.shape.modality, config.model_config
+    loading = Setting(media_io_kwargs=model_config.multimodal_config.media_io_kwargs)
+    under = Processor(model_config, worker_budget(brought.worker).processor, loading)
+    media, _ = load(Blank(step.shape), under)
+    # As the profile counts, whose kernels' workspaces stay.
+    with ledger.phase("encoder", since=brought.profile) as phase:
+        batches, _ = encoder_batches(brought.worker, modality, media, step.items)
+        note_outputs(phase, encoded(brought.worker.model_runner.model, batches))
+    return phase
+
+
+# A step of one token is no prompt to vLLM (`split_decodes_and_prefills`,
+# vllm/v1/attention/backends/utils.py of 0.32, whose threshold is 1).
+_SHORTEST_PROMPT: Final = 2
+
+
+def prefill_steps(
+    config: Any, brought: Brought, ledger: Ledger, layout: Any, graphs: Graphs
+) -> Iterator[tuple[int, LedgerPhase]]:
+    """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
+    leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
+    come at once: each brings its state, which is gathered and written anew (`_forward_core`,
+    vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py of 0.32), and a chunk of 64 tokens
+    that it need not fill (`prepare_chunk_indices`). None of any other model.
+
+    What attention keeps from its first step on, such as FlashInfer's workspace, is in the steps but
+    for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
+    profile would not find its memory afterwards.
+    """
+    if not config.model_config.is_hybrid or layout is None:
+        return
+    brought.worker.initialize_from_config(layout)
+    tokens = config.scheduler_config.max_num_batched_tokens
+    fewest = -(-tokens // config.model_config.max_model_len)
+    at_once = min(config.scheduler_config.max_num_seqs, sequences_at_once(layout))
+    most = max(fewest, min(at_once, tokens // _SHORTEST_PROMPT))
+    with ledger.phase("first step") as first:
+        run_prefill(brought.worker, tokens, fewest)
+    kept = brought.profile.end_bytes - brought.profile.start_bytes
+    kept += graphs.beside_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
+    for prompts in sorted({fewest, most}):
+        with ledger.phase("prefill") as phase:
+            run_prefill(brought.worker, tokens, prompts)
+        # As the profile counts, whose kernels' workspaces stay.
+        phase.start_bytes -= kept
+        yield prompts, phase
+
+
+def merge_peak(
+    config: Any, brought: Brought, ledger: Ledger, budget: Budget | None, outputs: Outputs | None
+) -> int | None:
+    """Bytes above the loaded model and the cached outputs while a step full of them is merged; None
+    where nothing is merged, or the model wants more than that to do it.
+    """
+    if budget is None or outputs is None or config.model_config.is_encoder_decoder:
+        return None
+    model, dtype = brought.worker.model_runner.model, config.model_config.dtype
+    tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
+    if not tokens or not hasattr(model, "embed_input_ids"):
+        return None
+    device = brought.worker.device
+    width = outputs.bytes_per_token // dtype.itemsize
+    cached = torch.empty(tokens, width, dtype=dtype, device=device)
+    ids = torch.zeros(tokens, dtype=torch.int32, device=device)
+    try:
+        with ledger.phase("merge", since=brought.profile) as phase:
+            model.embed_input_ids(
+                ids,
+                multimodal_embeddings=[cached],
+                is_multimodal=torch.ones(tokens, dtype=torch.bool, device="cpu"),
+            )
+    except Exception:  # noqa: BLE001 - what the merge lacks leaves the startup's figures alone
+        return None
+    return phase.peak_bytes - phase.start_bytes - int(cached.untyped_storage().nbytes())
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
@@ -44,38 +286,38 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     config = _config(request.engine_args)
     _check(config)
     graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
-    captured, mode = compilation.capture_sizes(config), graph_mode(config)
-    compilation.forgo(config)
+    captured, mode = models.capture_sizes(config), graph_mode(config)
+    models.forgo(config)
     ranks = config.parallel_config.world_size
-    outside = non_torch_bytes(ranks, counts_nccl=memory.counts_nccl())
+    outside = non_torch_bytes(ranks, counts_nccl=runner.counts_nccl())
     with brought_up(stage, config, outside) as brought:
         if not estimates_graphs(brought.worker):
             graphs = Graphs(graphs.count, 0)
         graphs = with_attention(graphs, config, brought, stage.ledger, mode)
         available = brought.available_bytes
-        given_bytes = memory.given_kv_bytes(config)
+        given_bytes = runner.given_kv_bytes(config)
         if given_bytes is None:
             available -= graphs.nbytes
         kv = lay_out(config, brought.worker, available)
         activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = memory.requested_bytes(brought.worker, stage.gpu.total_bytes)
+        requested = runner.requested_bytes(brought.worker, stage.gpu.total_bytes)
         budget = read_budget(config, brought.worker.model_runner, _largest_clip)
-        outputs = serving.outputs_of(config, brought, stage.ledger, budget)
-        merge = serving.merge_peak(config, brought, stage.ledger, budget, outputs)
-        steps = tuple(serving.encoder_steps(config, brought, stage.ledger, request.steps))
+        outputs = outputs_of(config, brought, stage.ledger, budget)
+        merge = merge_peak(config, brought, stage.ledger, budget, outputs)
+        steps = tuple(encoder_steps(config, brought, stage.ledger, request.steps))
         kept = requested - available - graphs.nbytes - outside - activation
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             loaded = stage.machine.allocator.allocated_bytes
             kept, spare = loaded, max(0, kept - loaded)
-        prefills = serving.prefills(config, brought, stage.ledger, kv.layout, graphs)
+        prefills = prefill_steps(config, brought, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if uses_v2_runner(brought.worker) else "V1",
-            sampler=backends.sampler(),
-            attention=backends.attention(brought.worker.vllm_config),
-            encoder_attention=backends.encoder_attention(config, brought.worker.model_runner),
+            sampler=models.sampler(),
+            attention=models.attention(brought.worker.vllm_config),
+            encoder_attention=models.encoder_attention(config, brought.worker.model_runner),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
@@ -118,7 +360,7 @@ def _config(engine_args: dict[str, Any]) -> Any:
 
 def _largest_clip(config: Any, processor: Any) -> Clip | None:
     # The oldest releases have no such media, and no clip is asked for.
-    from mmcalib.child.largest import largest_clip
+    from mmcalib.child.costs import largest_clip
 
     return largest_clip(config, processor)
 
@@ -214,13 +456,13 @@ class KvCache:
 def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
     """Divide the available bytes as vLLM's engine core would."""
     specs = worker.get_kv_cache_spec()
-    per_token = round(kv_cache.bytes_per_token(specs.values()))
+    per_token = round(runner.bytes_per_token(specs.values()))
     if not specs:
         return KvCache(0, 0, None, "this model keeps no KV cache")
-    kv_cache.resolve_layout(config, worker, list(specs.values()))
+    runner.resolve_layout(config, worker, list(specs.values()))
     try:
-        layout = kv_cache.kv_cache_config(config, specs, available_bytes)
+        layout = runner.kv_cache_config(config, specs, available_bytes)
     except ValueError as error:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
-    tokens, concurrency = kv_cache.kv_cache_tokens(config, layout)
+    tokens, concurrency = runner.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency, layout=layout)

@@ -1,23 +1,121 @@
-"""vLLM's own worker brought up on the imaginary GPU, as far as the size of its KV cache."""
+"""Install the imaginary GPU, bring the worker up."""
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from mmcalib.child.rehearsal.device.ledger import Ledger, LedgerPhase
-from mmcalib.child.rehearsal.install import Stage
-from mmcalib.child.rehearsal.patches import processes
-from mmcalib.child.storages import storages
-from mmcalib.releases import memory, models, platforms
+from mmcalib.child.rehearsal.allocator import given_settings
+from mmcalib.child.rehearsal.device import ImaginaryGpu
+from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Machine, Workspaces
+from mmcalib.child.rehearsal.patches import cuda
+from mmcalib.child.rehearsal.patches.flashinfer import Products
+from mmcalib.child.tensors import storages
+from mmcalib.errors import UsageError
+from mmcalib.models.gpus import Gpu
+from mmcalib.releases import models, platform, targets
+from mmcalib.releases import runner as memory
 from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.releases.runner import gpu_worker, watched_phases
+from mmcalib.text import MIB
+
+
+class Stage:
+    """One process's imaginary GPU: machine, ledger and dispatch mode belong together."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.machine = Machine(gpu, given_settings(os.environ))
+        self.ledger = Ledger(self.machine)
+        self.workspaces = _workspaces(self.machine)
+        self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
+        self.products = Products()
+        self._settled = False
+
+    def settle(self) -> None:
+        """Collect what a rehearsal left. After the first, what stays is there for good: vLLM
+        collects garbage several times in a startup, and most of it would be looking at modules.
+        """
+        gc.collect()
+        if not self._settled:
+            gc.freeze()
+            self._settled = True
+
+    def clear(self) -> None:
+        """Empty the GPU for the next rehearsal; what is still alive no longer counts."""
+        self.machine.clear()
+        self.ledger.clear()
+        self.workspaces = _workspaces(self.machine)
+        self.device.clear(on_matmul=self.workspaces.use)
+        self.products.clear()
+
+
+def _workspaces(machine: Machine) -> Workspaces:
+    major, minor = torch.__version__.split(".")[:2]
+    return Workspaces(
+        machine,
+        machine.capability,
+        (int(major), int(minor)),
+        config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
+    )
+
+
+def install(gpu: Gpu) -> Stage:
+    """Install every stand-in, in the order in which vLLM would look for the real thing.
+
+    Raises UsageError for a GPU without CUDA.
+    """
+    if gpu.capability is None:
+        raise UsageError(
+            f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
+            hint="name an NVIDIA GPU",
+        )
+    # The real device, if there is one, is left alone.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from mmcalib.child.rehearsal.patches import attention, cuda, flashinfer, kernels, loading
+    from mmcalib.child.rehearsal.patches import cuda as compilation
+    from mmcalib.child.rehearsal.patches import cuda as processes
+    from mmcalib.child.rehearsal.patches import cuda as triton
+    from mmcalib.child.rehearsal.patches import flashinfer as deep_gemm
+    from mmcalib.child.rehearsal.patches import flashinfer as humming
+    from mmcalib.child.rehearsal.patches import kernels as experts
+    from mmcalib.child.rehearsal.patches import kernels as operations
+    from mmcalib.child.rehearsal.patches import loading as media
+    from mmcalib.child.rehearsal.patches import loading as parameters
+    from mmcalib.child.rehearsal.patches import loading as platform
+
+    platform.disown_build()
+    stage = Stage(gpu)
+    cuda.install_cuda(stage.machine)
+    triton.install_triton(stage.machine)
+    flashinfer.install_flashinfer(stage.products, lambda: stage.ledger.module)
+    deep_gemm.install_deep_gemm(stage.machine.capability, lambda: stage.ledger.module)
+    operations.install_operations(lambda: stage.ledger.module)
+    platform.install_platform(stage.machine)
+    attention.install_attention(stage.machine)
+    compilation.install_compilation(stage.ledger)
+    kernels.install_kernels(stage.ledger, stage.machine.capability)
+    experts.install_experts()
+    humming.install_humming(lambda: stage.ledger.module)
+    if targets.WINDOWS_ARE_AN_OPERATION:
+        attention.install_windows()
+    if targets.PARAMETERS_ARE_FAKED:
+        parameters.install_parameters()
+    loading.install_loading()
+    processes.install_process_groups()
+    media.install_dummy_media()
+    gc.collect()
+    gc.freeze()
+    return stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +149,7 @@ def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brou
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
-        platforms.fit_block_size(config)
+        platform.fit_block_size(config)
         stage.machine.other_bytes += non_torch_bytes
         runner = worker.model_runner
         with (
@@ -74,7 +172,7 @@ def emptied(stage: Stage) -> Iterator[None]:
         with torch.inference_mode(), stage.device:
             yield
     finally:
-        processes.end()
+        cuda.end()
         models.forget_models()
         stage.settle()
 
@@ -130,3 +228,15 @@ def named_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
         before.remove()
         after.remove()
         ledger.module = ""
+
+
+# The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
+# first use (benchmarks/memory_allowances.toml has them all).
+ONE_RANK_BYTES: Final = 72 * MIB
+# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers too, where vLLM looks before NCCL starts.
+NCCL_BYTES: Final = 230 * MIB
+
+
+def non_torch_bytes(ranks: int, *, counts_nccl: bool) -> int:
+    """Bytes per GPU of a group of so many ranks; `counts_nccl` if vLLM looks before NCCL starts."""
+    return ONE_RANK_BYTES + (NCCL_BYTES if ranks > 1 and counts_nccl else 0)

@@ -1,19 +1,28 @@
-"""torch.cuda and torch.accelerator, answered from the imaginary machine."""
+"""Torch.cuda, Triton, torch.compile, process groups.
+
+torch.compile without compiling: what would be compiled runs as fused kernels, the rest as it is.
+
+vLLM compiles the language model, and turns its own kernels off for that, also in parts of the model
+that stay eager, such as vision encoders: there each step of a norm or an activation holds a tensor.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils._device import _device_constructors
 
-from mmcalib.child.rehearsal.device.allocator_settings import parse_settings
-from mmcalib.child.rehearsal.device.machine import GPUS, Machine
+from mmcalib.child.rehearsal.allocator import parse_settings
+from mmcalib.child.rehearsal.ledger import GPUS, Ledger, Machine
 from mmcalib.child.rehearsal.patches.patching import replace
-from mmcalib.releases import targets
+from mmcalib.releases import models, platform, targets
+from mmcalib.releases.models import attention_layer
 
 # What vLLM makes on `current_device()`, which is an index.
 _BY_INDEX = ("empty", "zeros", "ones", "full")
@@ -93,7 +102,7 @@ def properties(machine: Machine) -> SimpleNamespace:
     )
 
 
-def install(machine: Machine) -> None:
+def install_cuda(machine: Machine) -> None:
     """From now on torch believes that the machine's GPU is there."""
     memory = _memory(machine)
     about = properties(machine)
@@ -210,3 +219,229 @@ def _settings(machine: Machine) -> None:
 
     torch._C._accelerator_getAllocatorSettings = lambda: held[0]
     torch._C._accelerator_setAllocatorSettings = put
+
+
+class _Launched:
+    """What a launch returns; a caller may ask it for a compiled kernel's facts."""
+
+    n_regs = n_spills = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def _nothing(self: Any, *args: Any, **kwargs: Any) -> _Launched:
+    return _Launched()
+
+
+class _Driver:
+    """The driver of the imaginary GPU. Linear attention asks it, when it is imported, for what
+    kind of device its kernels are and how much shared memory that has.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        about = properties(machine)
+        major, minor = machine.capability
+        known = {
+            "max_shared_mem": about.shared_memory_per_block_optin,
+            "multiprocessor_count": about.multi_processor_count,
+            "warpSize": about.warp_size,
+        }
+        self._target = GPUTarget("cuda", 10 * major + minor, about.warp_size)
+        self.utils = SimpleNamespace(get_device_properties=lambda index: known)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+
+def install_triton(machine: Machine) -> None:
+    """Needs the triton package, which every CUDA build of vLLM brings."""
+    import triton
+
+    triton.runtime.driver.set_active(_Driver(machine))
+    for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
+        for method in ("run", "warmup"):
+            replace(targets.triton(f"{kind}.{method}"), _nothing)
+    # Nobody asks the driver for devices that are not there.
+    replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
+
+
+def _plain_autotuner(self: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: Any) -> None:
+    self.fn = self.base_fn = fn
+    self.arg_names = arg_names
+    self.configs = list(args[0]) if args else []
+
+
+def install_compilation(ledger: Ledger) -> None:
+    """Must come before vLLM's layers are imported: some compile themselves when they are."""
+
+    def would_be_compiled(self: Any, *args: Any, **kwargs: Any) -> None:
+        """vLLM calls it, at the end of a module's own constructor, for what it will compile."""
+        self.do_not_compile = True
+        _Compiled(self, ledger).take_over()
+
+    replace("torch.compile", _as_it_is)
+    replace(targets.COMPILED, would_be_compiled)
+    replace(targets.MAYBE_COMPILE, _maybe_fused)
+    # It would make examples of what it will look for.
+    replace(targets.COMPILER_START, lambda device: None)
+
+
+def _as_it_is(model: Any = None, **options: Any) -> Any:
+    return model if model is not None else lambda function: function
+
+
+class _Compiled:
+    """A module that vLLM would compile: cut at attention, into pieces that change nothing in place.
+
+    What a piece is given lives until it ends, as its caller holds it: the attention's output, and
+    the residual, which the first norm of a piece therefore writes anew. Nothing else is kept: what
+    a norm made of the residual before the attention is gone after it.
+    """
+
+    def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:
+        self._module, self._ledger = module, ledger
+        self._priorities = models.eager_priorities(module.vllm_config)
+        self._given: list[Any] = []
+        self._may_write = True
+        self._normed: torch.Tensor | None = None
+
+    def take_over(self) -> None:
+        """Replace methods of the module and of what is in it."""
+        attention: Any = attention_layer()
+        for module in self._module.modules():
+            if isinstance(module, attention):
+                module.register_forward_pre_hook(self._end_piece)
+                module.register_forward_hook(self._begin_piece)
+            fused = _fused(module)
+            if fused is None:
+                continue
+            name = type(module).__name__
+            if name.endswith("AndMul"):
+                fused = self._activation(fused)
+            elif name.endswith("RMSNorm"):
+                fused = self._norm(fused)
+            module._forward_method = fused
+        self._module.__dict__["forward"] = self._with_kernels(self._module.forward)
+
+    def _with_kernels(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def with_kernels(*args: Any, **kwargs: Any) -> Any:
+            with self._priorities.set_priority() if self._priorities else nullcontext():
+                result = forward(*args, **kwargs)
+            self._end_piece()
+            self._normed = None
+            return result
+
+        return with_kernels
+
+    def _begin_piece(self, module: Any, args: Any, output: Any) -> None:
+        if self._normed is not None:
+            self._ledger.drop(self._normed)
+            self._normed = None
+        self._given, self._may_write = [output], False
+
+    def _end_piece(self, *call: Any) -> None:
+        self._given.clear()
+        self._may_write = True
+
+    def _activation(self, fused: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiled, it is the last to read what it is given, and that is gone when it returns."""
+
+        def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            result = fused(x, *args, **kwargs)
+            self._ledger.drop(x)
+            return result
+
+        return call
+
+    def _norm(self, fused: Callable[..., Any]) -> Callable[..., Any]:
+        def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+            residual = args[0] if args else kwargs.pop("residual", None)
+            if residual is None:
+                return fused(x, *args, **kwargs)
+            if not self._may_write:
+                self._given.append(residual)
+                self._may_write = True
+                residual = torch.empty_like(residual)
+            result = fused(x, residual, *args[1:], **kwargs)
+            self._normed = result[0]
+            return result
+
+        return call
+
+
+def _fused(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """The method that runs vLLM's own CUDA kernel, None where there is none."""
+    kind = models.custom_op()
+    if not isinstance(module, kind) or type(module).forward_cuda is kind.forward_cuda:
+        return None
+    if type(module).__name__ in models.CHOOSE_THEMSELVES:
+        return None
+    method: Callable[..., Any] = module.forward_cuda
+    return method
+
+
+def _maybe_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> Callable[..., Any]:
+    """A step that vLLM compiles by itself, even where the module around it stays eager."""
+    if enable and getattr(fn, "__name__", "") == "forward_native":
+        return _fused(self) or fn
+    return fn
+
+
+def install_process_groups() -> None:
+    """Every process group is torch's own fake one; a result has the shape it would have."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    start, group = dist.init_process_group, dist.new_group
+
+    def init_process_group(*args: Any, world_size: int = 1, rank: int = 0, **kwargs: Any) -> None:
+        start(backend="fake", store=FakeStore(), world_size=world_size, rank=rank)
+
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return group(ranks, backend="fake")
+
+    replace("torch.distributed.init_process_group", init_process_group)
+    replace("torch.distributed.new_group", new_group)
+    replace("torch.distributed.all_gather", all_gather)
+    _alone()
+
+
+def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Fills the parts; ProcessGroupNCCL::allgather gathers into one flat tensor first."""
+    torch.empty(len(parts) * part.numel(), dtype=part.dtype, device=part.device)
+
+
+def _alone() -> None:
+    """What vLLM's groups do beside collectives: look for neighbours, share memory, wait."""
+    replace(targets.SAME_NODE, lambda group, *args, **kwargs: [True] * group.size())
+    replace(targets.NODE_COUNT, lambda *args, **kwargs: 1)
+    replace(targets.BARRIER, lambda self: None)
+    # Nothing to give back, and a group that came up in part must not keep the next from coming.
+    replace(targets.DESTROY, lambda self: None)
+    # FlashInfer's workspace lies outside torch's allocator; without it NCCL reduces, into a result
+    # of the same size.
+    replace(targets.FLASHINFER_REDUCES, False)
+    # vLLM then lets torch's groups do it all.
+    replace(targets.NCCL, _NoNccl)
+    replace(targets.MESSAGE_QUEUE, staticmethod(lambda *args, **kwargs: None))
+
+
+class _NoNccl:
+    def __init__(self, path: str | None = None) -> None:
+        raise OSError("an imaginary GPU has no NCCL")
+
+
+def end() -> None:
+    """Take vLLM's groups down, so that the next rehearsal may have another number of ranks."""
+    platform.end_groups()
+    assert not torch.distributed.is_initialized()

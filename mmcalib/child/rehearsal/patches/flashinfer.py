@@ -1,20 +1,245 @@
-"""FlashInfer, which every CUDA build of vLLM brings: samplers, attention and products by what they
+"""FlashInfer products, hollow packages.
+
+FlashInfer, which every CUDA build of vLLM brings: samplers, attention and products by what they
 allocate.
 
 The rest of the package is hollow: vLLM finds it, and may choose it, but what it then calls is
 refused by name.
+
+FlashInfer's products of quantised weights, and the quantising before them: results by shape,
+and the workspaces that each kind of product keeps.
+
+As FlashInfer 0.6.16 has them: gemm/gemm_base.py and quantization/.
+
+Humming, whose kernels vLLM 0.33 chooses for 4-bit floats on Hopper: what they make of weights is
+not described here, and so they are refused by name.
+
+DeepGEMM, which CUDA builds of vLLM bring: products that write to what they are given, and the
+layouts in which it wants the scales of FP8 weights.
+
+Layouts as DeepGEMM's csrc/apis/layout.hpp has them in `transform_sf_into_required_layout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from mmcalib.child.rehearsal.patches import flashinfer_attention
-from mmcalib.child.rehearsal.patches.flashinfer_products import Products
-from mmcalib.child.rehearsal.patches.hollow import Described, HollowPackages
+from mmcalib.child.rehearsal.device import NoFakeImplementation
+from mmcalib.child.rehearsal.patches import attention
+from mmcalib.child.rehearsal.patches.patching import replace
+from mmcalib.releases import targets
+
+# gemm_base.py, DEFAULT_WORKSPACE_SIZE; `_get_cache_buf` of utils.py keeps one for each name.
+WORKSPACE_BYTES = 32 << 20
+
+
+class Products:
+    """The functions, and the workspaces that they have taken so far."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def clear(self) -> None:
+        """A process in which none has run yet."""
+        self._kept.clear()
+
+    def _keep(self, name: str, device: torch.device) -> None:
+        if name not in self._kept:
+            self._kept[name] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+
+    def mm_fp4(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_descale: torch.Tensor,
+        b_descale: torch.Tensor,
+        alpha: torch.Tensor | None = None,
+        out_dtype: torch.dtype = torch.bfloat16,
+        out: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """(m, k/2) by (k/2, n), two numbers to a byte."""
+        self._keep("mm_fp4_workspace", a.device)
+        return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype) if out is None else out
+
+    def mm_mxfp8(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_descale: torch.Tensor,
+        b_descale: torch.Tensor,
+        out: torch.Tensor | None = None,
+        out_dtype: torch.dtype = torch.bfloat16,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """(m, k) by (k, n)."""
+        self._keep("mm_mxfp8_workspace", a.device)
+        return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype) if out is None else out
+
+    def bmm_fp8(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_scale: torch.Tensor,
+        b_scale: torch.Tensor,
+        dtype: torch.dtype,
+        out: torch.Tensor | None = None,
+        backend: str = "cublas",
+    ) -> torch.Tensor:
+        """(batch, m, k) by (batch, k, n)."""
+        self._keep("bmm_fp8_workspace", a.device)
+        shape = (a.shape[0], a.shape[1], b.shape[2])
+        return a.new_empty(shape, dtype=dtype) if out is None else out
+
+    def blockscale_product(
+        self,
+        input: torch.Tensor,  # noqa: A002 - vLLM names it
+        weight: torch.Tensor,
+        input_scale: torch.Tensor | None = None,
+        weight_scale: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """(m, k) by (n, k): for few rows on Hopper alone."""
+        shape, dtype = (input.shape[0], weight.shape[0]), out_dtype or torch.bfloat16
+        return input.new_empty(shape, dtype=dtype) if out is None else out
+
+    def nvfp4_quantize(self, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Two numbers to a byte, and a scale for each 16."""
+        rows, width = a.numel() // a.shape[-1], a.shape[-1]
+        return _packed(a, rows, width // 2), _scales(a, rows, width // 16)
+
+    def mxfp4_quantize(self, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Two numbers to a byte, and a scale for each 32."""
+        rows, width = a.numel() // a.shape[-1], a.shape[-1]
+        return _packed(a, rows, width // 2), _scales(a, rows, width // 32)
+
+    def mxfp8_quantize(
+        self, a: torch.Tensor, is_sf_swizzled_layout: bool = True, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A byte for each number, and in one row a scale for each 32."""
+        rows, width = a.numel() // a.shape[-1], a.shape[-1]
+        scales = _scales(a, rows, width // 32)
+        if not is_sf_swizzled_layout:
+            scales = a.new_empty((rows, width // 32), dtype=torch.uint8)
+        return a.new_empty(a.shape, dtype=torch.float8_e4m3fn), scales.flatten()
+
+    def real(self) -> dict[str, dict[str, Callable[..., Any]]]:
+        """The functions by the modules that have them."""
+        products: dict[str, Callable[..., Any]] = {
+            "mm_fp4": self.mm_fp4,
+            "mm_mxfp8": self.mm_mxfp8,
+            "bmm_fp8": self.bmm_fp8,
+        }
+        quantising: dict[str, Callable[..., Any]] = {
+            "fp4_quantize": self.nvfp4_quantize,
+            "nvfp4_quantize": self.nvfp4_quantize,
+            "mxfp4_quantize": self.mxfp4_quantize,
+            "mxfp8_quantize": self.mxfp8_quantize,
+        }
+        blockscale = {"fp8_blockscale_gemm_sm90": self.blockscale_product}
+        return {
+            "flashinfer": {**products, **quantising},
+            "flashinfer.gemm": {**products, **blockscale},
+        }
+
+
+def _packed(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    return like.new_empty((rows, width), dtype=torch.uint8)
+
+
+def _scales(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """As tensor cores take them: padded to tiles of 128 by 4."""
+    return like.new_empty((-(-rows // 128) * 128, -(-width // 4) * 4), dtype=torch.uint8)
+
+
+# What is described, by module and name.
+Described = Mapping[str, Mapping[str, Any]]
+
+
+class _Kind(type):
+    """A hollow class: its public names stand for nothing, as if it were an enum."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return f"{cls.__name__}.{name}"
+
+
+class _Hollow(types.ModuleType):
+    """A module in which every public name is a class that does nothing, or a function that is
+    refused when it is called.
+    """
+
+    def __init__(self, name: str, packages: HollowPackages) -> None:
+        super().__init__(name)
+        self.__dict__["_packages"] = packages
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        if any(known == full or known.startswith(f"{full}.") for known in self._packages.described):
+            return importlib.import_module(full)
+        made = _empty_type(name) if name[0].isupper() else self._packages.refused(full)
+        setattr(self, name, made)
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A function that has the name of a module."""
+        return self._packages.refused(self.__name__)(*args, **kwargs)
+
+
+def _empty_type(name: str) -> type:
+    return _Kind(name, (), {"__init__": lambda self, *args, **kwargs: None})
+
+
+class HollowPackages:
+    """Finds every module of the packages as a hollow one, before the real ones are looked for.
+
+    `module` says which part of the model is at work, `way_out` what does without a function that
+    nobody described.
+    """
+
+    def __init__(
+        self, names: Sequence[str], described: Described, module: Callable[[], str], way_out: str
+    ) -> None:
+        self.described = described
+        self._names, self._module, self._way_out = frozenset(names), module, way_out
+
+    def install(self) -> None:
+        """Must come before anybody looks for the packages."""
+        sys.meta_path.insert(0, self)
+
+    def refused(self, name: str) -> Callable[..., Any]:
+        """A function that raises NoFakeImplementation, which names it."""
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise NoFakeImplementation(name, self._module(), self._way_out)
+
+        return refuse
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] not in self._names:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Hollow(spec.name, self)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__.update(self.described.get(module.__name__, {}))
+        module.__dict__.setdefault("__version__", "0.0.0")
+
 
 _PACKAGES = ("flashinfer", "flashinfer_cubin", "flashinfer_jit_cache")
 WAY_OUT = "another --linear-backend, --moe-backend or --attention-backend may do without it"
@@ -68,12 +293,109 @@ _REAL: Described = {
 }
 
 
-def install(products: Products, module: Callable[[], str]) -> None:
+def install_flashinfer(products: Products, module: Callable[[], str]) -> None:
     """Must come before vLLM looks for the package. `module` says which part of the model is at
     work.
     """
     described: dict[str, dict[str, Any]] = {}
-    for part in (_REAL, flashinfer_attention.REAL, products.real()):
+    for part in (_REAL, attention.REAL, products.real()):
         for name, content in part.items():
             described.setdefault(name, {}).update(content)
     HollowPackages(_PACKAGES, described, module, WAY_OUT).install()
+
+
+def install_humming(module: Callable[[], str]) -> None:
+    """`module` says which part of the model is at work."""
+
+    def refuse() -> Any:
+        raise NoFakeImplementation("humming", module(), WAY_OUT)
+
+    replace(targets.HUMMING_DEVICE, refuse)
+
+
+# What a TMA descriptor wants rows aligned to, in bytes.
+_TMA_BYTES = 16
+_BLOCK = 128
+# kLegacyMKAlignmentForContiguousLayout: rows of one expert begin at multiples of it.
+_ALIGNMENT_ROWS = 128
+_WAY_OUT = "VLLM_USE_DEEP_GEMM=0 does without it"
+_WRITING = (
+    "fp8_gemm_nt",
+    "m_grouped_fp8_gemm_nt_contiguous",
+    "m_grouped_fp8_gemm_nt_masked",
+    "fp8_m_grouped_gemm_nt_masked",
+)
+
+
+def install_deep_gemm(capability: tuple[int, int], module: Callable[[], str]) -> None:
+    """Must come before vLLM looks for it; of releases that bring it."""
+    if not targets.DEEP_GEMM_IS_BROUGHT:
+        return
+    described = {"deep_gemm": _described(capability)}
+    HollowPackages(("deep_gemm",), described, module, _WAY_OUT).install()
+
+
+def _described(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+    def required_layout(
+        sf: torch.Tensor,
+        mn: int,
+        k: int,
+        recipe: tuple[int, ...] | None = None,
+        num_groups: int | None = None,
+        is_sfa: bool | None = None,
+        disable_ue8m0_cast: bool = False,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Scales of `mn` rows and `k` columns as this GPU takes them."""
+        if sf.dtype != torch.float32:
+            return sf
+        if capability[0] != 9 and not disable_ue8m0_cast:
+            return packed(sf, mn)
+        by_block = recipe is not None and recipe[0 if is_sfa else -2] == _BLOCK
+        return sf if by_block else aligned(sf)
+
+    return {
+        **dict.fromkeys(_WRITING, _do_nothing),
+        "transform_sf_into_required_layout": required_layout,
+        "get_mn_major_tma_aligned_tensor": aligned,
+        "get_mn_major_tma_aligned_packed_ue8m0_tensor": packed,
+        "get_mk_alignment_for_contiguous_layout": lambda: _ALIGNMENT_ROWS,
+        **_legacy_alignments(capability),
+        "set_num_sms": _do_nothing,
+        "set_pdl": _do_nothing,
+    }
+
+
+def _legacy_alignments(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+    """On the largest Blackwells they follow the number of rows, by a table that was not read."""
+    if capability[0] == 10:
+        return {}
+    return {
+        "get_theoretical_mk_alignment_for_contiguous_layout": lambda *rows: _ALIGNMENT_ROWS,
+        "set_mk_alignment_for_contiguous_layout": _do_nothing,
+    }
+
+
+def aligned(sf: torch.Tensor) -> torch.Tensor:
+    """Column by column, each a whole number of TMA's units."""
+    return _by_column(sf, sf.shape[-2], sf.shape[-1], sf.dtype)
+
+
+def packed(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """Exponents of four columns in an int32, for each row of the weights: `rows`, or those of `sf`
+    where it has one each.
+    """
+    rows = sf.shape[-2] if rows is None else rows
+    return _by_column(sf, rows, -(-sf.shape[-1] // 4), torch.int32)
+
+
+def _by_column(like: torch.Tensor, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    unit = _TMA_BYTES // dtype.itemsize
+    height = -(-rows // unit) * unit
+    before = tuple(like.shape[:-2])
+    strides = (*(height * columns for _ in before), 1, height)
+    return torch.empty_strided((*before, rows, columns), strides, dtype=dtype, device=like.device)
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    return None

@@ -1,10 +1,14 @@
-"""An imaginary CUDA device: tensors on it have shapes and bytes, and no memory behind them."""
+"""Imaginary CUDA device: dispatch, transfers, values."""
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +23,218 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mmcalib.child.rehearsal.device import guard, transfers
-from mmcalib.child.rehearsal.device.errors import NoFakeImplementation
-from mmcalib.child.rehearsal.device.indexing import without_masks
-from mmcalib.child.rehearsal.device.ledger import Ledger
-from mmcalib.child.rehearsal.device.meta_kernels import NOT_ASKED, MetaKernels
-from mmcalib.child.rehearsal.device.scratch import scratch_bytes
-from mmcalib.child.rehearsal.device.values import Values
+from mmcalib.child.rehearsal.ledger import Ledger
+from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels
+from mmcalib.child.rehearsal.scratch import scratch_bytes
 from mmcalib.text import MIB
 
 aten = torch.ops.aten
+_INDEXED = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+_MASKS = (torch.bool, torch.uint8)
+
+
+def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with every mask of known value turned into positions, as torch does first,
+    unless it only fills in a number. An unknown one that picks whole rows to be read lets all
+    through: encoders strip padding so, of which the largest item has none.
+    """
+    if func not in _INDEXED or (len(args) > 2 and _fills(args[2])):
+        return args
+    indices: list[Any] = []
+    for index in args[1]:
+        if index is None or index.dtype not in _MASKS:
+            indices.append(index)
+            continue
+        mask = gpu.values.of(index) if isinstance(index, FakeTensor) else index
+        if mask is None and func is aten.index.Tensor and index.ndim < args[0].ndim:
+            gpu.whole_masks += 1
+            mask = torch.ones(index.shape, dtype=torch.bool)
+        if mask is None:
+            indices.append(index)
+        else:
+            indices += [gpu.made_of(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
+    return (args[0], indices, *args[2:])
+
+
+def _fills(value: Any) -> bool:
+    """Whether torch fills masked entries in place, and makes no positions
+    (`canDispatchToMaskedFill`, aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+    """
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
+
+
+NOT_A_TRANSFER = object()
+PINNING = {aten._pin_memory.default, aten.pin_memory.default}
+
+
+def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do the operation if it carries data over; `NOT_A_TRANSFER` if it is another kind."""
+    if func is aten._local_scalar_dense.default:
+        return _scalar(gpu, args[0])
+    if func is aten._to_copy.default:
+        return _to_copy(gpu, args[0], kwargs)
+    if func is aten.copy_.default:
+        return _copy(gpu, args[0], args[1])
+    if func in PINNING:
+        return args[0]
+    if func in (aten.lift_fresh.default, aten.lift.default):
+        return args[0]
+    return NOT_A_TRANSFER
+
+
+def _scalar(gpu: ImaginaryGpu, fake: torch.Tensor) -> Any:
+    value = gpu.values.of(fake)
+    if value is not None:
+        return value.item()
+    gpu.guesses["item"] += 1
+    return 0.0 if fake.dtype.is_floating_point else 0
+
+
+def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    device = torch.device(kwargs.get("device") or source.device).type
+    dtype = kwargs.get("dtype") or source.dtype
+    if isinstance(source, FakeTensor):
+        if device == source.device.type or device == "meta":
+            return NOT_A_TRANSFER
+        if source.device.type == "cpu":
+            return _booked(gpu, gpu.empty_like_of(source, dtype, device), None)
+        return _to_host(gpu, source, dtype)
+    made = gpu.empty_like_of(source, dtype, device)
+    return _booked(gpu, made, source if device == "cuda" else None)
+
+
+def _booked(gpu: ImaginaryGpu, made: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor:
+    if made.device.type == "cuda":
+        gpu.ledger.book(made, "aten._to_copy.default")
+        if value is not None:
+            gpu.values.learn(made, value)
+    return made
+
+
+def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+
+    value = gpu.values.of(source)
+    if value is not None:
+        return value.to(dtype).clone()
+    if source.numel() * dtype.itemsize > LARGE_HOST_BYTES:
+        return gpu.empty_like_of(source, dtype, "cpu")
+    if not dtype.is_floating_point:
+        gpu.guesses["to host"] += 1
+    return torch.zeros(source.size(), dtype=dtype)
+
+
+def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float) -> Any:
+    if not isinstance(source, torch.Tensor):
+        source = torch.tensor(source, dtype=target.dtype)
+    if not isinstance(target, FakeTensor):
+        value = gpu.values.of(source)
+        if value is not None:
+            target.copy_(value)
+            return target
+        # What lies there is nobody's: a buffer that was made for this.
+        target.zero_()
+        if not target.dtype.is_floating_point:
+            gpu.guesses["copy to host"] += 1
+        return target
+    value = gpu.values.of(source) if isinstance(source, FakeTensor) else source
+    if value is None or not gpu.values.worth_knowing(value):
+        gpu.values.forget(target)
+        return target
+    known = gpu.values.of(target)
+    if known is not None:
+        known.copy_(value)
+    else:
+        gpu.values.learn(target, value.expand(target.shape))
+    return target
+
+
+# Token positions and patch grids of the largest items known take about two million entries.
+_MOST_BYTES = 32 << 20
+# Small enough to compute anything on; above it only whole numbers decide what code does next.
+_ANY_DTYPE_BYTES = 1 << 16
+
+
+class Values:
+    """Real host memory behind some fake storages, shared by all tensors that view them."""
+
+    def __init__(self) -> None:
+        self._real: dict[int, torch.Tensor] = {}
+
+    def worth_knowing(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of this dtype and size is kept with its value."""
+        nbytes = tensor.untyped_storage().nbytes()
+        if tensor.is_complex() or nbytes > _MOST_BYTES:
+            return False
+        return nbytes <= _ANY_DTYPE_BYTES or not tensor.dtype.is_floating_point
+
+    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """The value as a view that shares memory with every alias; None where it is unknown."""
+        flat = self._real.get(fake.untyped_storage()._cdata)
+        if flat is None:
+            return None
+        typed = flat.view(fake.dtype) if flat.dtype != fake.dtype else flat
+        return typed.as_strided(fake.size(), fake.stride(), fake.storage_offset())
+
+    def learn(self, fake: torch.Tensor, value: torch.Tensor) -> None:
+        """From now on the fake tensor holds this value (copied); ignored when not worth it."""
+        if not self.worth_knowing(fake):
+            return
+        mine = self.of(fake)
+        if mine is None:
+            storage = fake.untyped_storage()
+            if storage.nbytes() != fake.numel() * fake.element_size():
+                return
+            key = storage._cdata
+            self._real[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+            weakref.finalize(storage, self._real.pop, key, None).atexit = False
+            mine = self.of(fake)
+        if mine is not None:
+            mine.copy_(value)
+
+    def forget(self, fake: torch.Tensor) -> None:
+        """Something unknown was written to it: no alias knows its value any more."""
+        self._real.pop(fake.untyped_storage()._cdata, None)
+
+
+# c10::impl::device_guard_impl_registry, one pointer per device type; c10/core/DeviceType.h.
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+_CUDA, _META, _DEVICE_TYPES = 1, 14, 22
+
+
+@cache
+def ensure() -> None:
+    """Give CUDA a guard that does nothing. Raises RuntimeError where this torch keeps it elsewhere.
+
+    A CPU build has none, and a CUDA build's asks the driver which device is current. None can be
+    registered from Python: CUDA is lent the one of the `meta` device, which does nothing.
+    """
+    # Before torch 2.11 a CUDA build sets its own when it is imported.
+    if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        torch._C._ensureCUDADeviceGuardSet()
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    try:
+        slots = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(ctypes.CDLL(str(library)), _REGISTRY)
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"torch {torch.__version__} keeps device guards elsewhere") from error
+    slots[_CUDA] = slots[_META]
+
+
+class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
+    """An operation whose result's shape nobody described: it cannot be rehearsed.
+
+    The message names the operation, and the module of the model that asked for it.
+    """
+
+    def __init__(self, operation: str, module: str, why: str) -> None:
+        self.operation = operation
+        where = f" (in {module})" if module else ""
+        super().__init__(f"{operation} has no fake implementation{where}: {why}")
+
 
 # Host tensors above it are fake too: a profile's pixels take gigabytes, and only shapes matter.
 LARGE_HOST_BYTES = 32 * MIB
@@ -88,7 +294,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._on_matmul = on_matmul
 
     def __enter__(self) -> ImaginaryGpu:
-        guard.ensure()
+        ensure()
         self._lift_before.append(torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
@@ -122,8 +328,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             kwargs["pin_memory"] = False
         if "generator" in kwargs:
             kwargs["generator"] = None
-        moved = transfers.move(self, func, args, kwargs)
-        if moved is not transfers.NOT_A_TRANSFER:
+        moved = move(self, func, args, kwargs)
+        if moved is not NOT_A_TRANSFER:
             return moved
         given, args = args, without_masks(self, func, args)
         out = self._meta_kernels.result(func, args, kwargs, flat) if args is given else NOT_ASKED
@@ -252,7 +458,7 @@ def _has_kernel(func: Operation, key: Any) -> bool:
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     """The real operation. Large buffers are pages that nobody has touched, until somebody does."""
     kwargs.pop("pin_memory", None)
-    if func in transfers.PINNING:
+    if func in PINNING:
         return args[0]
     if func in _HOST_BUFFERS and str(kwargs.get("device") or "cpu") == "cpu":
         dtype = kwargs.get("dtype") or torch.get_default_dtype()

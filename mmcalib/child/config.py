@@ -7,9 +7,9 @@ import enum
 from typing import Any
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
-from mmcalib.engine.reaching import reaching
-from mmcalib.releases.command_line import parsers
-from mmcalib.releases.configs import ARGUMENTS
+from mmcalib.releases.constants import reaching
+from mmcalib.releases.engine import ARGUMENTS
+from mmcalib.releases.platform import parsers
 
 # What the parser notes of its own words.
 _NO_ARGUMENTS = ("config", "model_tag")

@@ -1,12 +1,19 @@
-"""The most memory that a piece of work holds at once, as the device's own allocator tells it."""
+"""Storages, specs and peaks of tensors; torch, no vLLM."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """The bytes of their distinct storages, each by its address."""
+    every = (tensor.untyped_storage() for tensor in tensors)
+    return {storage._cdata: storage.nbytes() for storage in every}
+
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Starts the real engine and reads, from inside its worker, what it holds and what it peaks at."""
+"""Start, replay, sweep the real engine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from typing import Any
 import torch
 from PIL import Image
 
-from mmcalib.child.host_memory import require_host_memory
+from mmcalib.child.processor import require_host_memory
+from mmcalib.child.service import exhausted, refusal_of
 from mmcalib.child.weights import at_depth
-from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.engine.messages import (
+    Answered,
+    EngineStarted,
+    Replay,
+    Replayed,
+    ReplayPrompt,
+    StartEngine,
+)
 from mmcalib.processes import free_bytes
-from mmcalib.releases import configs, engine, platforms
+from mmcalib.releases import engine, platform, processors
+from mmcalib.releases.engine import RequestWatch, greedy
 from mmcalib.releases.models import weights_as_loaded
-from mmcalib.releases.worker_attributes import graphs_as_captured
+from mmcalib.releases.runner import graphs_as_captured
 
 # Figures are read in the worker, and what is replayed lies anywhere.
 _OURS = {
@@ -44,12 +53,12 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
     """
     say("loading the model into the engine")
     # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
-    traced = platforms.current().is_cpu()
+    traced = platform.current().is_cpu()
     args = {**request.engine_args, **_OURS}
     # Bytes of the type that is meant, of one that is computed in.
     share, held_bytes = 1.0, 0
     if traced:
-        config = configs.offline_config(args)
+        config = engine.offline_config(args)
         if emulates(config.model_config):
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
@@ -118,7 +127,7 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
     if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
         return args
-    config = configs.served_config(args)
+    config = engine.served_config(args)
     scheduler = config.scheduler_config
     served = {
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
@@ -189,3 +198,72 @@ def emulates(model_config: Any) -> bool:
     if model_config.quantization is not None or model_config.dtype != torch.bfloat16:
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+# One token proves that the prompt was admitted, encoded and prefilled; more would only cost time.
+_ANSWER_TOKENS = 1
+
+
+def replay(llm: Any, request: Replay) -> Replayed:
+    """Take in and drop every prompt that is to be admitted only; then queue the others, before the
+    first step, and run the engine until all are answered.
+    """
+    started = time.perf_counter()
+    queued: dict[str, ReplayPrompt] = {}
+    answers: list[Answered] = []
+    admitted: list[Answered] = []
+    held = _peak(llm, None)
+    with RequestWatch(llm) as watch:
+        for prompt in request.admit:
+            if error := _enqueue(llm, prompt):
+                admitted.append(_rejected(prompt, error))
+                continue
+            admitted.append(Answered(prompt.origin, "", *watch.added))
+            llm.llm_engine.abort_request([watch.last_added])
+        for prompt in request.prompts:
+            if error := _enqueue(llm, prompt):
+                answers.append(_rejected(prompt, error))
+                continue
+            queued[watch.last_added] = prompt
+        outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
+    for request_id, prompt in queued.items():
+        output = outputs.get(request_id)
+        done = output is not None and output.finished
+        answers.append(
+            Answered(
+                prompt.origin,
+                "" if done else "the engine gave no answer",
+                len(output.prompt_token_ids or ()) if output else 0,
+                watch.item_tokens[request_id],
+            )
+        )
+    return Replayed(
+        tuple(answers),
+        time.perf_counter() - started,
+        watch.largest_encoder_step_tokens,
+        tuple(admitted),
+        peak_bytes=_peak(llm, held),
+    )
+
+
+def _peak(llm: Any, start_bytes: int | None) -> int | None:
+    """What the first worker holds on its GPU, or peaked at above that; None without a GPU."""
+    if not platform.current().is_cuda():
+        return None
+    found: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
+    return found
+
+
+def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
+    return Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
+
+
+def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
+    """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
+    sampling = greedy(_ANSWER_TOKENS)
+    try:
+        options = processors.enqueued(prompt.messages, prompt.fields, llm.model_config)
+        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
+    except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
+        return error
+    return None

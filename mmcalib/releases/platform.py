@@ -1,0 +1,149 @@
+"""Platform, environment variables, command line; imports vLLM only inside functions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from mmcalib.domain.model import (
+    AUDIO_BYTES,
+    AUDIO_FILE,
+    AUDIO_SECONDS,
+    DOWNLOAD,
+    PIXELS,
+    REQUEST_BYTES,
+)
+from mmcalib.releases.release import (
+    VLLM_0_13,
+    VLLM_0_19,
+    VLLM_0_21,
+    VLLM_0_26,
+    VLLM_0_28,
+    VLLM_0_29,
+    VLLM_0_33,
+)
+
+
+def current() -> Any:
+    """vLLM's own answer: `is_cpu`, `is_cuda`, `is_cuda_alike`, `device_type`."""
+    from vllm.platforms import current_platform
+
+    return current_platform
+
+
+def borrow_cpu() -> None:
+    """Where vLLM finds nothing to run on (a build for GPUs without one), let its processors and
+    configurations take the CPU for its platform. They compute there anyway; an engine does not.
+    """
+    import vllm.platforms
+    from vllm.platforms.interface import PlatformEnum
+
+    # `is_unspecified` is younger than some releases that are rehearsed.
+    if vllm.platforms.current_platform._enum is PlatformEnum.UNSPECIFIED:
+        vllm.platforms._current_platform = _borrowed_cpu()()
+
+
+def starts_engines() -> bool:
+    """Whether an engine can start here: not in a build without kernels for this machine."""
+    return not isinstance(current(), _borrowed_cpu())
+
+
+@cache
+def _borrowed_cpu() -> Any:
+    from vllm.platforms.cpu import CpuPlatform
+
+    class BorrowedCpu(CpuPlatform):  # type: ignore[misc] # vLLM has no stubs
+        """The CPU's, in a build without its kernels."""
+
+    return BorrowedCpu
+
+
+def fit_block_size(config: Any) -> None:
+    """What vLLM's executors ask of the platform once the model is loaded: a KV block that every
+    attention backend takes, and that in hybrid models is as large as a page of their state. Before
+    0.19 the config itself knew.
+    """
+    if VLLM_0_19.reached:
+        current().update_block_size_for_backend(config)
+
+
+def cuda_base() -> Any:
+    """The class of CUDA platforms."""
+    from vllm.platforms.cuda import CudaPlatformBase
+
+    return CudaPlatformBase
+
+
+def capability(major: int, minor: int) -> Any:
+    """A compute capability as platforms tell it."""
+    from vllm.platforms.interface import DeviceCapability
+
+    return DeviceCapability(major, minor)
+
+
+# The first release whose chat heeds it: 0.28 knows a file's size for transcriptions alone.
+_SINCE = {
+    AUDIO_FILE: VLLM_0_29,
+    AUDIO_SECONDS: VLLM_0_26,
+    AUDIO_BYTES: VLLM_0_28,
+    DOWNLOAD: VLLM_0_29,
+    REQUEST_BYTES: VLLM_0_33,
+    PIXELS: VLLM_0_26,
+}
+
+
+def whole_numbers(names: Iterable[str]) -> dict[str, int]:
+    """The values of those that this release's chat heeds."""
+    from vllm import envs
+
+    known = (name for name in names if name not in _SINCE or _SINCE[name].reached)
+    return {name: int(getattr(envs, name)) for name in known}
+
+
+def subtracts_graphs() -> bool:
+    """Whether startup takes its estimate of CUDA graphs off the KV cache: since 0.21, if not told
+    otherwise by the environment.
+    """
+    from vllm import envs
+
+    return VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+
+
+@cache
+def _raising() -> Any:
+    if VLLM_0_13.reached:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    else:
+        from vllm.utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
+        """vLLM's parser, except that a complaint is raised instead of ending the process."""
+
+        def error(self, message: str) -> Any:
+            raise argparse.ArgumentTypeError(message)
+
+    return Parser
+
+
+def parsers() -> tuple[Any, Any]:
+    """vLLM's parser, and its part for `serve`. A complaint is an ArgumentTypeError."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
+    parser = _raising()(prog="vllm")
+    return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+
+
+def run() -> None:
+    """vLLM's own command line, with the words of this process."""
+    from vllm.entrypoints.cli.main import main
+
+    main()
+
+
+def end_groups() -> None:
+    from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
+
+    destroy_model_parallel()
+    destroy_distributed_environment()
