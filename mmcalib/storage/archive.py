@@ -21,7 +21,7 @@ from mmcalib.storage.location import (
     Opened,
     member_name,
     open_whole,
-    version_of_of_opening,
+    path_version,
 )
 from mmcalib.storage.remote import foreign, plain_errors
 
@@ -123,7 +123,7 @@ def open_item(item: Item, location: Location) -> Opened:
     """
     path = location.archive or ""
     here = Location.of(path).is_file
-    version = item.held.version if item.held and not here else version_of_of_opening(path)
+    version = item.held.version if item.held and not here else path_version(path)
     if item.held and item.held.version != version:
         raise ValueError("its archive has changed since it was listed")
     archive = _opened(location.scheme or "", path, version, threading.get_ident())

@@ -113,7 +113,7 @@ def is_http(url: str) -> bool:
 NOT_REGULAR = "not a regular file"
 
 
-def version_of(status: os.stat_result) -> str:
+def status_version(status: os.stat_result) -> str:
     """Size and time of modification."""
     return f"{status.st_size}:{status.st_mtime_ns}"
 
@@ -123,7 +123,7 @@ def regular_version(path: str) -> str:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, NOT_REGULAR)
-    return version_of(status)
+    return status_version(status)
 
 
 _BLOCK_BYTES = MIB
@@ -232,11 +232,11 @@ def open_whole(path: str) -> tuple[str, BinaryIO, int]:
         return version, file, os.fstat(file.fileno()).st_size
     from mmcalib.storage.remote import open_url
 
-    version = version_of_of_opening(path)
+    version = path_version(path)
     return version, *open_url(path)
 
 
-def version_of_of_opening(path: str) -> str:
+def path_version(path: str) -> str:
     """The version alone. Raises the same."""
     if Location.of(path).is_file:
         return regular_version(path)
@@ -280,7 +280,7 @@ def version(item: Item) -> str:
         status = os.stat(item.path)
     except (OSError, ValueError):
         return ""
-    return version_of(status) if stat.S_ISREG(status.st_mode) else ""
+    return status_version(status) if stat.S_ISREG(status.st_mode) else ""
 
 
 def in_unicode(path: str) -> bool:
