@@ -216,12 +216,6 @@ def test_a_retried_allocation_is_no_failure() -> None:
     assert log.failures == ()
 
 
-def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
-    """Copied from two workers without their prefixes, as issues have it."""
-    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
-    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -250,30 +244,6 @@ def test_arguments_are_read_as_they_were_set() -> None:
         "image": {"count": 1, "width": 512},
         "video": 0,
     }
-
-
-def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
-    log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
-    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
-
-
-def test_without_frames_the_last_line_that_tells_names_the_phase() -> None:
-    lines = ["Encoder cache will be initialized with a budget of 45536 tokens"]
-    lines += ["CUDA out of memory. Tried to allocate 2.00 GiB."]
-    (failure,) = read_log(lines).failures
-    assert failure.phase == "profile: encoder"
-
-
-def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
-    lines = [
-        "CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "Traceback (most recent call last):",
-        '  File "core.py", line 1170, in run_busy_loop',
-        '  File "m.py", line 2100, in _execute_mm_encoder',
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-    ]
-    (failure,) = read_log(lines).failures
-    assert failure.phase == "serving: encoder"
 
 
 def test_the_engine_s_last_words_are_no_new_start() -> None:
