@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostColumns, CostMap
 from mmcalib.derive.item_cost import BASES, ItemCost, heaviest
+from mmcalib.derive.percentiles import quantile
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
@@ -66,3 +69,13 @@ def test_a_shape_of_another_modality_stands_nowhere() -> None:
     found = CostColumns.of("image", costs)
     assert list(found.but(dict.fromkeys(others))) == costs
     assert not any(shape in CostMap({"image": found}) for shape in others)
+
+
+WEIGHTED = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(WEIGHTED, st.integers(1, 100))
+def test_a_quantile_is_that_of_the_items_written_out(pairs, per_cent: int) -> None:
+    items = sorted(tokens for tokens, count in pairs for _ in range(count))
+    naive = items[math.ceil(per_cent * len(items) / 100) - 1]
+    assert quantile([t for t, _ in pairs], [n for _, n in pairs], per_cent / 100) == naive

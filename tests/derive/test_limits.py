@@ -51,22 +51,6 @@ def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> 
     assert limits.hint_candidates(clip, None) == []
 
 
-def image_budget(most: int, dummy: int | None) -> Budget:
-    return Budget(
-        encoder_compute_budget=8192,
-        encoder_cache_size=8192,
-        max_tokens_per_item={"image": most},
-        max_items_per_prompt={"image": 1},
-        max_items_per_batch={"image": 1},
-        profiled_modality="image",
-        profiled_items=1,
-        dummies={} if dummy is None else {"image": Dummy(dummy, 0, {})},
-        max_model_len=32768,
-        max_num_batched_tokens=8192,
-        max_num_seqs=8,
-    )
-
-
 @pytest.mark.parametrize(
     ("dummy", "most", "heaviest", "honest"),
     [
@@ -84,7 +68,10 @@ def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(
     dummy: int | None, most: int, heaviest: int, honest: bool
 ) -> None:
     largest = item(ImageShape(1, 1), heaviest)
-    assert limits.hint_is_honest("image", image_budget(most, dummy), largest) is honest
+    assert (
+        limits.hint_is_honest("image", budget(8192, {"image": most}, dummy=dummy), largest)
+        is honest
+    )
 
 
 @given(TOKENS, st.integers(1, 200_000), TOKENS, st.booleans())
@@ -206,3 +193,11 @@ def test_a_profile_of_whole_budgets_passes_where_a_multiple_was_chosen(
         budget(tokens, {"image": item}, items=items, dummy=item, seqs=seqs), {"image": per_prompt}
     )
     assert found.ratio == 1.0
+
+
+def test_a_step_for_whisper_is_one_item_or_two() -> None:
+    found = [
+        limits.max_num_batched_tokens(2048, 1500, 1500, chunks_mm_input=False, rounding=rounding)
+        for rounding in ("down", "none", "up")
+    ]
+    assert found == [1500, 2048, 3000]

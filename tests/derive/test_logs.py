@@ -363,3 +363,26 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     others = {"Application startup complete", "API server version"}
     others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
     assert {mark for mark in marks - others if mark not in source} == set()
+
+
+def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
+    """Copied from two workers without their prefixes, as issues have it."""
+    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
+    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
+
+
+def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
+    log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
+    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
+
+
+def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
+    lines = [
+        "CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "Traceback (most recent call last):",
+        '  File "core.py", line 1170, in run_busy_loop',
+        '  File "m.py", line 2100, in _execute_mm_encoder',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    (failure,) = read_log(lines).failures
+    assert failure.phase == "serving: encoder"

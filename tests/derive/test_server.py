@@ -187,3 +187,10 @@ def test_what_a_request_has_decoded_is_bounded_together() -> None:
     film = VideoShape(6_000, 25.0, 240.0, 1920, 1080)
     assert admit(gate, film).reason.startswith("2848 MiB of decoded media")
     assert admit(replace(gate, server=Server()), film).fits
+
+
+def test_of_a_transport_stream_nothing_is_promised() -> None:
+    """New in the server conformance work: OpenCV decodes none of its frames, or loses some."""
+    file = Encoded(CLIP, Encoding(codec="h264", transport_stream=True))
+    answer = with_remedy(GATE, file, admit(GATE, file))
+    assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
