@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.checks import items, limits, reserve
+from mmcalib.checks import file, items, limits, reserve
 from mmcalib.checks.check import Check
 from mmcalib.checks.dialect import Dialect
 from mmcalib.checks.facts import Room
 from mmcalib.checks.file import Written, file_findings
 from mmcalib.checks.reserve import cache_findings
-from mmcalib.derive.effects import Footprint, ItemOutcome
+from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy
 from mmcalib.derive.processor_cache import CacheFloor
@@ -384,3 +384,27 @@ def test_one_that_holds_any_request_passes_with_its_parts() -> None:
     assert check is not None
     assert check.status == "pass"
     assert "3 × image of 107.4 MB + 1 × video of 536.9 MB = 0.80 GiB (computed)" in check.detail
+
+
+def test_a_no_that_is_false_is_its_opposite() -> None:
+    check = from_file("no-enable-prefix-caching: false\n")["false no-enable-prefix-caching"]
+    assert check.remedy == "enable-prefix-caching: true"
+
+
+def test_limits_that_show_nothing_only_bound() -> None:
+    said = [
+        Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
+        Effect(("max_model_len",), 8192, "stated", ""),
+    ]
+    (check,) = file.effect_checks(said)
+    assert check.detail == (
+        "these only bound what a prompt may carry: limit_mm_per_prompt.image; "
+        "these only state what vLLM has by default here: max_model_len"
+    )
+
+
+@pytest.mark.parametrize("args", [{"mm_processor_cache_gb": 0}, {"mm_processor_cache_type": "shm"}])
+def test_no_cache_and_one_that_keeps_what_is_touched_have_no_finding(
+    args: dict[str, object],
+) -> None:
+    assert cache_findings(args, HEAVY) is None

@@ -227,3 +227,10 @@ def is_slim(shape: Shape) -> bool:
     assert not isinstance(shape, AudioShape)
     sides = shape.width_px, shape.height_px
     return max(sides) > AREA.max_aspect / 2 * min(sides)
+
+
+def test_a_modality_that_is_not_served_does_not_fit() -> None:
+    clip = AudioShape(16000, 16000)
+    assert remedied(GATE, clip).remedy == "calibrate again with --count audio=1"
+    never = replace(GATE, counts={"image": 1})
+    assert remedied(never, clip).reason == "the model takes no audio"

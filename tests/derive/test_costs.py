@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostColumns, CostMap
 from mmcalib.derive.item_cost import BASES, ItemCost, heaviest
-from mmcalib.derive.percentiles import quantile
+from mmcalib.derive.percentiles import quantile, spread
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
@@ -79,3 +79,22 @@ def test_a_quantile_is_that_of_the_items_written_out(pairs, per_cent: int) -> No
     items = sorted(tokens for tokens, count in pairs for _ in range(count))
     naive = items[math.ceil(per_cent * len(items) / 100) - 1]
     assert quantile([t for t, _ in pairs], [n for _, n in pairs], per_cent / 100) == naive
+
+
+def images_of(pairs: list[tuple[int, int]]) -> CostColumns:
+    every = [
+        ItemCost(
+            ImageShape(number + 1, 1), count, f"{number}.jpg", tokens, tokens, 0, 0.0, (), "real"
+        )
+        for number, (tokens, count) in enumerate(pairs)
+    ]
+    return CostColumns.of("image", every)
+
+
+@given(WEIGHTED)
+def test_the_spread_is_ordered_and_counts_every_item(pairs) -> None:
+    found = spread(images_of(pairs))
+    assert found.min <= found.p50 <= found.p90 <= found.p99 <= found.max
+    assert (found.min, found.max) == (min(t for t, _ in pairs), max(t for t, _ in pairs))
+    assert found.items == sum(count for _, count in pairs)
+    assert found.unique_shapes == len(pairs)

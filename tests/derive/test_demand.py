@@ -232,3 +232,15 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
         if excess.max_num_seqs:
             kept = replace(LISTENER, max_num_seqs=excess.max_num_seqs)
             assert excess_of(*costs, of=kept, count=count) == []
+
+
+def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
+    """Of both, the encoder's step and what the experts keep."""
+    step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
+    engine = smaller(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
+    assert engine is not None
+    batch = engine.max_num_batched_tokens
+    assert batch is not None
+    room = 1650 * MIB + VLLM_SLACK_BYTES
+    assert batch % 280 == 0
+    assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes

@@ -86,15 +86,6 @@ def test_what_moves_is_said_with_both_figures() -> None:
         (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "image of 64×64 is refused: no"),
         (Footprint(refusal="too small"), "vLLM refuses to start: too small"),
         (Footprint(memory={"kv_cache_bytes": 2000}), "kv_cache_bytes 1,000 → 2,000"),
-        (Footprint(budget(max_num_seqs=128)), "max_num_seqs 8 → 128"),
-        (
-            Footprint(budget(max_items_per_prompt={"image": 9})),
-            "image items per prompt in the budget 4 → 9",
-        ),
-        (
-            Footprint(budget(profiled_modality="video", profiled_items=1)),
-            "profiled 5 × image → 1 × video",
-        ),
         (
             Footprint(budget(dummies={"image": Dummy(324, 80, {})})),
             "profiled image 1,269 → 324 tokens",
@@ -111,15 +102,11 @@ def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
     ("path", "outcome"),
     [
         (CAP, "idle"),
-        (("media_io_kwargs", "video", "num_frames"), "idle"),
         (("limit_mm_per_prompt", "image", "width"), "idle"),
         (("limit_mm_per_prompt", "image", "count"), "stated"),
-        (("limit_mm_per_prompt", "image"), "stated"),
         (("max_model_len",), "stated"),
-        (("max_num_batched_tokens",), "stated"),
         (("gpu_memory_utilization",), "not shown"),
         (("mm_processor_kwargs", "do_normalize"), "not shown"),
-        (("media_io_kwargs", "image", "rgba_background_color"), "not shown"),
     ],
 )
 def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) -> None:

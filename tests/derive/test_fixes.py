@@ -370,3 +370,18 @@ def test_soft_tokens_are_tokens() -> None:
         140: "an image takes at most 140 tokens, not 280",
         70: "an image takes at most 70 tokens, not 280",
     }
+
+
+def test_what_is_set_already_is_not_proposed() -> None:
+    args = {
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.95,
+        "kv_cache_dtype": "fp8",
+        "quantization": "fp8",
+        "limit_mm_per_prompt": {"image": 1, "video": 1},
+    }
+    facts = replace(FACTS, max_model_len=4_096, max_num_seqs=16, tensor_parallel_size=8)
+    fixes = {f.name: f for f in every_fix(args, facts, Goal())}
+    assert not {name for name in fixes if name.startswith(("max_model_len", "max_num_seqs"))}
+    assert not fixes.keys() & {*args, "tensor_parallel_size=2", "one item of each modality"}
+    assert not fixes["no video"].combines

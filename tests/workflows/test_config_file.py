@@ -285,3 +285,10 @@ def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
     again = read(tmp_path, "values.yaml", found.tuned({**TUNED, "max_model_len": 4096}, READ))
     assert again.written[:2] == ("--max-model-len", "4096")
     assert pairs(again.written)["--max-num-batched-tokens"] == 2048
+
+
+def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
+    found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
+    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))

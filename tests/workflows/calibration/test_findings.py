@@ -265,3 +265,13 @@ def test_a_cap_below_what_the_model_can_reach_is_said() -> None:
     model = opened(knobs=(INERT,))
     found = checks(corpus([ImageShape(2800, 2800)]), Policy(max_tokens_per_item=64), model)
     assert "image cap" in " ".join(found)
+
+
+def test_what_was_skipped_is_counted_and_the_first_named() -> None:
+    found = checks(corpus([A], skipped=3))["corpus readable"]
+    assert found.status == "warn"
+    assert "3 skipped, such as /media/bad0.jpg: truncated" in found.detail
+
+
+def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
+    assert checks(corpus([SLIM]))["image items accepted"].status == "fail"

@@ -81,3 +81,9 @@ def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
 @pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
 def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
     assert given_check(given, device, L4) is None
+
+
+def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
+    check = given_check(GIVEN, "cpu", None)
+    assert check is not None
+    assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")

@@ -176,3 +176,21 @@ def test_encoder_decoder_models_have_none() -> None:
     decision = decide(corpus([], [[A], [A]]), model=model)
     assert "mm_processor_cache_gb" not in decision.engine_args
     assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
+
+
+def test_a_ram_budget_is_kept_and_said() -> None:
+    read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
+    ram_bytes = 12 * GIB // 100
+    policy = Policy(ram_budget_bytes=ram_bytes)
+    decision = decide(read, policy)
+    assert sized(decision).size.total_bytes <= ram_bytes
+    check = next(cache_checks(decision, policy))
+    assert check.status == "warn"
+    assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
+    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
+    assert check.remedy.startswith("--ram-budget 0.16GiB")
+    enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
+    assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
+    off = decide(read, Policy(ram_budget_bytes=0))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)

@@ -210,3 +210,15 @@ def test_a_cap_that_bounds_all_frames_together_is_found_by_measuring() -> None:
     size = decision.engine_args["mm_processor_kwargs"]["videos_kwargs"]["size"]
     # 640×280 are 23×10 cells, and 32 frames of them are kept.
     assert size["longest_edge"] == 23 * 10 * 32 * UNIT
+
+
+def test_no_count_exceeds_what_the_model_takes() -> None:
+    model = opened({"image": 2, "video": None})
+    counts = decide(corpus([ImageShape(28, 28)]), Policy(count={"image": 7}), model).counts
+    assert counts["image"].value == 2
+    assert "at most 2" in counts["image"].reason
+
+
+def test_a_model_that_cannot_chunk_gets_room_for_a_whole_item() -> None:
+    decision = decide(corpus([ImageShape(2800, 1400)]), model=opened(chunks=False))
+    assert decision.engine_args["max_num_batched_tokens"] >= 5000

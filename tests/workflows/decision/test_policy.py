@@ -197,3 +197,9 @@ def test_coverage_may_be_of_each_modality_by_itself() -> None:
     assert counts["image"].value == 1
     assert "covers 90.0%" in counts["image"].reason
     assert counts["video"].value == 3
+
+
+def test_utilization_is_written_where_given() -> None:
+    assert "gpu_memory_utilization" not in decide(corpus([STAMP])).engine_args
+    args = decide(corpus([STAMP]), Policy(gpu_memory_utilization=0.8)).engine_args
+    assert args["gpu_memory_utilization"] == 0.8

@@ -11,6 +11,7 @@ import pytest
 
 from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
+from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import components, memory_checks
 from mmcalib.memory.figures import by_formula, disagreement, memory
 from mmcalib.memory.rehearse import Predicted
@@ -186,3 +187,12 @@ def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
     blind = rehearsed(phases=rehearsed().phases[1:])
     checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None, model)}
     assert checks["encoder reserved"].status == "warn"
+
+
+def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:
+    (check,) = memory_checks(
+        Predicted(L4, None, None, failure=VllmRefused("_C::foo has no fake implementation")),
+        None,
+        model,
+    )
+    assert (check.status, "_C::foo" in check.detail) == ("skip", True)

@@ -107,3 +107,11 @@ def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences()
     asked.clear()
     with_less_kv_cache(short, roomy, sounds, answers(None, asked))
     assert "max_num_seqs" not in asked[0], "half of 30 GiB holds them all"
+
+
+def test_what_is_too_little_is_not_written() -> None:
+    short = rehearsed(kv_cache_tokens=None, problem="one request wants more")
+    found = pinned(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
+    assert found is not None
+    assert (found.pool, found.check.status) == (None, "fail")
+    assert found.check.detail == "10.35 GiB are too little, rehearsed: one request wants more"

@@ -9,7 +9,8 @@ from itertools import zip_longest
 import pytest
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.domain.items import Asked, Text
+from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.domain.items import Asked, Prompt, Text
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
@@ -118,3 +119,28 @@ def test_a_request_that_does_not_say_when_is_named() -> None:
         trace(given, count, timed=True)
     with pytest.raises(UsageError, match="--timestamps needs --requests"):
         trace(corpus([SMALL]), count, timed=True)
+
+
+def test_without_requests_each_item_is_asked_about() -> None:
+    found = trace(corpus([SMALL, SMALL, LARGE]), count)
+    assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
+        map(str, (SMALL, SMALL, LARGE))
+    )
+    # Files of one size are not one file.
+    assert len({request.items[0].content for request in found.requests}) == 3
+    assert "each item in a request of its own, in an order by chance" in found.assumptions
+
+
+def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
+    asked = Asked(text_bytes=400, answer_tokens=7)
+    whole = Prompt("r.jsonl:1", (), "", [{"role": "user", "content": "a b c"}])
+    prompts = PromptCensus(
+        PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
+        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2", (), "")))
+    )
+    given = replace(corpus([SMALL]), prompts=prompts)
+    found = trace(given, count)
+    assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
+    assert {request.answer_tokens for request in found.requests} == {7}
+    assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
+    assert [len(trace(given, count, most=most).requests) for most in (1, 3)] == [1, 3]
