@@ -87,3 +87,7 @@ def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
     check = given_check(GIVEN, "cpu", None)
     assert check is not None
     assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")
+
+
+def test_what_is_refused_without_them_too_is_not_their_fault() -> None:
+    judged(Refusing(refused("no such architecture"), "model"), "m")

@@ -196,3 +196,8 @@ def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str)
         model,
     )
     assert (check.status, "_C::foo" in check.detail) == ("skip", True)
+
+
+def test_the_pool_of_another_gpu_is_not_compared() -> None:
+    larger = components(FOUND, started(gpu(total_bytes=80 * GIB)).figures)
+    assert "KV pool" not in {one.name for one in larger}
