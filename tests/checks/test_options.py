@@ -85,12 +85,6 @@ def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
     assert "no graph is captured" in eager.check.detail
 
 
-def test_budgets_of_graphs_are_those_that_vllm_makes() -> None:
-    """Powers of two from 64, and the batch itself where it is none."""
-    odd = replace(KNOWN, budget=replace(BUDGET, max_num_batched_tokens=1000))
-    assert "5 graphs or more, the largest of 1,000" in only(GRAPHS, odd).check.detail
-
-
 def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
     found = only({"mm_ipc_gpu_memory_gb": 2})
     assert (found.check.name, found.check.status) == ("memory of the API server", "warn")
@@ -139,12 +133,6 @@ def test_prompt_logprobs_take_the_logits_of_a_chunk(
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.check.detail
     assert ("PromptLogprobsWorker" in found.check.detail) == (known.runner == "V2")
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
-
-
-def test_logits_of_an_unknown_vocabulary_are_not_guessed() -> None:
-    found = only({"max_logprobs": 50}, replace(KNOWN, vocab_size=0))
-    assert found.taken is None
-    assert "GiB" not in found.check.detail
 
 
 def test_one_video_is_one_ranks_alone() -> None:

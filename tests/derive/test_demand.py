@@ -1,19 +1,35 @@
+"""What serving takes beside what startup reserved."""
+
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.items import excess_check
 from mmcalib.derive.demand import (
+    Engine,
+    Excess,
     LanguageStep,
-    Merge,
+    Margin,
     PromptsStep,
     Resident,
     Shortfall,
     WorstStep,
+    excesses,
+    larger,
+    smaller,
     worst_step,
 )
+from mmcalib.derive.item_cost import ItemCost
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from tests.derive.costed import table
 
 
 @pytest.mark.parametrize(
@@ -39,30 +55,192 @@ def test_bytes_decide_with_the_slack_that_is_left_beside_the_cuda_context(
     assert (roomy.passes, roomy.is_tight) == (True, False)
 
 
-def test_a_shortfall_beyond_the_margin_is_out_of_memory() -> None:
-    found = Shortfall(
-        0,
-        WorstStep("video", 1, 3 * VLLM_SLACK_BYTES),
-        outside_bytes=2 * VLLM_SLACK_BYTES,
-    )
-    assert not found.fits_outside
-
-
 def test_a_step_of_whole_items_is_scaled_to_a_full_one_and_never_down() -> None:
     assert worst_step("image", 600, 6 * 1280, 8192) == WorstStep("image", 8192, 640)
     assert worst_step("image", 600, 8192, 4096).peak_bytes == 600
     assert worst_step("image", 600, 0, 4096).peak_bytes == 600
 
 
-def test_what_stays_resident_is_part_of_every_demand() -> None:
-    """Finding §3 of the server conformance work: entries of finished requests stay."""
-    held = Resident(15_088, 32_768)
-    assert held.nbytes == 494_403_584
-    for demand in (
-        WorstStep("image", 1296, 1000, held),
-        LanguageStep(8192, 1000, held),
-        PromptsStep(8192, 1000, held, prompts=4, alone_bytes=900),
-        Merge(8192, 1000, held),
-    ):
-        assert demand.nbytes == 1000 + held.nbytes
-        assert not Shortfall(1000, demand, 0).passes
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
+    items = max(1, min(cache // item, seqs))
+    return Budget(
+        cache, cache, {modality: item}, {modality: 1}, {modality: items}, modality, items, {},
+        32_768, cache, seqs,
+    )  # fmt: skip
+
+
+def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
+    """The language model's own step is what is reserved, but for what stays resident."""
+    demand = LanguageStep(cache, 900 * MIB, Resident(cache, width))
+    return Shortfall(900 * MIB + reserved, demand, GIB)
+
+
+def clips(items: int, each: int, reserved: int) -> Shortfall:
+    step = WorstStep("audio", items * 25, items * each, items=items, exemplar="a.wav")
+    return Shortfall(reserved, step, GIB)
+
+
+def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
+    """Finding §3 of the server conformance work: Qwen3-VL-8B, max_num_seqs 4."""
+    found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
+    engine = smaller(found, at, {"image": 1})
+    assert engine is not None
+    batch = engine.max_num_batched_tokens
+    assert batch is not None
+    assert (batch % 324, engine.max_num_seqs) == (0, None)
+    assert (batch - 1296) * 32_768 <= VLLM_SLACK_BYTES < (batch + 324 - 1296) * 32_768
+    assert larger(found, at, {"image": 1}) == Engine(max_num_seqs=51)
+
+
+def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
+    """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
+    found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
+    assert smaller(found, at, {"audio": 1}) == Engine(max_num_seqs=7)
+    # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
+    assert larger(found, at, {"audio": 1}) == Engine(90, 54 * 750)
+    assert smaller(found, at, {"audio": 10}) is None
+    assert larger(found, at, {"audio": 2}) == Engine(45, 54 * 750)
+    hungry = clips(90, 200 * MIB, 248 * MIB)
+    assert larger(hungry, at, {"audio": 1}) == Engine(90, 90 * 750)
+
+
+def prompts(
+    count: int, alone: int, each: int, reserved: int, resident: int = 0, profiled: int = 0
+) -> Shortfall:
+    peak, held = alone + (count - 1) * each, Resident(resident * 64, MIB // 64)
+    step = PromptsStep(8192, peak * MIB, held, count, alone * MIB, profiled * MIB)
+    return Shortfall(reserved * MIB, step, GIB)
+
+
+def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
+    """The language model alone of vllm#52872; items are prefilled in parts, so in blocks of 256."""
+    found = prompts(1, 1680, 0, 1344)
+    engine = smaller(found, budget(8192, 16_384, 4), {"image": 1})
+    assert engine == Engine(max_num_batched_tokens=(1344 + 150) * 8192 // 1680 // 256 * 256)
+    assert smaller(found, budget(8192, 1000, 4), {"image": 1}) == Engine(
+        max_num_batched_tokens=7000
+    )
+    assert smaller(prompts(1, 1680, 0, 1344, 200), budget(8192, 16_384, 4), {}) == Engine(
+        max_num_batched_tokens=(1344 + 150) * 8192 // 1880 // 256 * 256
+    )
+
+
+def test_prompts_that_bring_their_states_are_fewer() -> None:
+    found, at = prompts(82, 1340, 6, 1600), budget(8192, 324, 256)
+    assert smaller(found, at, {"image": 1}) == Engine(max_num_seqs=1 + (1600 + 150 - 1340) // 6)
+    assert larger(found, at, {"image": 1}) is None
+
+
+def test_what_is_the_least_already_has_no_cure() -> None:
+    assert smaller(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+    assert larger(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+
+
+@given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
+def test_so_many_sequences_take_what_is_reserved_at_most(
+    items: int, each: int, reserved: int, count: int
+) -> None:
+    found = clips(items, each * MIB, reserved * MIB)
+    engine = smaller(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
+    if engine is not None and engine.max_num_seqs is not None:
+        taken = engine.max_num_seqs * count * each * MIB
+        assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB
+
+
+def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
+    beyond = VLLM_SLACK_BYTES + MIB
+    assert Margin(100, 100, 0, MIB).within
+    assert Margin(VLLM_SLACK_BYTES, 0, 0, MIB).within
+    eats = Margin(beyond, 0, MIB, MIB)
+    assert (eats.nbytes, eats.within, eats.fits) == (-beyond, False, True)
+    assert not Margin(beyond, 0, MIB - 1, MIB).fits
+
+
+@given(
+    peak=st.integers(0, 200 * MIB),
+    reserved=st.integers(0, 200 * MIB),
+    outside=st.integers(0, 40 * MIB),
+    total=st.integers(20 * MIB, 100 * MIB),
+)
+def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
+    """In whole hundredths, and the highest such share that does."""
+    found = Margin(peak + VLLM_SLACK_BYTES, reserved, min(outside, total), total)
+    share = found.utilization
+    if share is None:
+        assert found.fits or peak - reserved >= 0.99 * total
+        return
+
+    def fits(at: float) -> bool:
+        return replace(found, outside_bytes=total - math.floor(at * total)).fits
+
+    assert not found.fits
+    assert fits(share)
+    assert not fits(share + 0.0101)
+
+
+# Qwen2-Audio's input features of any sound: 128 mel bins by 3,000 frames, in 4 bytes.
+PADDED = 128 * 3000 * 4
+RATE = 16_000
+
+
+def item_of(shape: Shape, embeds: int, tensor_bytes: int) -> ItemCost:
+    return ItemCost(shape, 1, f"{shape}", embeds, embeds, tensor_bytes, 0.0, (), "real")
+
+
+def sound(seconds: float) -> ItemCost:
+    return item_of(AudioShape(int(seconds * RATE), RATE), int(25 * seconds), PADDED)
+
+
+def encoder_budget(tokens: int, dummies: dict[Modality, Dummy], seqs: int = 256) -> Budget:
+    return Budget(tokens, tokens, {}, {}, {}, None, 0, dummies, 32_768, tokens, seqs)
+
+
+LISTENER = encoder_budget(2250, {"audio": Dummy(750, PADDED, {})})
+
+
+def excess_of(*costs: ItemCost, of: Budget = LISTENER, count: int = 1) -> list[Excess]:
+    return list(excesses(table(*costs), of, of, {costs[0].shape.modality: count}))
+
+
+def test_clips_that_are_padded_are_as_heavy_as_the_longest() -> None:
+    """Three clips of 30 s are profiled; 90 of one second have as many tokens."""
+    (excess,) = excess_of(sound(30), sound(1))
+    assert (excess.items, excess.times, excess.max_num_seqs) == (90, 30.0, 3)
+    assert excess.cost.embeds == 25
+
+
+def test_more_tiles_for_as_many_tokens_are_one() -> None:
+    """LLaVA-OneVision merges the tokens of many tiles: one image is beyond what is profiled."""
+    model = encoder_budget(8748, {"image": Dummy(8748, 15_000, {})})
+    (excess,) = excess_of(item_of(ImageShape(4000, 1000), 7309, 37_000), of=model)
+    assert (excess.items, excess.max_num_seqs) == (1, 0)
+    check = excess_check(excess, Dialect.FLAGS)
+    assert check.name == "image input reserved"
+    assert check.status == "warn"
+    assert "max-num-seqs" not in check.remedy
+
+
+@given(st.lists(st.integers(1, 750), min_size=1), st.integers(1, 300), st.integers(1, 4))
+def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
+    costs = [item_of(AudioShape(n, RATE), n, PADDED) for n in set(embeds)]
+    for excess in excess_of(*costs, of=replace(LISTENER, max_num_seqs=seqs), count=count):
+        assert excess.max_num_seqs < seqs
+        if excess.max_num_seqs:
+            kept = replace(LISTENER, max_num_seqs=excess.max_num_seqs)
+            assert excess_of(*costs, of=kept, count=count) == []
+
+
+def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
+    """Of both, the encoder's step and what the experts keep."""
+    step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
+    engine = smaller(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
+    assert engine is not None
+    batch = engine.max_num_batched_tokens
+    assert batch is not None
+    room = 1650 * MIB + VLLM_SLACK_BYTES
+    assert batch % 280 == 0
+    assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes

@@ -11,8 +11,6 @@ from mmcalib.derive.effects import (
     Footprint,
     ItemOutcome,
     compare,
-    enclosing,
-    needs_company,
     settings,
     value_at,
     without,
@@ -45,31 +43,6 @@ def budget(**changed: Any) -> Budget:
         max_num_seqs=8,
     )
     return replace(plain, **changed)
-
-
-def test_every_value_that_can_be_left_out_is_a_setting_and_the_model_is_none() -> None:
-    assert settings(CONFIG) == [
-        ("limit_mm_per_prompt", "image", "count"),
-        ("limit_mm_per_prompt", "image", "width"),
-        ("limit_mm_per_prompt", "video"),
-        ("mm_processor_kwargs", "images_kwargs", "size", "longest_edge"),
-        ("mm_processor_kwargs", "images_kwargs", "size", "shortest_edge"),
-        ("max_model_len",),
-    ]
-    assert settings({"limit_mm_per_prompt": {}, "hf_overrides": {"a": 1}}) == [("hf_overrides",)]
-
-
-def test_what_a_setting_leaves_empty_goes_with_it() -> None:
-    less = without(CONFIG, ("mm_processor_kwargs", "images_kwargs", "size"))
-    assert less == {key: CONFIG[key] for key in CONFIG if key != "mm_processor_kwargs"}
-    edge = without(CONFIG, ("mm_processor_kwargs", "images_kwargs", "size", "longest_edge"))
-    assert edge["mm_processor_kwargs"] == {"images_kwargs": {"size": {"shortest_edge": 1}}}
-
-
-def test_a_limit_without_its_hint_is_a_plain_count() -> None:
-    less = without(CONFIG, ("limit_mm_per_prompt", "image", "width"))
-    assert less["limit_mm_per_prompt"] == {"image": 4, "video": 0}
-    assert CONFIG["limit_mm_per_prompt"] == {"image": {"count": 4, "width": 280}, "video": 0}
 
 
 LEAVES = st.integers() | st.text(max_size=3)
@@ -113,15 +86,6 @@ def test_what_moves_is_said_with_both_figures() -> None:
         (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "image of 64×64 is refused: no"),
         (Footprint(refusal="too small"), "vLLM refuses to start: too small"),
         (Footprint(memory={"kv_cache_bytes": 2000}), "kv_cache_bytes 1,000 → 2,000"),
-        (Footprint(budget(max_num_seqs=128)), "max_num_seqs 8 → 128"),
-        (
-            Footprint(budget(max_items_per_prompt={"image": 9})),
-            "image items per prompt in the budget 4 → 9",
-        ),
-        (
-            Footprint(budget(profiled_modality="video", profiled_items=1)),
-            "profiled 5 × image → 1 × video",
-        ),
         (
             Footprint(budget(dummies={"image": Dummy(324, 80, {})})),
             "profiled image 1,269 → 324 tokens",
@@ -134,48 +98,20 @@ def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
     assert compare(CAP, 1, with_, less).words == f"without it: {words}"
 
 
-def test_a_dummy_that_is_never_run_moves_nothing() -> None:
-    one = Footprint(budget(dummies={"image": Dummy(9, 9, {}), "video": Dummy(9, 9, {})}))
-    other = Footprint(budget(dummies={"image": Dummy(9, 9, {}), "video": Dummy(1, 1, {})}))
-    hint = ("limit_mm_per_prompt", "video", "width")
-    assert compare(hint, 64, one, other).outcome == "idle"
-
-
 @pytest.mark.parametrize(
     ("path", "outcome"),
     [
         (CAP, "idle"),
-        (("media_io_kwargs", "video", "num_frames"), "idle"),
         (("limit_mm_per_prompt", "image", "width"), "idle"),
         (("limit_mm_per_prompt", "image", "count"), "stated"),
-        (("limit_mm_per_prompt", "image"), "stated"),
         (("max_model_len",), "stated"),
-        (("max_num_batched_tokens",), "stated"),
         (("gpu_memory_utilization",), "not shown"),
         (("mm_processor_kwargs", "do_normalize"), "not shown"),
-        (("media_io_kwargs", "image", "rgba_background_color"), "not shown"),
     ],
 )
 def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) -> None:
     same = Footprint(budget(), items={STAMP: ItemOutcome(4, 80)})
     assert compare(path, 1, same, same).outcome == outcome
-
-
-def test_an_item_that_both_refuse_says_nothing() -> None:
-    refused = Footprint(items={STAMP: ItemOutcome(refusal="one way")})
-    other = Footprint(items={STAMP: ItemOutcome(refusal="another")})
-    assert compare(CAP, 1, refused, other).outcome == "idle"
-    assert not needs_company(refused, other)
-
-
-def test_what_cannot_stand_alone_is_switched_off_with_its_mapping() -> None:
-    taken = Footprint(items={STAMP: ItemOutcome(4, 80)})
-    edge = ("mm_processor_kwargs", "images_kwargs", "size", "longest_edge")
-    assert needs_company(taken, Footprint(items={STAMP: ItemOutcome(refusal="both edges")}))
-    assert needs_company(taken, Footprint(refusal="both edges"))
-    assert not needs_company(taken, taken)
-    assert enclosing(edge) == edge[:-1]
-    assert enclosing(CAP) is None
 
 
 def test_an_effect_concerns_what_stands_and_falls_with_it() -> None:

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from mmcalib.derive.fit import UNBOUNDED, Between, PromptTokens, fit, unsettled
 
-from mmcalib.derive.fit import UNBOUNDED, Between, PromptTokens, fit, item_tokens, unsettled
-from mmcalib.domain.shapes import ImageShape, Shape
-
-A, B = ImageShape(1, 1), ImageShape(2, 2)
 RESERVE = 100
 
 
@@ -14,19 +10,6 @@ def prompt(
 ) -> PromptTokens:
     words = Between.exactly(text) if isinstance(text, int) else text
     return PromptTokens(origin, count, items, words, answer)
-
-
-def costing(tokens: dict[Shape, int]) -> Callable[[Shape], int | None]:
-    return lambda shape: tokens.get(shape)
-
-
-def test_items_cost_what_their_shapes_cost() -> None:
-    assert item_tokens([A, A, B], costing({A: 10, B: 5})) == 25
-    assert item_tokens([], costing({})) == 0
-
-
-def test_a_prompt_with_an_item_that_has_no_cost_is_not_counted() -> None:
-    assert item_tokens([A, B], costing({A: 10})) is None
 
 
 def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None:
@@ -87,7 +70,3 @@ def test_only_what_could_change_the_answer_is_counted() -> None:
     assert unsettled(prompts, RESERVE, 2000) == [4, 3, 2]
     # What may not fit is counted, too, to say how many do not.
     assert unsettled(prompts, RESERVE, 349) == [4, 3, 2, 1]
-
-
-def test_no_prompts_no_fit() -> None:
-    assert fit([], RESERVE, 1000) is None

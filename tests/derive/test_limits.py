@@ -4,13 +4,13 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive import limits
 from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.limits import Count
-from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.derive.limits import Count, adequacy
+from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 
 TOKENS = st.integers(0, 200_000)
@@ -34,13 +34,6 @@ def test_every_modality_is_written_and_only_hinted_ones_are_mappings() -> None:
     }
 
 
-def test_an_image_is_named_as_it_lies_and_turned() -> None:
-    assert limits.hint_candidates(item(ImageShape(640, 480)), None) == [
-        {"width": 640, "height": 480},
-        {"width": 480, "height": 640},
-    ]
-
-
 def test_a_video_has_the_frames_that_the_loader_keeps() -> None:
     video = item(VideoShape(900, 30.0, 30.0, 640, 480), sampled=(32, 640, 480))
     assert limits.hint_candidates(video, None) == [
@@ -56,22 +49,6 @@ def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> 
     exact = ceil(Fraction(samples, rate) * 16000)
     assert limits.hint_candidates(clip, 16000) == [{"length": exact}]
     assert limits.hint_candidates(clip, None) == []
-
-
-def budget(most: int, dummy: int | None) -> Budget:
-    return Budget(
-        encoder_compute_budget=8192,
-        encoder_cache_size=8192,
-        max_tokens_per_item={"image": most},
-        max_items_per_prompt={"image": 1},
-        max_items_per_batch={"image": 1},
-        profiled_modality="image",
-        profiled_items=1,
-        dummies={} if dummy is None else {"image": Dummy(dummy, 0, {})},
-        max_model_len=32768,
-        max_num_batched_tokens=8192,
-        max_num_seqs=8,
-    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +68,10 @@ def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(
     dummy: int | None, most: int, heaviest: int, honest: bool
 ) -> None:
     largest = item(ImageShape(1, 1), heaviest)
-    assert limits.hint_is_honest("image", budget(most, dummy), largest) is honest
+    assert (
+        limits.hint_is_honest("image", budget(8192, {"image": most}, dummy=dummy), largest)
+        is honest
+    )
 
 
 @given(TOKENS, st.integers(1, 200_000), TOKENS, st.booleans())
@@ -102,37 +82,6 @@ def test_max_num_batched_tokens_admits_every_item(
     found = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
     assert max(found, largest) >= real
     assert found >= wanted
-
-
-@given(TOKENS, st.integers(1, 200_000), TOKENS, st.booleans())
-def test_at_or_above_the_largest_item_it_is_whole_items(
-    wanted: int, largest: int, real: int, chunks: bool
-) -> None:
-    found = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
-    if found >= largest:
-        assert found % largest == 0
-        assert found < max(wanted, real, largest) + largest, "no more than one item too many"
-    else:
-        assert chunks
-        assert found == wanted
-
-
-@given(TOKENS, st.integers(1, 200_000), TOKENS)
-def test_a_model_that_cannot_chunk_gets_a_whole_item_per_step(
-    wanted: int, largest: int, real: int
-) -> None:
-    found = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=False)
-    assert found >= largest
-
-
-@given(TOKENS, TOKENS, st.integers(1, 200_000), TOKENS, st.booleans())
-def test_wanting_more_never_gives_less(
-    wanted: int, more: int, largest: int, real: int, chunks: bool
-) -> None:
-    assume(more >= wanted)
-    one = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
-    two = limits.max_num_batched_tokens(more, largest, real, chunks_mm_input=chunks)
-    assert two >= one
 
 
 @given(TOKENS, st.integers(1, 200_000), TOKENS, st.sampled_from(["down", "none"]))
@@ -148,18 +97,107 @@ def test_less_than_rounded_up_still_holds_every_item(
     assert found >= wanted if rounding == "none" else found > wanted - largest
 
 
+def test_the_numbers_of_the_design() -> None:
+    assert limits.max_num_batched_tokens(8192, 1280, 1280, chunks_mm_input=True) == 8960
+    assert limits.max_num_batched_tokens(2048, 16384, 324, chunks_mm_input=True) == 2048
+
+
+def budget(
+    encoder_tokens: int,
+    most: dict[Modality, int],
+    *,
+    profiled: Modality | None = "image",
+    items: int = 1,
+    dummy: int | None = None,
+    seqs: int = 256,
+    clip: Clip | None = None,
+) -> Budget:
+    return Budget(
+        encoder_compute_budget=encoder_tokens,
+        encoder_cache_size=encoder_tokens,
+        max_tokens_per_item=most,
+        max_items_per_prompt=dict.fromkeys(most, 1),
+        max_items_per_batch=dict.fromkeys(most, items),
+        profiled_modality=profiled,
+        profiled_items=items,
+        dummies={profiled: Dummy(dummy, 0, {})} if profiled and dummy else {},
+        max_model_len=128_000,
+        max_num_batched_tokens=8192,
+        max_num_seqs=seqs,
+        largest_clip=clip,
+    )
+
+
+def test_the_size_hint_trap_fails() -> None:
+    """512×512 shrinks the dummy to 324 tokens; a step may still encode an item of 16,384."""
+    found = adequacy(budget(16384, {"image": 16384}, dummy=324), {"image": 1})
+    assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16384)
+    assert found.ratio == pytest.approx(0.0198, abs=1e-4)
+    assert not found.passes
+
+
+def test_a_smaller_item_shrinks_dummy_and_budget_together() -> None:
+    """max_pixels 1003520: 8192 // 1280 = 6 items, 7680 of 8192 tokens."""
+    found = adequacy(budget(8192, {"image": 1280}, items=6, dummy=1280), {"image": 1})
+    assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 8192)
+    assert found.ratio == 0.9375
+    assert found.passes
+
+
+def test_few_sequences_cannot_fill_the_budget() -> None:
+    found = adequacy(budget(8192, {"image": 1280}, items=2, dummy=1280, seqs=2), {"image": 1})
+    assert (found.profiled_tokens, found.worst_step_tokens) == (2560, 2560)
+    more = adequacy(budget(8192, {"image": 1280}, items=2, dummy=1280, seqs=2), {"image": 3})
+    assert (more.worst_step_tokens, more.passes) == (7680, False)
+
+
+def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
+    """Finding §7 of the server conformance work."""
+    clip = Clip(384, 768, 16, 16)
+    found = adequacy(
+        budget(8192, {"video": 196}, profiled="video", dummy=196, items=2, seqs=2, clip=clip),
+        {"video": 1},
+    )
+    assert (found.profiled_tokens, found.worst_step_tokens) == (392, 768)
+    assert found.of == " (videos of up to 768 frames of 16×16)"
+
+
+def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
+    """No processor option bounds its frames, so its own maximum does not either."""
+    most: dict[Modality, int] = {"image": 1280, "video": 1000}
+    found = adequacy(budget(8192, most, items=1, dummy=1280, seqs=1), {"image": 1, "video": 1})
+    assert found.worst_step_tokens == 8192
+    assert not found.passes
+
+
+def test_modalities_add_up_in_one_step() -> None:
+    most: dict[Modality, int] = {"image": 1000, "audio": 500}
+    found = adequacy(budget(8192, most, items=1, dummy=1000, seqs=1), {"image": 2, "audio": 1})
+    assert found.worst_step_tokens == 2500
+
+
+@pytest.mark.parametrize(("dummy", "passes"), [(900, True), (899, False)])
+def test_nine_tenths_are_enough(dummy: int, passes: bool) -> None:
+    found = adequacy(budget(1000, {"image": 1000}, dummy=dummy), {"image": 1})
+    assert found.passes is passes
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 8), st.integers(1, 300))
+def test_a_profile_of_whole_budgets_passes_where_a_multiple_was_chosen(
+    item: int, wanted: int, per_prompt: int, seqs: int
+) -> None:
+    """What `max_num_batched_tokens` is rounded for: the profile then leaves nothing out."""
+    tokens = -(-wanted // item) * item
+    items = max(1, min(tokens // item, seqs * per_prompt))
+    found = adequacy(
+        budget(tokens, {"image": item}, items=items, dummy=item, seqs=seqs), {"image": per_prompt}
+    )
+    assert found.ratio == 1.0
+
+
 def test_a_step_for_whisper_is_one_item_or_two() -> None:
     found = [
         limits.max_num_batched_tokens(2048, 1500, 1500, chunks_mm_input=False, rounding=rounding)
         for rounding in ("down", "none", "up")
     ]
     assert found == [1500, 2048, 3000]
-
-
-def test_without_items_it_is_what_was_wanted() -> None:
-    assert limits.max_num_batched_tokens(2048, 0, 0, chunks_mm_input=False) == 2048
-
-
-def test_the_numbers_of_the_design() -> None:
-    assert limits.max_num_batched_tokens(8192, 1280, 1280, chunks_mm_input=True) == 8960
-    assert limits.max_num_batched_tokens(2048, 16384, 324, chunks_mm_input=True) == 2048

@@ -216,22 +216,12 @@ def test_a_retried_allocation_is_no_failure() -> None:
     assert log.failures == ()
 
 
-def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
-    """Copied from two workers without their prefixes, as issues have it."""
-    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
-    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
         "",
-        "(EngineCore_0 pid=72) INFO 08-25 09:42:20 [gpu_worker.py:276] ",
-        "(VllmWorker rank=1 pid=12) INFO 08-25 09:42:20 [gpu_worker.py:276] ",
         "\x1b[1;36m(VllmWorker rank=1 pid=12)\x1b[0;0m INFO 08-25 09:42:20 [gpu_worker.py:276] ",
         "ESC[0;36m(EngineCore_DP0 pid=52470)ESC[0;0m INFO 08-25 09:42:20 [gpu_worker.py:276] ",
-        "(EngineCore_DP0 pid=7) (Worker_TP0 pid=8) INFO 11-05 09:18:38 [gpu_worker.py:703] ",
-        "qwen3-vl-32b  | (EngineCore_DP0 pid=4) INFO 11-10 12:30:57 [gpu_worker.py:710] ",
         "2026-04-19 12:05:27.169 | (EngineCore pid=2) INFO 04-19 10:05:27 [gpu_worker.py:1] ",
         "(RayWorkerWrapper pid=1463574, ip=10.0.0.60) INFO 03-27 10:29:01 [worker.py:267] ",
         "70:(EngineCore pid=492078) INFO 08-23 09:39:41 [v1/worker/gpu_worker.py:760] ",
@@ -250,30 +240,6 @@ def test_arguments_are_read_as_they_were_set() -> None:
         "image": {"count": 1, "width": 512},
         "video": 0,
     }
-
-
-def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
-    log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
-    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
-
-
-def test_without_frames_the_last_line_that_tells_names_the_phase() -> None:
-    lines = ["Encoder cache will be initialized with a budget of 45536 tokens"]
-    lines += ["CUDA out of memory. Tried to allocate 2.00 GiB."]
-    (failure,) = read_log(lines).failures
-    assert failure.phase == "profile: encoder"
-
-
-def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
-    lines = [
-        "CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "Traceback (most recent call last):",
-        '  File "core.py", line 1170, in run_busy_loop',
-        '  File "m.py", line 2100, in _execute_mm_encoder',
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-    ]
-    (failure,) = read_log(lines).failures
-    assert failure.phase == "serving: encoder"
 
 
 def test_the_engine_s_last_words_are_no_new_start() -> None:
@@ -326,39 +292,12 @@ def test_the_first_words_of_a_server_name_release_and_model(lines: list[str]) ->
 # Pieces of real lines, so that chance reaches the depths of each reader.
 PIECES = [
     *(message for message, _, _ in MESSAGES),
-    *(
-        "non-default args: {",
-        "(v0.1) with config: ",
-        "Initializing a V1 LLM engine ",
-    ),
-    *(
-        "'max_model_len': ",
-        "model=",
-        "[[[",
-        "{{{",
-        "<<",
-        "'",
-        '"',
-        "\\",
-        ", ",
-        "=",
-        ":",
-        "999999999",
-    ),
-    *("Model loading took ", "9" * 400, " GiB", "1.5", "-", "Available KV cache memory: "),
-    *(
-        "(Worker pid=1) ",
-        "INFO 01-01 00:00:00 [a.py:1] ",
-        "\x1b[0m",
-        "\x00",
-        "█  version ",
-        "█  model ",
-    ),
-    *(
-        'File "a", line 1, in profile_run',
-        "Traceback (most recent call last):",
-        "Tried to allocate ",
-    ),
+    *("non-default args: {", "(v0.1) with config: ", "Initializing a V1 LLM engine "),
+    *("'max_model_len': ", "model=", "[[[", "{{{", "<<", "'", '"', "\\", ", ", "=", ":"),
+    *("999999999", "Model loading took ", "9" * 400, " GiB", "1.5", "-"),
+    *("Available KV cache memory: ", "(Worker pid=1) ", "INFO 01-01 00:00:00 [a.py:1] "),
+    *("\x1b[0m", "\x00", "█  version ", "█  model ", "Tried to allocate "),
+    *('File "a", line 1, in profile_run', "Traceback (most recent call last):"),
 ]
 
 
@@ -393,3 +332,26 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     others = {"Application startup complete", "API server version"}
     others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
     assert {mark for mark in marks - others if mark not in source} == set()
+
+
+def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
+    """Copied from two workers without their prefixes, as issues have it."""
+    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
+    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
+
+
+def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
+    log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
+    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
+
+
+def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
+    lines = [
+        "CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "Traceback (most recent call last):",
+        '  File "core.py", line 1170, in run_busy_loop',
+        '  File "m.py", line 2100, in _execute_mm_encoder',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    (failure,) = read_log(lines).failures
+    assert failure.phase == "serving: encoder"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.item_cost import Basis, ItemCost
 from mmcalib.derive.preprocessing import cpu_line, mean_cpu_s
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
+from mmcalib.domain.shapes import ImageShape, Shape, VideoShape, weight
 from tests.derive.costed import table
 
 SECONDS = st.floats(1e-4, 100)
@@ -21,12 +21,6 @@ def item(shape: Shape, cpu_s: float = 0.0, count: int = 1) -> ItemCost:
 
 def images(*sides: int) -> list[ImageShape]:
     return [ImageShape(side, 100) for side in sides]
-
-
-def test_the_mean_counts_every_item_of_every_measured_modality() -> None:
-    first, second = images(10, 20)
-    found = mean_cpu_s(table(item(first, 0.1, count=3), item(second, 0.5), item(CLIP, 2.0)))
-    assert found == (pytest.approx((3 * 0.1 + 0.5 + 2.0) / 5), 3)
 
 
 def test_a_modality_without_a_measured_file_is_left_out() -> None:
@@ -59,13 +53,3 @@ def test_no_item_costs_less_than_nothing_or_less_for_being_larger(
     assert found == sorted(found)
     most = max(seconds for _, seconds in points)
     assert line(min(w for w, _ in points)) <= most * (1 + 1e-6)
-
-
-def test_of_one_measured_file_others_cost_in_proportion() -> None:
-    found = mean_cpu_s(table(item(ImageShape(200, 100), 0.4), item(ImageShape(100, 100))))
-    assert found == (pytest.approx(0.3), 1)
-
-
-def test_frames_and_samples_are_what_is_decoded() -> None:
-    assert weight(CLIP) == 120
-    assert weight(AudioShape(16000, 8000)) == 16000

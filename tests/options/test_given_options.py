@@ -27,10 +27,6 @@ def test_a_pool_is_said_once() -> None:
         refuse_own(said, pinned=True)
 
 
-def test_others_are_passed_on() -> None:
-    refuse_own({"tensor_parallel_size": 4, "quantization": "awq"}, pinned=True)
-
-
 def job(*flags: str, **options: Any) -> Job:
     return Job.of(RunOptions(data=["d"], **options), gpu=None, flags=flags)
 

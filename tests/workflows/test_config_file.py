@@ -194,14 +194,6 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
     )
 
 
-def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
-    found = read(tmp_path, "quoted.yaml", QUOTED)
-    diff = found.diff(TUNED, READ).splitlines()
-    assert diff[0] == "--- vllm serve\tyours"
-    assert f"-    --limit-mm-per-prompt '{LIMIT}' \\" in diff
-    assert """+    --limit-mm-per-prompt '{"image": 4, "video": 1}' \\""" in diff
-
-
 def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
     found = read(tmp_path, "deployment.yaml", DEPLOYMENT).diff(TUNED, READ)
     assert [line for line in found.splitlines() if line[0] in "+-"][2:] == [
@@ -233,15 +225,6 @@ def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
     }
 
 
-def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
-    text = HELM[: HELM.index("      extraArgs")]
-    found = read(tmp_path, "values.yaml", text)
-    assert found.written == ("--max-model-len", "8192")
-    again = read(tmp_path, "values.yaml", found.tuned({**TUNED, "max_model_len": 4096}, READ))
-    assert again.written[:2] == ("--max-model-len", "4096")
-    assert pairs(again.written)["--max-num-batched-tokens"] == 2048
-
-
 def test_a_pasted_command_is_read_and_shown_an_option_a_line() -> None:
     pasted = shlex.split(f"vllm serve {MODEL} --max-model-len 8192 --limit-mm-per-prompt.image 2")
     found = read_configuration(None, pasted)
@@ -266,13 +249,6 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
     assert read_configuration(None).question.flags == (UNNAMED,)
 
 
-def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
-    file = tmp_path / "engine.yaml"
-    file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
-    found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
-    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -292,3 +268,27 @@ def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
 def test_what_starts_no_vllm_or_two_is_said(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read(tmp_path, "a.yaml", text)
+
+
+def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
+    found = read(tmp_path, "quoted.yaml", QUOTED)
+    diff = found.diff(TUNED, READ).splitlines()
+    assert diff[0] == "--- vllm serve\tyours"
+    assert f"-    --limit-mm-per-prompt '{LIMIT}' \\" in diff
+    assert """+    --limit-mm-per-prompt '{"image": 4, "video": 1}' \\""" in diff
+
+
+def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
+    text = HELM[: HELM.index("      extraArgs")]
+    found = read(tmp_path, "values.yaml", text)
+    assert found.written == ("--max-model-len", "8192")
+    again = read(tmp_path, "values.yaml", found.tuned({**TUNED, "max_model_len": 4096}, READ))
+    assert again.written[:2] == ("--max-model-len", "4096")
+    assert pairs(again.written)["--max-num-batched-tokens"] == 2048
+
+
+def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
+    found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
+    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.content_parts import url_part
 from mmcalib.decision.media_files import Message, files, messages_of_files
 from mmcalib.domain.items import Prompt, Skipped
 from mmcalib.storage.location import url_of
@@ -65,18 +65,6 @@ def test_cells_of_a_table_become_files(tmp_path: Path) -> None:
     table = arrow.table({"prompt": ["words"], "images": [cells]})
     parquet.write_table(table, tmp_path / "a.parquet")
     assert files_of(only_prompt(tmp_path / "a.parquet")) == [png(9), png(7)]
-
-
-def test_a_file_is_not_copied(tmp_path: Path) -> None:
-    path = tmp_path / "a b#%.png"
-    path.write_bytes(png(9))
-    assert files([("image", str(path))]) == [str(path)]
-    part = url_part("image_url", url_of(str(path)))
-    messages: list[Message] = [
-        {"role": "user", "content": [part, text_part("words")]},
-        {"role": "assistant"},
-    ]
-    assert messages_of_files([messages]) == [messages]
 
 
 def test_what_went_away_is_no_file(tmp_path: Path) -> None:

@@ -65,16 +65,8 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str, hint: str)
     assert hint in error.value.hint
 
 
-def test_what_is_refused_without_them_too_is_not_their_fault() -> None:
-    judged(Refusing(refused("no such architecture"), "model"), "m")
-
-
 def test_a_process_that_dies_says_nothing_of_the_flags() -> None:
     judged(Refusing(EngineDied("it was killed"), "quantization"), "m")
-
-
-def test_what_starts_is_taken() -> None:
-    judged(Refusing(refused("?")), "m")
 
 
 def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
@@ -86,12 +78,16 @@ def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
     assert words == "pass · not started with --quantization, --tensor-parallel-size"
 
 
+@pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
+def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
+    assert given_check(given, device, L4) is None
+
+
 def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
     check = given_check(GIVEN, "cpu", None)
     assert check is not None
     assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")
 
 
-@pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
-def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
-    assert given_check(given, device, L4) is None
+def test_what_is_refused_without_them_too_is_not_their_fault() -> None:
+    judged(Refusing(refused("no such architecture"), "model"), "m")

@@ -8,7 +8,7 @@ from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.domain.items import Prompt
 from mmcalib.domain.model import Server
-from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.run.prepare import environment, server_checks, taken_in
@@ -55,25 +55,6 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
     assert "c.mp4: av1" in check.detail
     assert "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=28 VLLM_MAX_AUDIO_DECODE_DURATION_S=900" in check.remedy
     assert "H.264" in check.remedy
-
-
-def test_pictures_above_the_limit_of_the_server_are_left_out() -> None:
-    server = Server(limits={"VLLM_MAX_IMAGE_PIXELS": 100})
-    small, large = ImageShape(10, 10), ImageShape(11, 10)
-    left, refused = taken_in(corpus((small, "a.png", PLAIN), (large, "b.png", PLAIN)), server)
-    assert [entry.shape for entry in left.census.shapes()] == [small]
-    assert environment(refused, server) == {"VLLM_MAX_IMAGE_PIXELS": 110}
-
-
-def test_a_corpus_that_the_server_takes_is_left_as_it_is() -> None:
-    whole = corpus((CLIP, "d.mp4", FITS))
-    assert taken_in(whole, SERVER) == (whole, [])
-    assert list(server_checks([], 1, {})) == []
-
-
-def test_nothing_left_is_said_with_the_reason() -> None:
-    with pytest.raises(CorpusError, match=r"refuses every item, such as c\.mp4: av1"):
-        taken_in(corpus((CLIP, "c.mp4", AV1)), SERVER)
 
 
 def test_nothing_left_names_the_command_that_counts_it_in() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -40,24 +39,6 @@ def reason(decision: Decision) -> str:
     return entry.reason
 
 
-def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
-    decision = decide(corpus([A, B]))
-    assert "mm_processor_cache_gb" not in decision.engine_args
-    assert list(cache_evidence(decision)) == []
-    assert cache_report(decision) is None
-    check = next(cache_checks(decision, Policy()))
-    assert (check.name, check.status) == ("processor cache", "skip")
-    assert "vLLM's default of 4 GiB stays" in check.detail
-
-
-def test_where_nothing_comes_again_the_cache_is_off() -> None:
-    decision = decide(corpus([], [[A], [B, B], [C]]))
-    assert decision.engine_args["mm_processor_cache_gb"] == 0
-    assert isinstance(decision.engine_args["mm_processor_cache_gb"], int)
-    assert "none of 3 items in 3 requests comes again" in reason(decision)
-    assert next(cache_checks(decision, Policy())).status == "pass"
-
-
 def test_the_cache_holds_what_comes_again() -> None:
     decision = decide(corpus([], [[A], [B], [A], [B], [A]]))
     cache = sized(decision)
@@ -75,13 +56,6 @@ def test_the_cache_holds_what_comes_again() -> None:
     assert [point.capacity_bytes for point in found.curve] == [tensor_bytes(A, B)]
 
 
-def test_bytes_are_those_under_the_chosen_setting() -> None:
-    whole = sized(decide(corpus([], [[A], [A]])))
-    cut = sized(decide(corpus([], [[A], [A]]), Policy(max_tokens_per_item=1024)))
-    assert whole.curve.distinct_bytes == tensor_bytes(A)
-    assert cut.curve.distinct_bytes < tensor_bytes(A) / 5
-
-
 def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     read = corpus([], [[A, B], [A], [SLIVER, C], [C]])
     assert sized(decide(read)).requests == 3
@@ -90,47 +64,6 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
     stays = "no request that the limits admit: vLLM's default of 4 GiB stays"
     assert none.cache == UnsizedCache(stays)
-
-
-def test_encoder_decoder_models_have_none() -> None:
-    model = replace(opened(), encoder_decoder=True)
-    decision = decide(corpus([], [[A], [A]]), model=model)
-    assert "mm_processor_cache_gb" not in decision.engine_args
-    assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
-
-
-def test_a_ram_budget_is_kept_and_said() -> None:
-    read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
-    ram_bytes = 12 * GIB // 100
-    policy = Policy(ram_budget_bytes=ram_bytes)
-    decision = decide(read, policy)
-    assert sized(decision).size.total_bytes <= ram_bytes
-    check = next(cache_checks(decision, policy))
-    assert check.status == "warn"
-    assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
-    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
-    assert check.remedy.startswith("--ram-budget 0.16GiB")
-    enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
-    assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
-    off = decide(read, Policy(ram_budget_bytes=0))
-    assert off.engine_args["mm_processor_cache_gb"] == 0
-    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)
-
-
-def test_a_ram_budget_holds_for_a_folder_too() -> None:
-    """vLLM's default of 4 GiB in both processes would exceed it."""
-    policy = Policy(ram_budget_bytes=GIB)
-    decision = decide(corpus([A, B]), policy)
-    assert decision.engine_args["mm_processor_cache_gb"] == 0.5
-    (entry,) = cache_evidence(decision)
-    assert entry.reason.startswith("as large as the RAM budget allows")
-    assert next(cache_checks(decision, policy)).status == "pass"
-    assert cache_report(decision) is None
-    off = decide(corpus([A, B]), Policy(ram_budget_bytes=tensor_bytes(A)))
-    assert off.engine_args["mm_processor_cache_gb"] == 0
-    assert next(cache_checks(off, policy)).status == "warn"
-    enough = decide(corpus([A]), Policy(ram_budget_bytes=8 * GIB))
-    assert "mm_processor_cache_gb" not in enough.engine_args
 
 
 def test_the_floor_is_any_request_that_the_limits_admit() -> None:
@@ -197,14 +130,6 @@ def test_it_never_asks_for_more_than_is_known_to_be_there(
     assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
 
 
-@pytest.mark.parametrize("clips_first", [True, False])
-def test_items_are_in_the_order_in_which_vllm_merges_them(clips_first: bool) -> None:
-    """Images before videos, however the request has them: so the clip is the one used last."""
-    request: list[Shape] = [CLIP, A] if clips_first else [A, CLIP]
-    curve = sized(decide(corpus([], [request, [CLIP], [CLIP]]))).curve
-    assert list(curve.capacities) == [tensor_bytes(CLIP)]
-
-
 @given(st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), min_size=1, max_size=12))
 def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> None:
     decision = decide(corpus([A], requests))
@@ -236,12 +161,36 @@ def test_large_items_that_wait_for_one_another_are_warned_of() -> None:
     assert "--max-num-batched-tokens 16200" in remedy
 
 
-def test_one_sequence_has_nobody_to_wait_for() -> None:
-    assert large(decide(corpus([BIG, BIGGER]), Policy(max_num_seqs=1)))[0] == "pass"
+def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
+    decision = decide(corpus([A, B]))
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert list(cache_evidence(decision)) == []
+    assert cache_report(decision) is None
+    check = next(cache_checks(decision, Policy()))
+    assert (check.name, check.status) == ("processor cache", "skip")
+    assert "vLLM's default of 4 GiB stays" in check.detail
 
 
-def test_items_that_fit_side_by_side_pass_with_their_number() -> None:
-    status, detail, _ = large(decide(corpus([C, CLIP])))
-    assert status == "pass"
-    assert "× image of 2500 tokens or" in detail
-    assert "× video of 400 tokens" in detail
+def test_encoder_decoder_models_have_none() -> None:
+    model = replace(opened(), encoder_decoder=True)
+    decision = decide(corpus([], [[A], [A]]), model=model)
+    assert "mm_processor_cache_gb" not in decision.engine_args
+    assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
+
+
+def test_a_ram_budget_is_kept_and_said() -> None:
+    read = corpus([], [[A], [B], [C], [A], [B], [C], [C]])
+    ram_bytes = 12 * GIB // 100
+    policy = Policy(ram_budget_bytes=ram_bytes)
+    decision = decide(read, policy)
+    assert sized(decision).size.total_bytes <= ram_bytes
+    check = next(cache_checks(decision, policy))
+    assert check.status == "warn"
+    assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
+    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
+    assert check.remedy.startswith("--ram-budget 0.16GiB")
+    enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
+    assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
+    off = decide(read, Policy(ram_budget_bytes=0))
+    assert off.engine_args["mm_processor_cache_gb"] == 0
+    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)

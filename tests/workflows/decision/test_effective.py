@@ -77,17 +77,6 @@ def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
     assert checks["settings have effect"].status == "pass"
 
 
-def test_a_cap_and_what_must_stand_beside_it_are_one_setting() -> None:
-    decision = calibrated(corpus([PAGE]))
-    found = by_name(decision.effects)
-    assert found[SIZE].moved
-    assert "largest image 1,269 → 16,384 tokens" in found[SIZE].words
-    assert set(found[SIZE].value) == {"longest_edge", "shortest_edge"}
-    assert f"{SIZE}.shortest_edge" not in found
-    said = {e.setting: e.effect for e in _evidence(decision)}
-    assert said[f"{SIZE}.longest_edge"] == said[f"{SIZE}.shortest_edge"] == found[SIZE].words
-
-
 def test_a_hint_that_leaves_the_profile_as_it_is_goes() -> None:
     """Under its cap the largest item is the corpus', with the hint and without."""
     before, decision = decide(corpus([PAGE])), calibrated(corpus([PAGE]))
@@ -110,14 +99,6 @@ def test_a_loader_option_that_changes_no_frame_goes_with_a_warning() -> None:
     assert _check(decision).status == "warn"
     assert f"{FRAMES_KEPT}, media_io_kwargs.video.max_duration" in _check(decision).detail
     assert not [e for e in _evidence(decision) if e.setting.startswith("media_io_kwargs")]
-
-
-def test_a_loader_option_that_changes_frames_stays() -> None:
-    given_ = {"video": {"num_frames": 8, "max_duration": 9}}
-    decision = calibrated(corpus([CLIP]), Policy(media_io_kwargs=given_))
-    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 8}}
-    effect = by_name(decision.effects)[FRAMES_KEPT]
-    assert effect.words.startswith("without it: video of 64×64, 1800 frames, 60.0 s 16 → 64 tokens")
 
 
 @settings(max_examples=25)
@@ -212,25 +193,6 @@ def test_what_goes_is_asked_for_together_once_more() -> None:
     assert found["media_io_kwargs.video.that"].moved
 
 
-def test_each_question_is_asked_once() -> None:
-    there = asked()
-    effects(calibrated(corpus([PAGE])).engine_args, there)
-    host: Any = there.host
-    before = host.asked
-    effects(calibrated(corpus([PAGE])).engine_args, there)
-    assert host.asked == before
-
-
-def test_witnesses_are_of_the_modalities_that_are_served() -> None:
-    tables = (decide(corpus([PAGE, CLIP])).table,)
-    both = witnesses(["image", "video"], tables)
-    assert {PAGE, CLIP, replace(CLIP, width_px=560, height_px=560)} < set(both)
-    assert {shape.modality for shape in witnesses(["image"], tables)} == {"image"}
-    huge = VideoShape(900, 30.0, 30.0, 1920, 1080)
-    heavy = (decide(corpus([huge])).table,)
-    assert replace(huge, width_px=3840, height_px=2160) not in witnesses(["video"], heavy)
-
-
 def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
     found = evidence(decision, opened(), policy or Policy())
     return list(with_effects(found, decision.effects))
@@ -239,3 +201,11 @@ def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
 def _check(decision: Decision) -> Any:
     found = findings(corpus([PAGE]), {}, decision, Policy())
     return next(check for check in found if check.name == "settings have effect")
+
+
+def test_a_loader_option_that_changes_frames_stays() -> None:
+    given_ = {"video": {"num_frames": 8, "max_duration": 9}}
+    decision = calibrated(corpus([CLIP]), Policy(media_io_kwargs=given_))
+    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 8}}
+    effect = by_name(decision.effects)[FRAMES_KEPT]
+    assert effect.words.startswith("without it: video of 64×64, 1800 frames, 60.0 s 16 → 64 tokens")

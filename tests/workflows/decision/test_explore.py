@@ -20,7 +20,6 @@ from tests.workflows.fake_host import (
     KNOBS,
     FakeHost,
     Miscounting,
-    VolumeHost,
     area_knob,
     cap,
     opened,
@@ -76,12 +75,6 @@ def test_without_a_count_that_holds_everything_is_measured(host: type[FakeHost])
     assert points([*SHAPES, *CLIPS], host) == points([*SHAPES, *CLIPS], FakeHost)
 
 
-def test_a_cap_that_means_something_else_is_counted_as_well() -> None:
-    decision = decide(corpus(CLIPS), host=VolumeHost)
-    capped = [e.point for e in decision.explored if e.point.value != e.point.knob.value]
-    assert any(point.counted for point in capped)
-
-
 def test_counting_processes_a_few_items_of_each_point() -> None:
     Counting.processed = 0
     decision = decide(corpus(SHAPES), host=Counting)
@@ -122,20 +115,3 @@ def test_of_many_shapes_those_are_counted_that_a_value_changes(hosts) -> None:
     shapes: list[Shape] = [*sorted(many, key=lambda s: (s.width_px, s.height_px))]
     counting, measuring = hosts
     assert points(shapes, counting) == points(shapes, measuring)
-
-
-class Asked(FakeHost):
-    """Notes how many items were counted."""
-
-    counted = 0
-
-    def count(self, request: CountEmbeds) -> Counted:
-        type(self).counted += len(request.subjects)
-        return super().count(request)
-
-
-def test_shapes_far_below_a_cap_are_not_counted_again() -> None:
-    Asked.counted = 0
-    shapes = [ImageShape(100 + n, 200) for n in range(2_000)]
-    values = len(decide(corpus([*shapes, ImageShape(4_000, 4_000)]), host=Asked).explored)
-    assert Asked.counted < values * len(shapes)

@@ -127,30 +127,6 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     assert "--max-model-len" in checks["items kept whole"].remedy
 
 
-def test_as_little_as_will_do_is_taken_away() -> None:
-    """Steps of 2,048 and 1,024 tokens exist; the first that is wanted is taken."""
-
-    def too_large(decision: Decision) -> str:
-        return "too large" if longest_media(decision) > 2500 else ""
-
-    decision = decide(corpus([PAGE, STAMP]), rejects=too_large)
-    assert decision.forced == "too large"
-    assert 1024 < longest_media(decision) <= 2048
-
-
-def test_what_nothing_helps_stays_as_the_policy_wants_it() -> None:
-    decision = decide(corpus([PAGE, STAMP]), rejects=lambda decision: "never enough")
-    assert decision.forced == ""
-    assert longest_media(decision) == 8000
-
-
-def test_items_of_an_encoder_decoder_model_take_no_context() -> None:
-    model = replace(opened(max_model_len=448, chunks=False), encoder_decoder=True)
-    decision = decide(corpus([PAGE]), model=model)
-    assert decision.longest is None
-    assert decision.forced == ""
-
-
 def test_few_steps_are_tried_and_one_where_none_helps() -> None:
     """Each takes seconds: it is measured as a whole, and rehearsed."""
     tried: list[int] = []
@@ -171,12 +147,6 @@ def test_few_steps_are_tried_and_one_where_none_helps() -> None:
         assert len(tried) <= 2 + math.ceil(math.log2(len(steps)))
 
 
-def test_a_given_cap_is_not_forced_lower() -> None:
-    policy = Policy(max_tokens_per_item=4000)
-    decision = decide(corpus([PAGE]), policy, rejects=lambda decision: "never enough")
-    assert 2048 < longest_media(decision) <= 4000
-
-
 @pytest.mark.parametrize("prefer", ["quality", "throughput"])
 @few
 @given(shapes=st.lists(st.builds(ImageShape, SIDES, SIDES), min_size=1, max_size=8))
@@ -194,16 +164,30 @@ def test_no_image_is_downscaled_below_the_floor(prefer, shapes: list[Shape]) -> 
         assert cost.tokens >= before or area * cost.tokens / before >= floor - 1
 
 
-def test_frames_are_raised_to_the_floor_and_not_chosen_otherwise() -> None:
-    model = opened(knobs=(FRAMES,))
-    long = corpus([VideoShape(300, 30.0, 10.0, 280, 280)])
-    assert "media_io_kwargs" not in decide(long, model=model).engine_args
-    enough = decide(long, Policy(min_video_frames=32), model)
-    assert "media_io_kwargs" not in enough.engine_args
-    more = decide(long, Policy(min_video_frames=48), model)
-    assert more.engine_args["media_io_kwargs"] == {"video": {"num_frames": 48}}
-    short = corpus([VideoShape(20, 30.0, 0.7, 280, 280)])
-    assert "media_io_kwargs" not in decide(short, Policy(min_video_frames=48), model).engine_args
+def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
+    """A cap of all frames together downscales more of them: none is, and the check says so."""
+    policy, long = Policy(min_video_frames=64), VideoShape(300, 30.0, 10.0, 280, 280)
+    cap = area_knob("video")
+    read, model = corpus([long]), opened(knobs=(replace(cap, value=32 * cap.value), FRAMES))
+    decision = decide(read, policy, model, host=VolumeHost)
+    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 64}}
+    assert decision.table.costs[long].tokens == 64 // 2 * 100
+    assert "mm_processor_kwargs" in decision.engine_args
+    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    assert checks["items kept whole"].status == "pass"
+
+
+def test_items_of_an_encoder_decoder_model_take_no_context() -> None:
+    model = replace(opened(max_model_len=448, chunks=False), encoder_decoder=True)
+    decision = decide(corpus([PAGE]), model=model)
+    assert decision.longest is None
+    assert decision.forced == ""
+
+
+def test_a_given_cap_is_not_forced_lower() -> None:
+    policy = Policy(max_tokens_per_item=4000)
+    decision = decide(corpus([PAGE]), policy, rejects=lambda decision: "never enough")
+    assert 2048 < longest_media(decision) <= 4000
 
 
 def test_coverage_may_be_of_each_modality_by_itself() -> None:
@@ -219,21 +203,3 @@ def test_utilization_is_written_where_given() -> None:
     assert "gpu_memory_utilization" not in decide(corpus([STAMP])).engine_args
     args = decide(corpus([STAMP]), Policy(gpu_memory_utilization=0.8)).engine_args
     assert args["gpu_memory_utilization"] == 0.8
-
-
-def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
-    """A cap of all frames together downscales more of them: none is, and the check says so."""
-    policy, long = Policy(min_video_frames=64), VideoShape(300, 30.0, 10.0, 280, 280)
-    cap = area_knob("video")
-    read, model = corpus([long]), opened(knobs=(replace(cap, value=32 * cap.value), FRAMES))
-    decision = decide(read, policy, model, host=VolumeHost)
-    assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 64}}
-    assert decision.table.costs[long].tokens == 64 // 2 * 100
-    assert "mm_processor_kwargs" in decision.engine_args
-    checks = {check.name: check for check in findings(read, {}, decision, policy)}
-    assert checks["items kept whole"].status == "pass"
-
-
-def test_a_count_that_is_assumed_names_no_file() -> None:
-    (count, *_) = decide(corpus([ImageShape(280, 280)])).counts.values()
-    assert (count.value, count.label, count.exemplar) == (1, "assumed", "")

@@ -45,15 +45,6 @@ def test_the_lightest_of_each_modality_is_loaded_once_before_the_others_are_time
     assert [table.costs[shape].cpu_s for shape, _ in sample] == [3.0, 4.0, 5.0]
 
 
-def test_a_stand_in_has_no_processor_seconds() -> None:
-    read = corpus([PAGE, STAMP])
-    sample = [(PAGE, path_of(PAGE))]
-    table, _ = measure(Timed(), read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
-    assert table.costs[STAMP].basis == "blank"
-    assert table.costs[STAMP].cpu_s == 0
-    assert table.costs[PAGE].cpu_s > 0
-
-
 class Deadly(Timed):
     """Ends at the file `deadly`, and is begun again."""
 

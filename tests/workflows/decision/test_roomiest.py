@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened
@@ -67,12 +66,6 @@ def test_a_reserve_that_the_corpus_requests_overrun_is_passed_over() -> None:
     assert batch(decided(batch(first), batch(second), 2048)) == batch(first), "none does"
 
 
-def test_a_model_that_cannot_chunk_is_rounded_down_without_a_gpu() -> None:
-    found = decide(corpus([SOUND]), model=opened(chunks=False))
-    item = max(found.budget.max_tokens_per_item.values())
-    assert batch(found) == max(item, 2048 // item * item)
-
-
 def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
     def less_with_caps(decision: Decision) -> int:
         return 90_000 if decision.setting.mm_processor_kwargs else 100_000
@@ -81,12 +74,6 @@ def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
     assert found.setting.engine_args == {}
     assert batch(found) == 2048
     assert decide(corpus([PAGE])).setting.engine_args, "a cap takes nothing off it"
-
-
-def test_a_cap_that_was_asked_for_stays() -> None:
-    policy = Policy(max_tokens_per_item=1024)
-    found = decide(corpus([PAGE]), policy, kv_tokens=lambda _: 1, default_kv_tokens=2)
-    assert found.table.costs[PAGE].tokens <= 1024
 
 
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:

@@ -59,16 +59,6 @@ class OddBytes(Counting):
         return replace(found, tensor_bytes=found.tensor_bytes + int(odd))
 
 
-class Holey(Counting):
-    """Which does not count tall pictures."""
-
-    def count(self, request: CountEmbeds) -> Counted:
-        found = super().count(request)
-        tall = [b.shape.height_px > 2_900 for b in request.subjects]  # type: ignore[union-attr]
-        embeds = [None if no else e for no, e in zip(tall, found.embeds, strict=True)]
-        return replace(found, embeds=tuple(embeds))
-
-
 def shapes(number: int = MANY) -> list[ImageShape]:
     chance = random.Random(3)
     sizes = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
@@ -144,19 +134,3 @@ def test_one_disagreement_and_all_are_processed(host: type[Counting]) -> None:
     assert found.default_table.witnesses == {}
     assert set(host.processed) == set(shapes())
     assert not any(c.basis == "counted" for c in found.default_table.costs.values())
-
-
-def test_what_is_not_counted_is_processed(processed) -> None:
-    Holey.processed = ()
-    found = decide(corpus(shapes()), host=Holey)
-    tall = {s for s in shapes() if s.height_px > 2_900}
-    assert tall <= set(Holey.processed)
-    assert len(set(Holey.processed)) == WITNESSES + len(tall)
-    assert known(found.default_table) == known(processed.default_table)
-
-
-def test_few_shapes_are_all_processed() -> None:
-    Counting.processed = ()
-    found = decide(corpus(shapes(300)), host=Counting)
-    assert found.default_table.witnesses == {}
-    assert set(Counting.processed) >= set(shapes(300))

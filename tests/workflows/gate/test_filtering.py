@@ -43,24 +43,6 @@ def test_lists_stay_lists_and_iterators_lazy() -> None:
     assert seen == [0]
 
 
-def test_key_says_what_of_a_sample_is_asked_about() -> None:
-    samples = list(enumerate(pictures()))
-    kept = mmcalib.filter(samples, calibration(), key=lambda sample: sample[1])
-    assert [number for number, _ in kept] == KEPT
-    with pytest.raises(TypeError, match=r"this is tuple; mmcalib takes a path, a URL"):
-        mmcalib.filter(samples, calibration())
-
-
-def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    dropped: list[tuple[Any, Admission]] = []
-    mmcalib.filter(pictures(), calibration(), on_drop=lambda *told: dropped.append(told))
-    assert [(sample.size, answer.answer) for sample, answer in dropped] == [(SLIM, "no")] * 2
-    caplog.clear()
-    with caplog.at_level(logging.INFO, logger="mmcalib.filter"):
-        mmcalib.filter(pictures(), calibration())
-    assert [record.message[:9] for record in caplog.records[:-1]] == ["dropped: "] * 2
-
-
 def totals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.message for one in caplog.records if one.levelno >= logging.WARNING]
 
@@ -120,12 +102,6 @@ def test_tables_of_arrow_stay_such() -> None:
     assert isinstance(batch, arrow.RecordBatch)
     assert batch["n"].to_pylist() == KEPT
     assert mmcalib.filter(table.slice(1, 1), calibration(), key=image_of).num_rows == 0
-
-
-def test_unknown_is_dropped_unless_allowed() -> None:
-    away = ["https://example.com/a.png"]
-    assert mmcalib.filter(away, calibration()) == []
-    assert mmcalib.filter(away, calibration(), allow_unknown=True) == away
 
 
 @pytest.mark.parametrize("dataset", [None, 7, "folder", b"bytes", Path("folder"), {"image": 1}])
@@ -194,3 +170,27 @@ def test_ray_data(tmp_path: Path) -> None:
     words = [str(tmp_path / "calibration.json"), str(tmp_path / "pictures")]
     done = subprocess.run([sys.executable, "-c", RAY, *words], capture_output=True, text=True)
     assert done.stdout == "['0.png', '2.png']\n", done.stderr
+
+
+def test_key_says_what_of_a_sample_is_asked_about() -> None:
+    samples = list(enumerate(pictures()))
+    kept = mmcalib.filter(samples, calibration(), key=lambda sample: sample[1])
+    assert [number for number, _ in kept] == KEPT
+    with pytest.raises(TypeError, match=r"this is tuple; mmcalib takes a path, a URL"):
+        mmcalib.filter(samples, calibration())
+
+
+def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    dropped: list[tuple[Any, Admission]] = []
+    mmcalib.filter(pictures(), calibration(), on_drop=lambda *told: dropped.append(told))
+    assert [(sample.size, answer.answer) for sample, answer in dropped] == [(SLIM, "no")] * 2
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="mmcalib.filter"):
+        mmcalib.filter(pictures(), calibration())
+    assert [record.message[:9] for record in caplog.records[:-1]] == ["dropped: "] * 2
+
+
+def test_unknown_is_dropped_unless_allowed() -> None:
+    away = ["https://example.com/a.png"]
+    assert mmcalib.filter(away, calibration()) == []
+    assert mmcalib.filter(away, calibration(), allow_unknown=True) == away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from mmcalib.admission.rules import ProvenRule, costs, prove_rules
+from mmcalib.decision.decision import Decision
+from mmcalib.derive.admission import admit
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import Cost, ModelInfo
@@ -16,6 +19,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.progress import Silent
+from mmcalib.results.costs import Costs, gate_of
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
@@ -107,11 +111,6 @@ def test_one_size_has_a_ceiling() -> None:
     assert found["image"].rule == Ceiling(258, 256, min_side_px=8, max_aspect=100.0)
 
 
-def test_tiles_have_a_ceiling_only_where_vllm_names_it() -> None:
-    model = replace(opened({"image": None}, knobs=()), tiles_images=True)
-    assert proven([A], FakeHost, model) == {}
-
-
 def test_sounds_lie_on_a_ladder() -> None:
     found = proven([SOUND], FakeHost)["audio"].rule
     assert isinstance(found, Ladder)
@@ -138,18 +137,60 @@ def test_a_failed_question_leaves_no_rule_and_a_dead_engine_ends_the_run() -> No
         proven([A], Failing)
 
 
-def test_costs_have_every_shape_of_the_corpus_once() -> None:
-    sliver = ImageShape(2, 900)
-    decision = decide(corpus([A, B, sliver, CLIP]))
-    found = costs(decision, Policy(text_reserve_tokens=7), {})
-    assert found.text_reserve_tokens == 7
-    images = found.modalities["image"]
-    assert [entry.shape for entry in images.known] == [A, B]
-    assert [entry.shape for entry in images.refused] == [sliver]
-    assert set(found.modalities) == {"image", "video"}
+def many_shapes(number: int) -> list[ImageShape]:
+    chance = random.Random(5)
+    found = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
+    return [ImageShape(*size) for size in sorted(found)]
 
 
-def test_of_an_item_that_differs_from_its_stand_in_the_larger_cost_is_kept() -> None:
-    decision = decide(corpus([A, B]), files={path_of(A): ImageShape(28, 28)})
-    image = costs(decision, Policy(), {}).modalities["image"]
-    assert {entry.shape: entry.tokens for entry in image.known}[A] == 100
+def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decision, Costs]:
+    files = {path_of(odd): ImageShape(280, 280)} if odd else None
+    decision = decide(corpus(found), host=Resizing, files=files)
+    host = Resizing(opened(), {path_of(shape): shape for shape in found})
+    rules = prove_rules(host, opened(), decision, Silent())  # type: ignore[arg-type]
+    return decision, costs(decision, Policy(), rules)
+
+
+def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
+    decision, found = kept(many_shapes(2_500))
+    part = found.modalities["image"]
+    assert part.unlisted is not None
+    assert len(part.known) == 1_000
+    assert part.unlisted.shapes == len(decision.table.costs) - 1_000
+    gate = gate_of(found, decision.engine_args, decision.budget.encoder_budget_tokens)
+    for shape, cost in decision.table.costs.items():
+        admission = admit(gate, shape)
+        assert (admission.tokens, admission.embeds) == (cost.tokens, cost.embeds)
+    assert min(one.tokens for one in part.known) >= part.unlisted.tokens[-1].least_tokens
+    assert sum(b.items for b in part.unlisted.tokens) == part.unlisted.items
+    assert sum(cell.shapes for cell in part.unlisted.sizes) == part.unlisted.shapes
+
+
+def test_the_document_does_not_grow() -> None:
+    _, few = kept(many_shapes(1_500))
+    _, many = kept(many_shapes(6_000))
+    assert len(many.model_dump_json()) < 1.1 * len(few.model_dump_json())
+
+
+def test_an_item_that_is_not_what_its_header_says_is_listed() -> None:
+    odd = min(many_shapes(1_500), key=lambda s: s.width_px * s.height_px)
+    decision, found = kept(many_shapes(1_500), odd)
+    assert decision.table.mismatches
+    assert odd in [one.shape for one in found.modalities["image"].known]
+
+
+def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
+    """As of models that cut images into tiles: lists would grow without end."""
+    for number, listed in ((2_500, None), (20_500, 1_000)):
+        decision = decide(corpus(many_shapes(number)), host=Resizing)
+        every = len(decision.table.costs)
+        rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
+        found = costs(decision, Policy(), {"image": rule})
+        part = found.modalities["image"]
+        assert len(part.known) == (listed or every)
+        if part.unlisted is not None:
+            assert part.unlisted.shapes == every - 1_000
+            gate = gate_of(found, decision.engine_args, decision.budget.encoder_budget_tokens)
+            light = min(decision.table.costs.values(), key=lambda cost: cost.tokens)
+            admission = admit(gate, light.shape)
+            assert admission.tokens is None or admission.tokens >= light.tokens

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
-from mmcalib.memory.checks import memory_checks
+from mmcalib.memory.checks import components, memory_checks
 from mmcalib.memory.figures import by_formula, disagreement, memory
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find
 from mmcalib.models.checkpoint import materialise
-from mmcalib.proof.start import Started
+from mmcalib.proof.prove import measured_memory
+from mmcalib.proof.start import Started, _gpu_check
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 L4 = gpus.find("L4")
@@ -36,26 +39,6 @@ def total(parts: Sequence[int | None]) -> int:
     return sum(known)
 
 
-def started(**changes: Any) -> Started:
-    figures = EngineStarted(
-        device="cpu",
-        start_s=10.0,
-        weights_bytes=GIB,
-        weights_full_bytes=7 * GIB,
-        kv_bytes_per_token=1024,
-        kv_full_bytes_per_token=36_864,
-        encoder_seconds_per_token=None,
-        profile_estimate_s=None,
-        profile_s=None,
-        activation_peak_bytes=3 * GIB,
-        budget_tokens=16_384,
-        profiled_modality="image",
-        profiled_items=1,
-        **changes,
-    )
-    return Started(figures, (2, 2), (36, 32))
-
-
 def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
     found = memory(rehearsed(), L4)
     parts = (
@@ -72,52 +55,12 @@ def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
     assert (found.gpu, found.encoder_peak_bytes) == ("L4", 2 * GIB)
 
 
-def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> None:
-    short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
-    checks = memory_checks(Predicted(L4, short, rehearsed()), None, model)
-    assert [check.status for check in checks] == ["pass"]
-    assert "305,832 tokens; the default would not start (1.00 GiB short)" in checks[0].detail
-
-
 def test_a_calibrated_configuration_that_would_not_start_fails(model: str) -> None:
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, problem="No memory for KV cache")
     (check,) = memory_checks(Predicted(L4, None, short), None, model)
     assert check.status == "fail"
     assert "No memory for KV cache" in check.detail
     assert "--max-model-len" in check.remedy
-
-
-def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:
-    (check,) = memory_checks(
-        Predicted(L4, None, None, failure=VllmRefused("_C::foo has no fake implementation")),
-        None,
-        model,
-    )
-    assert (check.status, "_C::foo" in check.detail) == ("skip", True)
-
-
-def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
-    blind = rehearsed(phases=rehearsed().phases[1:])
-    checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None, model)}
-    assert checks["encoder reserved"].status == "warn"
-
-
-@pytest.mark.parametrize(
-    ("changes", "status"),
-    [
-        ({}, "pass"),
-        ({"weights_bytes": 8 * GIB}, "warn"),
-        ({"kv_bytes_per_token": 36_865}, "warn"),
-    ],
-)
-def test_what_was_predicted_against_what_was_measured(
-    model: str, changes: dict[str, Any], status: str
-) -> None:
-    predicted = Predicted(L4, None, rehearsed(**changes))
-    checks = {c.name: c for c in memory_checks(predicted, started(), model)}
-    found = checks["predicted against measured"]
-    assert found.status == status
-    assert "activation peak 2.00 GiB against 3.00 GiB (cpu kernels)" in found.detail
 
 
 def test_formula_and_rehearsal_agree_or_it_is_said(model: str) -> None:
@@ -130,7 +73,12 @@ def test_formula_and_rehearsal_agree_or_it_is_said(model: str) -> None:
 
 
 def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str) -> None:
-    found = by_formula(L4, started(), BUDGET, {}, model, "no fake implementation")
+    small = replace(
+        started(gpu()).figures, device="cpu", weights_bytes=GIB, kv_bytes_per_token=1024, gpu=None
+    )
+    found = by_formula(
+        L4, Started(small, (2, 2), (36, 32)), BUDGET, {}, model, "no fake implementation"
+    )
     assert (found.label, found.note) == (
         "computed",
         "by formula, not rehearsed: no fake implementation",
@@ -142,3 +90,114 @@ def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str
     assert found.kv_cache_tokens == found.kv_cache_bytes // 36_864
     unknown = by_formula(L4, None, BUDGET, {}, model, "no start either")
     assert (unknown.kv_cache_bytes, unknown.note) == (None, "not rehearsed: no start either")
+
+
+FOUND = rehearsed()
+
+
+def gpu(**changes: Any) -> WorkerMemory:
+    """A start that kept every promise of the rehearsal."""
+    figures: dict[str, Any] = {
+        "total_bytes": FOUND.total_bytes,
+        "requested_bytes": FOUND.requested_bytes,
+        "weights_bytes": FOUND.weights_bytes,
+        "activation_peak_bytes": FOUND.activation_peak_bytes,
+        "phases": {"encoder": 2 * GIB, "language model": GIB // 2, "sampler": GIB // 4},
+        "beside_bytes": FOUND.buffers_bytes + FOUND.non_torch_bytes,
+        "cudagraph_bytes": FOUND.cudagraph_bytes,
+        "kv_cache_bytes": FOUND.kv_cache_bytes,
+        "kv_cache_tokens": FOUND.kv_cache_tokens,
+    }
+    return WorkerMemory("V1", **{**figures, **changes})
+
+
+def started(found: WorkerMemory) -> Started:
+    figures = EngineStarted(
+        device="cuda",
+        start_s=20.0,
+        weights_bytes=FOUND.weights_bytes,
+        weights_full_bytes=FOUND.weights_bytes,
+        kv_bytes_per_token=FOUND.kv_bytes_per_token,
+        kv_full_bytes_per_token=FOUND.kv_bytes_per_token,
+        encoder_seconds_per_token=None,
+        profile_estimate_s=None,
+        profile_s=None,
+        activation_peak_bytes=found.activation_peak_bytes,
+        budget_tokens=16_384,
+        profiled_modality="image",
+        profiled_items=1,
+        gpu=found,
+    )
+    return Started(figures, (36, 32), (36, 32))
+
+
+def test_every_part_has_a_row_and_none_is_off() -> None:
+    found = components(FOUND, started(gpu()).figures)
+    assert {one.name: one.off for one in found} == dict.fromkeys(
+        (
+            *("weights", "KV bytes per token", "activation peak", "encoder peak"),
+            *("language model peak", "sampler peak", "beside the weights", "CUDA graphs"),
+            *("KV pool", "KV pool, tokens"),
+        ),
+        0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, "pass", "KV pool 10.50 GiB against 10.50 GiB; KV pool, tokens 305,832 against"),
+        ({"kv_cache_bytes": int(10.3 * GIB)}, "warn", "KV pool over-promised by 1.9%"),
+        ({"kv_cache_bytes": int(10.7 * GIB)}, "pass", "KV pool 10.50 GiB against 10.70 GiB"),
+        ({"kv_cache_bytes": 11 * GIB}, "warn", "KV pool off by -4.5%"),
+        ({"phases": {"encoder": 3 * GIB}}, "warn", "encoder peak off by -33%"),
+    ],
+)
+def test_a_run_says_what_was_predicted_beside_what_was_measured(
+    changes: dict[str, object], status: str, said: str, tmp_path: object
+) -> None:
+    predicted = Predicted(gpus.find("L4"), None, rehearsed(budget=None))
+    checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)), str(tmp_path))}
+    found = checks["predicted against measured"]
+    assert (found.status, said in found.detail) == (status, True), found.detail
+
+
+def test_the_report_has_the_gpu_s_own_column() -> None:
+    found = measured_memory(started(gpu(non_torch_bytes=GIB // 8, max_concurrency=2.345)), own=True)
+    assert (found.label, found.kv_cache_bytes) == ("measured", FOUND.kv_cache_bytes)
+    assert (found.buffers_bytes, found.non_torch_bytes) == (GIB // 4, GIB // 8)
+    assert (found.encoder_peak_bytes, found.max_concurrency) == (2 * GIB, 2.35)
+
+
+def test_an_encoder_that_vllm_does_not_profile_is_warned_of() -> None:
+    blind = _gpu_check(gpu(phases={"language model": GIB}))
+    assert (blind.status, "nothing is reserved for it" in blind.detail) == ("warn", True)
+    assert _gpu_check(gpu()).status == "pass"
+    assert _gpu_check(WorkerMemory("V1")).status == "skip"
+
+
+def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> None:
+    short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
+    checks = memory_checks(Predicted(L4, short, rehearsed()), None, model)
+    assert [check.status for check in checks] == ["pass"]
+    assert "305,832 tokens; the default would not start (1.00 GiB short)" in checks[0].detail
+
+
+def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
+    blind = rehearsed(phases=rehearsed().phases[1:])
+    checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None, model)}
+    assert checks["encoder reserved"].status == "warn"
+
+
+def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:
+    (check,) = memory_checks(
+        Predicted(L4, None, None, failure=VllmRefused("_C::foo has no fake implementation")),
+        None,
+        model,
+    )
+    assert (check.status, "_C::foo" in check.detail) == ("skip", True)
+
+
+def test_the_pool_of_another_gpu_is_not_compared() -> None:
+    larger = components(FOUND, started(gpu(total_bytes=80 * GIB)).figures)
+    assert "KV pool" not in {one.name for one in larger}

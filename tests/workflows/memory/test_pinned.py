@@ -49,19 +49,6 @@ def test_it_is_rehearsed_as_it_is_written() -> None:
     assert (sizes.setting, sizes.value) == ("cudagraph_capture_sizes", [1, 2])
 
 
-def test_what_is_too_little_is_not_written() -> None:
-    short = rehearsed(kv_cache_tokens=None, problem="one request wants more")
-    found = pinned(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
-    assert found is not None
-    assert (found.pool, found.check.status) == (None, "fail")
-    assert found.check.detail == "10.35 GiB are too little, rehearsed: one request wants more"
-
-
-def test_where_vllm_would_not_start_another_check_tells() -> None:
-    after = rehearsed(kv_cache_tokens=None)
-    assert pinned(predicted(FOUR, after), FOUR, answers(None, [])) is None
-
-
 def test_without_a_gpu_there_is_nothing_to_write() -> None:
     with pytest.raises(UsageError, match="--pin-kv-cache needs --gpu") as caught:
         Job(model="some/model", data=("photos",), pin_kv_cache=True)
@@ -120,3 +107,11 @@ def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences()
     asked.clear()
     with_less_kv_cache(short, roomy, sounds, answers(None, asked))
     assert "max_num_seqs" not in asked[0], "half of 30 GiB holds them all"
+
+
+def test_what_is_too_little_is_not_written() -> None:
+    short = rehearsed(kv_cache_tokens=None, problem="one request wants more")
+    found = pinned(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
+    assert found is not None
+    assert (found.pool, found.check.status) == (None, "fail")
+    assert found.check.detail == "10.35 GiB are too little, rehearsed: one request wants more"

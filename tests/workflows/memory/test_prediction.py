@@ -71,14 +71,3 @@ def test_what_is_fatal_is_raised() -> None:
         assert at.tried({"max_num_seqs": 2}) is None
         with pytest.raises(EngineDied):
             at.tried({"max_num_seqs": 3})
-
-
-def test_only_what_was_asked_is_known() -> None:
-    at, _ = prediction()
-    with at:
-        at.tried({})
-        at.tried({"max_num_seqs": 2})
-        assert at.known({}) == rehearsed(encoder_tokens=0)
-        assert isinstance(at.known({"max_num_seqs": 2}), EngineError)
-        assert at.known({"max_num_seqs": 1}) is None
-        assert at.count == 2

@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
-from mmcalib.errors import VerdictError, VllmRefused
+from mmcalib.errors import VerdictError
 from mmcalib.memory.predict import refuse_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
@@ -80,20 +80,3 @@ def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
     with pytest.raises(VerdictError) as caught:
         judged(Pretended(2.5, image=3.5, audio=1.0))
     assert caught.value.hint.startswith("--max-model-len 3500 or less")
-
-
-def test_no_room_at_all_has_no_context_that_fits() -> None:
-    with pytest.raises(VerdictError) as caught:
-        judged(Pretended(-1.0))
-    assert caught.value.message.endswith("its weights, 7.00 GiB, leave no room for a KV cache")
-    assert caught.value.hint.startswith("a larger --gpu")
-
-
-def test_what_cannot_be_rehearsed_is_not_refused() -> None:
-    class Refusing(Pretended):
-        def rehearse(
-            self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-        ) -> Rehearsed:
-            raise VllmRefused("no such option")
-
-    judged(Refusing(0.0))

@@ -176,25 +176,6 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
     )
 
 
-def test_the_worst_step_has_nothing_of_what_is_not_served() -> None:
-    """A limit that is left out admits vLLM's own largest, which sets the step."""
-    asked: list[Mapping[str, Any]] = []
-
-    class Asked(DeepStack):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> Rehearsed:
-            asked.append(engine_args["limit_mm_per_prompt"])
-            return super().rehearse(engine_args)
-
-    at = Bench(
-        MemoryPrediction(GPU, Asked()),
-        {**ROOMY, "limit_mm_per_prompt": {"image": {"count": 2}, "video": 0}},
-        Goal(),
-    )
-    at.rehearse(())
-    judge(at)
-    assert asked[1:] == [{"image": 1, "video": 0}]
-
-
 @dataclass
 class Qwen7B:
     """Qwen2.5-VL-7B on an L4 as it was rehearsed: the profile is of the largest image, or of the

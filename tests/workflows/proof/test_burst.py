@@ -33,13 +33,6 @@ def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
     assert found.fills_step
 
 
-def test_of_each_kind_only_the_heaviest_is_taken_in() -> None:
-    found = chosen([[LARGE], [SMALL], [MIDDLE], [SMALL, SMALL], [TINY, TINY]], step=8000)
-    assert [prompt.item_tokens for prompt in found.prompts] == [(8000,)]
-    assert [prompt.item_tokens for prompt in found.admit] == [(400,), (100, 100)]
-    assert found.unseen == 2
-
-
 def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> None:
     read = corpus([], [[LARGE], [MIDDLE]])
     decision = decide(read)
@@ -119,11 +112,3 @@ def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
 
 def asking(content: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{"role": "user", "content": content}]
-
-
-def test_blanks_keep_to_what_is_affordable(tmp_path) -> None:
-    read = corpus([], [[LARGE], [SMALL]])
-    decision = decide(read)
-    own = burst(read.prompts, decision.table, decision.counts, 16_250, 8350)
-    found = filled(own, decision.table, decision.counts, 16_250, 8350, tmp_path)
-    assert (found.made_up, found.encoder_tokens, found.fills_step) == (2, 8300, False)

@@ -92,16 +92,3 @@ def test_what_vllm_refuses_anywhere_is_no_difference(names: list[str], status: s
 def test_an_engine_that_ends_breaks_off_with_its_reason() -> None:
     check = checked("good", "fatal")
     assert (check.status, check.detail.split(":")[0]) == ("fail", "broke off")
-
-
-def test_the_first_of_a_kind_is_processed_once_before() -> None:
-    host = Gpu()
-    checked("good", "fine", "sound", host=host)
-    assert host.warmed == [True, False, True]
-
-
-def test_tensors_are_compared_one_by_one() -> None:
-    one = Processed(9, 9, ("grid int64 3", "pixels uint8 9×4"), 1.0, None)
-    two = Processed(9, 9, ("grid int64 3",), 1.0, 0)
-    assert one.difference(one, "cuda") == ""
-    assert one.difference(two, "cuda") == "pixels uint8 9×4 on the CPU, nothing more on cuda"

@@ -11,7 +11,7 @@ import pytest
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
 from mmcalib.domain.items import Asked, Prompt, Text
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape, weight
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.workflows.corpus import ReadCorpus
@@ -70,16 +70,6 @@ def test_what_requests_do_not_say_is_assumed() -> None:
     )
 
 
-def test_without_requests_each_item_is_asked_about() -> None:
-    found = trace(corpus([SMALL, SMALL, LARGE]), count)
-    assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
-        map(str, (SMALL, SMALL, LARGE))
-    )
-    # Files of one size are not one file.
-    assert len({request.items[0].content for request in found.requests}) == 3
-    assert "each item in a request of its own, in an order by chance" in found.assumptions
-
-
 def test_requests_that_are_counted_alone_come_by_chance() -> None:
     given = corpus([], [[SMALL], [SMALL, LARGE], [SMALL], [SMALL]])
     found = trace(replace(given, accesses=Accesses()), lambda texts: [5] * len(texts))
@@ -90,21 +80,6 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
         "requests in an order by chance, no item twice: a census keeps neither",
         "answers of 256 tokens to 4 requests",
     )
-
-
-def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
-    asked = Asked(text_bytes=400, answer_tokens=7)
-    whole = Prompt("r.jsonl:1", (), "", [{"role": "user", "content": "a b c"}])
-    prompts = PromptCensus(
-        PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
-        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2", (), "")))
-    )
-    given = replace(corpus([SMALL]), prompts=prompts)
-    found = trace(given, count)
-    assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
-    assert {request.answer_tokens for request in found.requests} == {7}
-    assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
-    assert [len(trace(given, count, most=most).requests) for most in (1, 3)] == [1, 3]
 
 
 def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
@@ -119,11 +94,6 @@ def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
     assert found.assumptions[0].startswith("10 of 100 requests")
     assert trace(given, count, most=10) == found
     assert trace(given, count, most=10, seed=1) != found
-
-
-def test_items_weigh_by_what_is_in_them() -> None:
-    clip = VideoShape(4, 2.0, 2.0, 10, 10)
-    assert [weight(one) for one in (SMALL, clip, AudioShape(99, 16_000))] == [64, 400, 99]
 
 
 def test_timed_requests_come_in_the_order_of_their_timestamps() -> None:
@@ -149,3 +119,28 @@ def test_a_request_that_does_not_say_when_is_named() -> None:
         trace(given, count, timed=True)
     with pytest.raises(UsageError, match="--timestamps needs --requests"):
         trace(corpus([SMALL]), count, timed=True)
+
+
+def test_without_requests_each_item_is_asked_about() -> None:
+    found = trace(corpus([SMALL, SMALL, LARGE]), count)
+    assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
+        map(str, (SMALL, SMALL, LARGE))
+    )
+    # Files of one size are not one file.
+    assert len({request.items[0].content for request in found.requests}) == 3
+    assert "each item in a request of its own, in an order by chance" in found.assumptions
+
+
+def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
+    asked = Asked(text_bytes=400, answer_tokens=7)
+    whole = Prompt("r.jsonl:1", (), "", [{"role": "user", "content": "a b c"}])
+    prompts = PromptCensus(
+        PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
+        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2", (), "")))
+    )
+    given = replace(corpus([SMALL]), prompts=prompts)
+    found = trace(given, count)
+    assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
+    assert {request.answer_tokens for request in found.requests} == {7}
+    assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
+    assert [len(trace(given, count, most=most).requests) for most in (1, 3)] == [1, 3]

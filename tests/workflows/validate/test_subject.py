@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from mmcalib.checks import reserve
 from mmcalib.checks.check import Check
-from mmcalib.checks.reserve import ENCODER_RESERVED, RESERVED, SIZE_HINT
+from mmcalib.checks.reserve import RESERVED, SIZE_HINT
 from mmcalib.derive.limits import Count
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
+from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import here
 from mmcalib.memory.checks import reserved_check
-from mmcalib.memory.rehearse import Predicted, on_gpu
+from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import configurations
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.progress import Silent
+from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.subject import Subject
-from mmcalib.workflows.validate.validate import in_bytes
+from mmcalib.workflows.validate.validate import in_bytes, judge
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
@@ -69,27 +73,27 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
         assert reserved.remedy == ("the cure" if reserved.status == "fail" else "")
 
 
-def test_a_finding_that_is_there_already_is_not_repeated() -> None:
-    before = [
-        Check(RESERVED, "fail", "", ""),
-        Check(ENCODER_RESERVED, "fail", "skipped", ""),
-    ]  # fmt: skip
-    memory = [Check(RESERVED, "fail", "", ""), Check(ENCODER_RESERVED, "warn", "")]
-    assert [c.name for c in in_bytes(before, memory)] == [
-        "encoder reserved",
-        "adequately reserved",
-    ]
-
-
 def test_what_needs_a_gpu_is_left_out_without_one() -> None:
     args = {"tensor_parallel_size": 2, "max_num_seqs": 4}
     assert here(args, "cpu") == {"max_num_seqs": 4}
     assert here(args, "cuda") == args
 
 
-def test_the_defaults_are_those_of_the_gpu() -> None:
-    assert on_gpu(OPENED, None) == OPENED
-    assert on_gpu(OPENED, rehearsed()).serve_defaults == {
-        "max_num_batched_tokens": 8_192,
-        "max_num_seqs": 256,
-    }
+NOBODY = cast(EngineHost, None)
+
+
+def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: [\n")
+    job = ValidateJob(config, ("--port", "1"), model="m", gpu=gpus.find("L4"))
+    found = judge(job, NOBODY, Silent())
+    assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
+    assert found.flags == ["--port", "1"]
+    (check,) = found.checks
+    assert check.detail.startswith("it is not YAML")
+    assert (found.engine_config, found.budget, found.startup, found.items) == (
+        None,
+        None,
+        None,
+        "none",
+    )

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostColumns, CostMap, same_rows, sampled_rows, sampled_tuples
+from mmcalib.derive.costs import CostColumns, CostMap
 from mmcalib.derive.item_cost import BASES, ItemCost, heaviest
+from mmcalib.derive.percentiles import quantile, spread
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
@@ -59,33 +60,6 @@ def test_some_rows_are_those_items(costs: list[ItemCost], data: st.DataObject) -
     assert list(found[1:]) == list(found)[1:]
 
 
-@given(CORPORA, CORPORA, st.data())
-def test_others_take_the_place_of_equal_shapes(
-    costs: list[ItemCost], others: list[ItemCost], data: st.DataObject
-) -> None:
-    asked: dict[Shape, ItemCost | None] = {cost.shape: cost for cost in others}
-    for cost in costs:
-        if data.draw(st.booleans()):
-            asked[cost.shape] = data.draw(st.sampled_from([None, replace(cost, tokens=99)]))
-    expected: dict[Shape, ItemCost | None] = {**{cost.shape: cost for cost in costs}, **asked}
-    left = [cost for cost in expected.values() if cost is not None]
-    assert list(columns(costs).but(asked)) == sorted(left, key=lambda cost: cost.shape)
-    assert list(columns(costs)) == sorted(costs, key=lambda cost: cost.shape)
-
-
-@given(CORPORA, CORPORA)
-def test_places_are_those_of_a_list(costs: list[ItemCost], others: list[ItemCost]) -> None:
-    mine = columns(costs).shapes
-    theirs = [cost.shape for cost in others]
-    listed = list(mine)
-    expected = [listed.index(shape) if shape in listed else -1 for shape in theirs]
-    assert mine.places(theirs).tolist() == expected
-    ordered = Shapes.of("video", theirs)
-    assert mine.places(ordered).tolist() == mine.places(list(ordered)).tolist()
-    assert [shape in mine for shape in theirs] == [place >= 0 for place in expected]
-    assert ImageShape(1, 1) not in mine
-
-
 def test_a_shape_of_another_modality_stands_nowhere() -> None:
     """A clip has a width and a height too, and a sound has neither."""
     pictures = Shapes.of("image", [ImageShape(64, 48)])
@@ -97,10 +71,30 @@ def test_a_shape_of_another_modality_stands_nowhere() -> None:
     assert not any(shape in CostMap({"image": found}) for shape in others)
 
 
-@given(st.lists(TUPLES, max_size=6))
-def test_what_was_sampled_is_told_apart(tuples: list[tuple[int, ...]]) -> None:
-    rows = sampled_rows(tuples)
-    assert list(sampled_tuples(rows)) == tuples
-    turned = tuples[::-1]
-    expected = [one == other for one, other in zip(tuples, turned, strict=True)]
-    assert same_rows(rows, sampled_rows(turned)).tolist() == expected
+WEIGHTED = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(WEIGHTED, st.integers(1, 100))
+def test_a_quantile_is_that_of_the_items_written_out(pairs, per_cent: int) -> None:
+    items = sorted(tokens for tokens, count in pairs for _ in range(count))
+    naive = items[math.ceil(per_cent * len(items) / 100) - 1]
+    assert quantile([t for t, _ in pairs], [n for _, n in pairs], per_cent / 100) == naive
+
+
+def images_of(pairs: list[tuple[int, int]]) -> CostColumns:
+    every = [
+        ItemCost(
+            ImageShape(number + 1, 1), count, f"{number}.jpg", tokens, tokens, 0, 0.0, (), "real"
+        )
+        for number, (tokens, count) in enumerate(pairs)
+    ]
+    return CostColumns.of("image", every)
+
+
+@given(WEIGHTED)
+def test_the_spread_is_ordered_and_counts_every_item(pairs) -> None:
+    found = spread(images_of(pairs))
+    assert found.min <= found.p50 <= found.p90 <= found.p99 <= found.max
+    assert (found.min, found.max) == (min(t for t, _ in pairs), max(t for t, _ in pairs))
+    assert found.items == sum(count for _, count in pairs)
+    assert found.unique_shapes == len(pairs)

@@ -21,29 +21,8 @@ def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
     assert 0 <= left - VLLM_SLACK_BYTES - pool.kv_cache_memory_bytes < MIB
 
 
-def test_it_says_the_graphs_that_are_captured() -> None:
-    pool = fixed_pool(rehearsed(capture_sizes=(1, 2, 4)))
-    assert pool is not None
-    assert pool.on({"max_num_seqs": 4}) == {
-        "max_num_seqs": 4,
-        "kv_cache_memory_bytes": 10_602 * MIB,
-        "cudagraph_capture_sizes": [1, 2, 4],
-    }
-    eager = fixed_pool(rehearsed())
-    assert eager is not None
-    assert list(eager.values) == ["kv_cache_memory_bytes"]
-
-
 @pytest.mark.parametrize(
     "changes", [{"kv_cache_tokens": None}, {"kv_cache_bytes": VLLM_SLACK_BYTES + MIB - 1}]
 )
 def test_where_nothing_is_left_there_is_none(changes: dict[str, int | None]) -> None:
     assert fixed_pool(rehearsed(**changes)) is None
-
-
-def test_it_is_less_by_what_is_spared() -> None:
-    whole, less = fixed_pool(rehearsed()), fixed_pool(rehearsed(), 400 * MIB)
-    assert whole is not None
-    assert less is not None
-    assert whole.kv_cache_memory_bytes - less.kv_cache_memory_bytes == 400 * MIB
-    assert fixed_pool(rehearsed(kv_cache_bytes=500 * MIB), 400 * MIB) is None

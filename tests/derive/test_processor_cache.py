@@ -1,0 +1,212 @@
+"""The hit curve against a cache that is simulated, and the size that is read from it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.processor_cache import (
+    Recency,
+    choose,
+    hit_curve,
+    largest_item_bytes,
+    within_context,
+)
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.text import GIB
+from tests.derive.costed import table_of
+
+Request = list[tuple[int, int]]
+
+# A key's size follows from the key, as an item's bytes follow from its content.
+SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=12)
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Request]:
+    """Requests of one to four items, of which some may be named twice."""
+    sizes = draw(SIZES)
+    key = st.integers(0, len(sizes) - 1)
+    requests = draw(st.lists(st.lists(key, min_size=1, max_size=4), max_size=60))
+    return [[(key, sizes[key]) for key in request] for request in requests]
+
+
+def alone(*accesses: tuple[Hashable, int]) -> list[list[tuple[Hashable, int]]]:
+    """Requests of one item each."""
+    return [[access] for access in accesses]
+
+
+def simulated_hits(requests: Iterable[Request], capacity: int) -> int | None:
+    """Hits of an LRU cache as vLLM 0.32 uses it, an item per request counted once.
+
+    All items of a request are looked up, the known ones touched, then each is fetched or stored in
+    order; what exceeds the whole cache is not stored. None: a known one was pushed out meanwhile.
+    """
+    held: OrderedDict[int, int] = OrderedDict()
+    hits = 0
+    for request in requests:
+        known = {key for key, _ in request if key in held}
+        for key, _ in request:
+            if key in held:
+                held.move_to_end(key)
+        for key, nbytes in request:
+            if key in held:
+                held.move_to_end(key)
+            elif key in known:
+                return None
+            elif nbytes <= capacity:
+                while sum(held.values()) + nbytes > capacity:
+                    held.popitem(last=False)
+                held[key] = nbytes
+        hits += len(known)
+    return hits
+
+
+@given(traffic(), st.integers(0, 700))
+def test_the_curve_is_the_simulation_from_the_largest_request_up(
+    requests: list[Request], more: int
+) -> None:
+    curve = hit_curve(requests)
+    capacity = curve.largest_request_bytes + more
+    assert curve.hits_at(capacity) == simulated_hits(requests, capacity)
+
+
+@given(traffic(), st.floats(0.01, 1))
+def test_what_is_chosen_is_the_smallest_that_keeps_its_promise(
+    requests: list[Request], share: float
+) -> None:
+    curve = hit_curve(requests)
+    needed = share * curve.most_hits
+    capacity = curve.capacity_for(-int(-needed // 1))
+    assert curve.hits_at(capacity) >= needed - 1e-9
+    if capacity:
+        assert curve.hits_at(capacity - 1) < needed
+
+
+def test_what_only_one_request_repeats_is_no_hit() -> None:
+    """vLLM looks a request's items up before it stores any: it processes them both."""
+    curve = hit_curve([[("a", 10), ("a", 10), ("b", 5)], [("c", 10), ("c", 10)]])
+    assert (curve.accesses, curve.distinct, curve.most_hits) == (3, 3, 0)
+    assert curve.largest_request_bytes == 15
+
+
+def test_the_last_few_percent_of_the_hits_are_not_paid_for() -> None:
+    """One item comes all the time; the other hundred come back once, after all of them."""
+    often = [("often", GIB // 4)] * 4000
+    rare = [(number, GIB // 4) for number in range(100)]
+    curve = hit_curve(alone(*rare, *often, *rare))
+    chosen = choose(curve)
+    assert chosen.mm_processor_cache_gb == 0.25
+    assert chosen.hit_rate == pytest.approx(3999 / 4200)
+    assert chosen.most_hit_rate == pytest.approx(4099 / 4200)
+    roomy = choose(curve, share=1, ram_budget_bytes=64 * GIB)
+    assert roomy.mm_processor_cache_gb == 25.25
+
+
+@given(traffic(), st.integers(0, 10**9), st.none() | st.integers(0, 10**10), st.integers(2, 9))
+def test_a_size_is_0_or_at_least_the_floor_and_at_most_what_is_allowed(
+    requests: list[Request], floor: int, budget: int | None, processes: int
+) -> None:
+    large = [[(key, nbytes * 30_000_001) for key, nbytes in request] for request in requests]
+    found = choose(hit_curve(large), floor, ram_budget_bytes=budget, processes=processes)
+    assert found.mm_processor_cache_gb == 0 or found.mm_processor_cache_gb * GIB >= floor
+    allowed = PROCESSOR_CACHE_GIB * GIB if budget is None else budget / processes
+    assert found.mm_processor_cache_gb * GIB <= allowed
+
+
+def test_a_size_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 0 bytes"):
+        hit_curve(alone(("a", 0)))
+    with pytest.raises(ValueError, match="'a' has 1 bytes and 2 bytes"):
+        hit_curve(alone(("a", 1), ("a", 2)))
+    with pytest.raises(ValueError, match="no cache hits 2 of 2 accesses"):
+        hit_curve(alone(("a", 1), ("a", 1))).capacity_for(2)
+
+
+@pytest.mark.slow
+def test_a_million_accesses_take_seconds() -> None:
+    """The aim is 10 s; two programs on one core may take three times that."""
+    chance = random.Random(7)
+    keys = [chance.randrange(300_000) for _ in range(1_000_000)]
+    started = time.process_time()
+    curve = hit_curve([(key, 1000 + key % 977 * 1000)] for key in keys)
+    assert time.process_time() - started < 30
+    assert curve.most_hits == 1_000_000 - len(set(keys))
+
+
+TOKEN_BYTES = 4704
+LOGO, PAGE = ImageShape(100, 100), ImageShape(1000, 1000)
+CLIP = VideoShape(32, 8.0, 4.0, 280, 280)
+
+
+def costs(*found: tuple[Shape, int, int]) -> CostTable:
+    return table_of(
+        DEFAULT,
+        {s: ItemCost(s, 1, str(s), n, n, nbytes, 0.0, (), "real") for s, n, nbytes in found},
+    )
+
+
+def budget(most: Mapping[Modality, int]) -> Budget:
+    """vLLM's own largest items; its dummies have as many tokens."""
+    dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in most.items()}
+    return Budget(20_000, 20_000, dict(most), {}, {}, None, 0, dummies, 32_768, 8192, 8)
+
+
+def test_an_item_of_the_corpus_that_takes_more_than_the_dummy_counts() -> None:
+    """Processors that pad: a sliver of few tokens, and many bytes."""
+    table = costs((LOGO, 16, 100_000_000))
+    assert largest_item_bytes("image", table, budget({"image": 16_384}), 20_000) == 100_000_000
+
+
+def test_of_a_video_whatever_the_encoder_cache_admits() -> None:
+    """Qwen2-VL's dummy has 14 frames, and its loader keeps more."""
+    table, plain = costs((CLIP, 1600, 1600 * TOKEN_BYTES)), budget({"video": 700})
+    assert largest_item_bytes("video", table, plain, 20_000) == 20_000 * TOKEN_BYTES
+    padded = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
+    assert largest_item_bytes("video", padded, plain, 20_000) == 40_000 * TOKEN_BYTES
+
+
+def test_a_dummy_that_the_size_hints_shrank_is_scaled_to_the_largest_item() -> None:
+    plain = replace(budget({"image": 16_384}), dummies={"image": Dummy(324, 324 * TOKEN_BYTES, {})})
+    assert largest_item_bytes("image", costs(), plain, 20_000) == 16_384 * TOKEN_BYTES
+
+
+def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None:
+    """32,768 tokens: two largest images fill it, and nothing begins behind them."""
+    plain = budget({"image": 16_384, "video": 700})
+    unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
+    found = within_context(unsaid, costs(), plain, 20_000)
+    assert found == {"image": 2, "video": 0, "audio": 999}
+    longer = replace(plain, max_model_len=32_769)
+    assert within_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
+
+
+def test_what_takes_most_bytes_for_its_tokens_fills_the_context_first() -> None:
+    plain = budget({"image": 16_384, "video": 700})
+    heavy = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
+    found = within_context({"image": 4, "video": 1}, heavy, plain, 20_000)
+    assert found == {"image": 1, "video": 1}
+
+
+def test_blocks_upon_blocks_add_up() -> None:
+    recency, plain = Recency(), list(range(5000))
+    for nbytes in plain:
+        recency.append(nbytes)
+    for position in range(0, 5000, 7):
+        recency.renew(position)
+        plain.append(plain[position])
+        plain[position] = 0
+    for position in range(0, len(plain) + 1, 13):
+        assert recency.since(position) == sum(plain[position:])
