@@ -74,10 +74,7 @@ def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
 
 def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
     video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
-    at_two, at_one = (
-        qwen.cost(video),
-        qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}),
-    )
+    at_two, at_one = (qwen.cost(video), qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}))
     assert (at_two.sampled, at_one.sampled) == ((20, 640, 272), (10, 640, 272))
     assert at_two.tokens == 2 * at_one.tokens
 

@@ -94,8 +94,7 @@ def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "encoder"),
-    [(1968, 2000), (2000, 2000), (2100, 2100), (1500, 1500)],
+    ("second", "encoder"), [(1968, 2000), (2000, 2000), (2100, 2100), (1500, 1500)]
 )
 def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(
     second: int, encoder: int

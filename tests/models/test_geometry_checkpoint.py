@@ -47,27 +47,18 @@ MORE_FILES = {
     "DeepseekOCRForCausalLM": {"processor_config.json"},
     "Gemma3nForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Lfm2VlForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
-    "AudioFlamingo3ForConditionalGeneration": {
-        "preprocessor_config.json",
-        "processor_config.json",
-    },
+    "AudioFlamingo3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "InternVLForConditionalGeneration": {
         "preprocessor_config.json",
         "processor_config.json",
         "video_preprocessor_config.json",
     },
-    "Glm4vForConditionalGeneration": {
-        "preprocessor_config.json",
-        "video_preprocessor_config.json",
-    },
+    "Glm4vForConditionalGeneration": {"preprocessor_config.json", "video_preprocessor_config.json"},
     "Llama4ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "LlavaForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Mistral3ForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "LlavaNextForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
-    "LlavaOnevisionForConditionalGeneration": {
-        "preprocessor_config.json",
-        "processor_config.json",
-    },
+    "LlavaOnevisionForConditionalGeneration": {"preprocessor_config.json", "processor_config.json"},
     "Qwen3_5ForConditionalGeneration": {
         "preprocessor_config.json",
         "video_preprocessor_config.json",

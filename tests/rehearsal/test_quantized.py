@@ -70,9 +70,7 @@ BLOCK_FP8 = {
 }
 TENSOR_FP8 = {**BLOCK_FP8, "activation_scheme": "static", "weight_block_size": None}
 CHANNEL_FP8 = compressed(
-    "float-quantized",
-    numbers(8, "float", "channel"),
-    numbers(8, "float", "token", dynamic=True),
+    "float-quantized", numbers(8, "float", "channel"), numbers(8, "float", "token", dynamic=True)
 )
 CHANNEL_INT8 = compressed(
     "int-quantized", numbers(8, "int", "channel"), numbers(8, "int", "token", dynamic=True)

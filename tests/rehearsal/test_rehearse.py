@@ -84,9 +84,7 @@ def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: Rehear
     assert qwen.activation_peak_bytes == encoder_peak(qwen)
 
 
-def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(
-    qwen: Rehearsed,
-) -> None:
+def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(qwen: Rehearsed) -> None:
     for phase in qwen.phases:
         sizes = [one.nbytes for one in phase.largest]
         assert sizes == sorted(sizes, reverse=True)
@@ -127,9 +125,7 @@ def test_fewer_pixels_and_fewer_sequences_leave_more_for_the_cache(h100: Theatre
     assert few.cudagraphs < wide.cudagraphs
 
 
-def test_the_same_config_gives_the_same_bytes_whatever_was_rehearsed_between(
-    h100: Theatre,
-) -> None:
+def test_the_same_config_gives_the_same_bytes_whatever_was_rehearsed_between(h100: Theatre) -> None:
     first = h100.bytes_of(max_model_len=32_768)
     again = h100.bytes_of(max_model_len=32_768)
     h100.rehearse(**IMAGE_ONLY, max_num_batched_tokens=4096)

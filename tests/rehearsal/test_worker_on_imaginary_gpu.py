@@ -44,13 +44,7 @@ def test_the_worker_s_figures_add_up_to_what_it_left_for_the_kv_cache(
 
 def test_a_second_profile_peaks_as_the_first_but_for_what_that_left(found: dict[str, Any]) -> None:
     assert (
-        found["again"].keys()
-        == found["phases"].keys()
-        == {
-            "encoder",
-            "language model",
-            "sampler",
-        }
+        found["again"].keys() == found["phases"].keys() == {"encoder", "language model", "sampler"}
     )
     for name in ("encoder", "language model"):
         assert 0 <= found["phases"][name] - found["again"][name] <= LEFT_BYTES

@@ -104,10 +104,7 @@ def with_picture(tmp_path: Path) -> Calibration:
     found = calibration()
     images = found.corpus.modalities["image"]
     tokens = images.tokens.model_copy(update={"exemplar": str(path)})
-    modalities = {
-        **found.corpus.modalities,
-        "image": images.model_copy(update={"tokens": tokens}),
-    }
+    modalities = {**found.corpus.modalities, "image": images.model_copy(update={"tokens": tokens})}
     corpus = found.corpus.model_copy(update={"modalities": modalities})
     assert found.costs is not None
     part = found.costs.modalities["image"]

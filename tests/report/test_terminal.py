@@ -18,11 +18,7 @@ SCREEN = 53
 def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:
     page = io.StringIO()
     console = Console(
-        file=page,
-        width=width,
-        force_terminal=colour,
-        no_color=not colour,
-        legacy_windows=False,
+        file=page, width=width, force_terminal=colour, no_color=not colour, legacy_windows=False
     )
     summary(found, console)
     return page.getvalue()
