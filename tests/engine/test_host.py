@@ -8,10 +8,12 @@ import subprocess
 import sys
 import textwrap
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
+import mmcalib
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
@@ -58,17 +60,6 @@ def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
         with pytest.raises(EngineSilent, match="said nothing for 1 s while waiting"):
             host.ask(OpenModel("nowhere"), "waiting")
         assert gone_within(host.pid, 5)
-
-
-def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho 'cannot import anything' >&2\nexit 7\n")
-    broken.chmod(0o755)
-    with (
-        EngineHost(log=tmp_path / "log", python=str(broken)) as host,
-        pytest.raises(EngineDied, match="exit code 7 while opening: cannot import anything"),
-    ):
-        host.ask(OpenModel("nowhere"), "opening")
 
 
 # The child in a Python that finds no vLLM.
@@ -208,3 +199,25 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path) -> None:
+    environment = tmp_path / "bare"
+    venv.create(environment, with_pip=False)
+    (tmp_path / "json.py").write_text("raise SystemExit('not the json of that environment')")
+    base = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere"}
+    code = "import json, sys, mmcalib; print(json.dumps([mmcalib.__file__, sys.prefix]))"
+    done = subprocess.run(
+        [environment / "bin" / "python", "-P", "-c", code],
+        env=child_environment(base, offline=True, foreign=True),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert mmcalib.__file__ in done.stdout
+    assert str(environment) in done.stdout
+    own = child_environment(base, offline=True)
+    assert str(tmp_path) in own["PYTHONPATH"], "a child of the same interpreter keeps it"
+    assert sys.prefix not in done.stdout

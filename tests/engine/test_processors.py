@@ -56,29 +56,6 @@ def test_a_refused_item_is_answered_with_the_inmost_reason(qwen: Lab) -> None:
     assert isinstance(fine, Cost)
 
 
-def tokens(costs: list[Cost | str]) -> list[int]:
-    """None may be refused."""
-    taken = [cost.tokens for cost in costs if isinstance(cost, Cost)]
-    assert len(taken) == len(costs), costs
-    return taken
-
-
-def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
-    video = Blank(VideoShape(100, 25.0, 4.0, 1280, 720))
-    before = tokens(qwen.costs(image(4032, 3024), video))
-    after = tokens(qwen.costs(image(4032, 3024), video, setting=Setting(CAP_512)))
-    assert before == [15_552, 8 // 2 * 46 * 26]
-    assert after[0] <= 512
-    assert after[1] == before[1]
-
-
-def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
-    video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
-    at_two, at_one = (qwen.cost(video), qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}))
-    assert (at_two.sampled, at_one.sampled) == ((20, 640, 272), (10, 640, 272))
-    assert at_two.tokens == 2 * at_one.tokens
-
-
 def readable(path: Path) -> Shape:
     shape = probe(Item(str(path)))
     assert not isinstance(shape, Skipped), shape

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
+from tests.engine.conftest import QWEN, folder_of
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -24,9 +23,7 @@ def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     """The figures under either of vLLM's model runners."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
-    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
-    folder = materialise(geometry, engine_cache / "worker-on-imaginary-gpu")
+    folder = folder_of(QWEN, engine_cache)
     program = HERE / "worker_on_imaginary_gpu.py"
     answer: dict[str, Any] = answer_of(program, folder, VLLM_USE_V2_MODEL_RUNNER=request.param)
     assert answer["memory"]["runner"] == ("V2" if request.param == "1" else "V1")
