@@ -39,12 +39,13 @@ def judge(
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
-    def validation(text: str, *flags: str, model: str | None = QWEN, **asked: Any) -> Validation:
+    def validation(
+        text: str, *flags: str, model: str | None = QWEN, beside: str | None = None, **asked: Any
+    ) -> Validation:
         config = tmp_path / "c.yaml"
         config.write_text(f"model: {model}\n{text}" if model else text)
-        if named := asked.pop("beside", None):
-            asked["model"] = named
-        return judge_file(ValidateJob(config, flags, depth="budget", **asked), host, Silent())
+        job = ValidateJob(config, flags, model=beside, depth="budget", **asked)
+        return judge_file(job, host, Silent())
 
     return validation
 

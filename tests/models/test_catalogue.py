@@ -95,6 +95,14 @@ def document(**config: object) -> dict[str, object]:
     return {**frame, "sources": {"s": "somewhere"}, "config": config}
 
 
-def test_an_unnamed_source_is_refused() -> None:
-    with pytest.raises(KeyError):
-        parse_geometry(document(depth={"value": 32, "status": "found", "source": "elsewhere"}))
+@pytest.mark.parametrize(
+    "depth",
+    [
+        32,
+        {"value": 32, "status": "guess", "source": "s"},
+        {"value": 32, "status": "found", "source": "elsewhere"},
+    ],
+)
+def test_a_value_without_a_known_status_and_source_is_refused(depth: object) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        parse_geometry(document(depth=depth))

@@ -98,11 +98,8 @@ def glm_ocr(config: dict[str, Any]) -> int:
 
 
 def _glm_encoder(vision: dict[str, Any]) -> int:
-    hidden, wide, out = (
-        vision["hidden_size"],
-        vision["intermediate_size"],
-        vision["out_hidden_size"],
-    )
+    hidden, wide = vision["hidden_size"], vision["intermediate_size"]
+    out = vision["out_hidden_size"]
     attention = 4 * hidden * (hidden + 1) + 2 * (hidden // vision["num_heads"])
     block = attention + 3 * hidden * wide + 2 * wide + 3 * hidden
     pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
