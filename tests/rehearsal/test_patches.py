@@ -31,9 +31,9 @@ OTHER_WAYS = {
     (f"{STANDINS}/attention.py", "sys.modules[]"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),
-    (f"{STANDINS}/hollow.py", "sys.meta_path.insert()"),
-    (f"{STANDINS}/operations.py", "setattr(torch.ops)"),
-    (f"{STANDINS}/operations.py", "sys.modules[]"),
+    (f"{STANDINS}/flashinfer.py", "sys.meta_path.insert()"),
+    (f"{STANDINS}/kernels.py", "setattr(torch.ops)"),
+    (f"{STANDINS}/kernels.py", "sys.modules[]"),
 }
 
 

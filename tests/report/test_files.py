@@ -25,15 +25,6 @@ def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == b"latin-\xe9"
 
 
-def test_text_that_cannot_be_written_leaves_the_old_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    write_text(path, "old")
-    with pytest.raises(OutputError, match="cannot write"):
-        write_text(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x.txt"]
-
-
 def test_a_folder_in_its_place_is_an_error_that_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "x.txt").mkdir()
     with pytest.raises(OutputError, match="cannot write") as caught:
