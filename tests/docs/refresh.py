@@ -27,11 +27,7 @@ from mmcalib.results.engine_yaml import engine_yaml
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
 # Where each block stands.
-PAGES = {
-    "terminal": "README.md",
-    "engine.yaml": "docs/get-started.md",
-    "help": "docs/run.md",
-}
+PAGES = {"terminal": "README.md", "engine.yaml": "docs/get-started.md", "help": "docs/run.md"}
 EXAMPLE = ROOT / "docs" / "example"
 SERVE = "vllm serve --config out/engine.yaml"
 WIDTH = 96
@@ -56,12 +52,7 @@ def help_text() -> str:
     """What `mmcalib run --help` prints on a plain terminal of 88 columns."""
     env = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
-        [sys.executable, "-c", _HELP],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", _HELP], cwd=ROOT, env=env, capture_output=True, text=True, check=True
     )
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
 

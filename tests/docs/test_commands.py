@@ -44,8 +44,7 @@ BLOCKS = [block for block in fenced("python") if not CALLS_VLLM.search(block[1])
 
 
 @pytest.mark.parametrize(
-    ("page", "code"),
-    [pytest.param(*block, marks=marks(block[1])) for block in BLOCKS],
+    ("page", "code"), [pytest.param(*block, marks=marks(block[1])) for block in BLOCKS]
 )
 def test_python_runs(page: str, code: str, workspace: Path) -> None:
     for package in re.findall(r"^(?:import|from) (\w+)", code, re.M):

@@ -26,6 +26,18 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 # `merge` stands on the page of `scan`.
 PAGE_OF_ITS_OWN = sorted(COMMANDS)
 
+# Options of other programs that the pages name.
+_ELSEWHERE = """
+--extra-index-url --version --tensor-parallel-size --skip-mm-profiling
+--limit-mm-per-prompt --port --no-x --cache --media --max-num-seqs
+--gpu-memory-utilization --mm-processor-device --mm-tensor-ipc --trust-remote-code
+--install-completion --show-completion --gpus --entrypoint --env-file --from-env-file
+--build-arg --tag --rm --shm-size --constraint --api-key --memory --quantization
+--moe-backend --backend --endpoint --dataset-name --dataset-path --disable-shuffle
+--no-oversample --num-prompts --custom-output-len --ignore-eos --max-concurrency
+--kv-cache-dtype --enable-log-requests --grid --seed
+"""
+
 
 def shell_lines(program: str) -> list[tuple[str, list[str]]]:
     """Every command of the bash blocks that starts with `program`: (page, its words)."""
@@ -97,22 +109,7 @@ def test_every_command_shown_is_one_that_the_tool_takes() -> None:
 
 def test_options_in_prose_exist() -> None:
     known = set().union(*map(options, COMMANDS))
-    # Options of other programs that the pages name.
-    known |= {"--extra-index-url", "--version", "--tensor-parallel-size", "--skip-mm-profiling"}
-    known |= {"--limit-mm-per-prompt", "--port", "--no-x", "--cache", "--media"}
-    known |= {"--max-num-seqs", "--gpu-memory-utilization"}
-    known |= {"--mm-processor-device", "--mm-tensor-ipc", "--trust-remote-code"}
-    known |= {"--install-completion", "--show-completion"}
-    known |= {"--gpus", "--entrypoint", "--env-file", "--from-env-file"}
-    known |= {"--build-arg", "--tag", "--rm", "--shm-size", "--constraint"}
-    known |= {"--api-key", "--memory"}
-    known |= {"--quantization", "--moe-backend"}
-    # `vllm bench serve`
-    known |= {"--backend", "--endpoint", "--dataset-name", "--dataset-path", "--disable-shuffle"}
-    known |= {"--no-oversample", "--num-prompts", "--custom-output-len", "--ignore-eos"}
-    known |= {"--max-concurrency", "--kv-cache-dtype", "--enable-log-requests"}
-    # The project's own benchmarks.
-    known |= {"--grid", "--seed"}
+    known |= set(_ELSEWHERE.split())
     for page, text in TEXTS.items():
         assert set(_OPTION.findall(text)) - known == set(), page
 

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment
+from tests.engine.conftest import folder_of
 
 START_S = 400
 
@@ -73,10 +72,9 @@ def serving(printed: str, folder: Path, out: Path, media: Path, cache: Path) -> 
     `engine.yaml` in `out` and what a machine without weights and GPU needs: the cut checkpoint,
     dummy weights, a small KV cache. It may read files below `media`; `folder` keeps its log.
     """
-    geometry = find(QWEN)
-    assert geometry is not None
-    whole = materialise(geometry, folder / "whole")
-    cut = cut_checkpoint(whole, folder / "cut", text_layers=2, encoder_layers=2).path
+    cut = cut_checkpoint(
+        folder_of(QWEN, folder), folder / "cut", text_layers=2, encoder_layers=2
+    ).path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mmcalib as library
-from mmcalib.engine.environment import child_environment
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
 from tests.engine.checkpoints import speaking
+from tests.engine.conftest import folder_of
+from tests.engine.test_texts import served
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CONTEXT = 4096
-ADMITTING = Path(__file__).parents[1] / "engine" / "admitting.py"
 PROSE = (ROOT / "docs" / "how-it-works.md").read_text()
 
 
@@ -31,10 +25,7 @@ PROSE = (ROOT / "docs" / "how-it-works.md").read_text()
 def calibrated(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> Path:
     """A folder with a checkpoint of words, a photo and a calibration."""
     folder = tmp_path_factory.mktemp("texts")
-    geometry = find(QWEN)
-    assert geometry is not None
-    plain = materialise(geometry, engine_cache / QWEN.replace("/", "--"))
-    speaking(plain, folder / "model")
+    speaking(folder_of(QWEN, engine_cache), folder / "model")
     photo(folder / "photo.jpg", 640, 480)
     done = mmcalib(
         engine_cache,
@@ -54,22 +45,6 @@ def request(folder: Path, characters: int, **fields: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], **fields}
 
 
-def served(folder: Path, requests: list[dict[str, Any]]) -> list[Any]:
-    """The prompt's length and the granted answer, or vLLM's refusal."""
-    asked = {"model": str(folder / "model"), "contexts": [CONTEXT], "requests": requests}
-    env = child_environment(os.environ, offline=True)
-    done = subprocess.run(
-        [sys.executable, str(ADMITTING)],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        env=env,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (found,) = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
     """`check` took a text for as many tokens as bytes, of which it has three times more: all these
     were unknown.
@@ -77,7 +52,8 @@ def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
     calibration = library.Calibration.load(calibrated / "out" / "calibration.json")
     lengths = [8_000, 10_000, *range(10_600, 11_600, 25), 14_000]
     requests = [request(calibrated, length) for length in lengths]
-    truth = ["no" if isinstance(found, str) else "fits" for found in served(calibrated, requests)]
+    (found,) = served(calibrated / "model", [CONTEXT], requests)
+    truth = ["no" if isinstance(one, str) else "fits" for one in found]
     assert set(truth) == {"fits", "no"}
     answers = [calibration.admits(one, allowed_local_media_path=calibrated) for one in requests]
     assert [answer.answer for answer in answers] == truth

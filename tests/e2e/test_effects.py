@@ -35,9 +35,3 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     effects = {e.setting: e.effect for e in calibration.limits.evidence}
     assert all(effects.values()), effects
     assert effects["media_io_kwargs.video.fps"].startswith("without it: video of")
-    cap = effects["mm_processor_kwargs.videos_kwargs.size.longest_edge"]
-    assert cap == effects["mm_processor_kwargs.videos_kwargs.size.shortest_edge"]
-    assert "largest video" in cap
-    report = (tmp_path / "out/report.md").read_text()
-    assert "largest video" in report
-    assert "num\\_frames" in report

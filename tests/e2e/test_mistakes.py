@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from tests.e2e.command import QWEN, mmcalib, start
-from tests.e2e.media import photo
+from tests.e2e.media import photo, requests
+from tests.engine.conftest import folder_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -26,9 +25,7 @@ def media(tmp_path: Path) -> Path:
 
 
 def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> None:
-    geometry = find(QWEN)
-    assert geometry is not None
-    folder = materialise(geometry, tmp_path / "text-only")
+    folder = folder_of(QWEN, tmp_path)
     text_only = {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -68,21 +65,10 @@ def test_a_request_longer_than_the_context_is_a_no(
     media: Path, tmp_path: Path, engine_cache: Path
 ) -> None:
     photo(media / "large.jpg", 1600, 1200)
-    (media / "requests.jsonl").write_text(
-        json.dumps(
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "image_url", "image_url": {"url": "large.jpg"}}] * 3,
-                    }
-                ]
-            }
-        )
-    )
+    asked = requests(media / "requests.jsonl", [("image", "large.jpg")] * 3)
     done = mmcalib(
         engine_cache,
-        *("run", "--model", QWEN, "--requests", media / "requests.jsonl"),
+        *("run", "--model", QWEN, "--requests", asked),
         *("--max-model-len", "4096", "--min-image-pixels", "1000000"),
         *("--validate", "budget", "--out", tmp_path / "out"),
     )

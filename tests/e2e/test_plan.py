@@ -46,15 +46,6 @@ def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache
     assert (again.returncode, again.stderr) == (0, "")
 
 
-def test_a_goal_that_is_reached_already_is_said_to_be(engine_cache: Path) -> None:
-    ended = mmcalib(
-        engine_cache, "plan", "--model", QWEN, "--gpu", "L4", "--goal", "kv_tokens>=100k",
-        "--", "--limit-mm-per-prompt", '{"image": 1, "video": 0}',
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "The goal is reached already" in " ".join(ended.stderr.split())
-
-
 def test_a_goal_that_is_reached_by_a_size_hint_alone_is_reached_without_it(
     engine_cache: Path,
 ) -> None:
@@ -73,18 +64,6 @@ def test_a_goal_that_is_reached_by_a_size_hint_alone_is_reached_without_it(
     assert plan.combination.changes == {"limit_mm_per_prompt": {"image": 4, "video": 0}}
     assert plan.combination.reserved is not None
     assert plan.combination.reserved.status == "pass"
-
-
-@pytest.mark.long
-def test_a_goal_out_of_reach_leaves_with_three_and_shows_the_best(engine_cache: Path) -> None:
-    ended = mmcalib(
-        engine_cache, "plan", "--model", QWEN, "--gpu-memory", "4GiB", "--capability", "8.6",
-        "--goal", "kv_tokens>=900m",
-    )  # fmt: skip
-    assert ended.returncode == 3, ended.stderr
-    said = " ".join(ended.stderr.split())
-    assert "The best there is: not enough" in said
-    assert "no combination of fixes reaches kv_tokens>=9e+08" in said
 
 
 def test_a_server_that_ran_out_of_memory_needs_another_configuration(

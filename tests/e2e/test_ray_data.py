@@ -11,13 +11,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mmcalib import Calibration
 from tests.conftest import ROOT
-from tests.e2e.media import clip, photo
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -34,12 +32,6 @@ def python() -> Path:
     if why := ray_data.lacking(found):
         pytest.skip(f"no Ray Data LLM under {found}: {why}")
     return found
-
-
-def request(name: str, *items: tuple[str, str]) -> dict[str, Any]:
-    parts: list[dict[str, Any]] = [{"type": kind, kind: {"url": url}} for kind, url in items]
-    content = [{"type": "text", "text": "Describe."}, *parts]
-    return {"custom_id": name, "messages": [{"role": "user", "content": content}]}
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="needs the sample corpus: make demo")
@@ -64,31 +56,3 @@ def test_the_sample_corpus_is_processed_as_it_was_counted(python: Path, tmp_path
             assert int(media) < taken[asked["custom_id"]] <= int(media) + int(text) + joined
         else:
             assert taken[asked["custom_id"]] == int(media) + int(text) + joined
-
-
-def test_what_is_beyond_a_limit_is_an_error_and_the_rest_is_processed(
-    python: Path, tmp_path: Path
-) -> None:
-    """So the test above can fail."""
-    corpus = tmp_path / "corpus"
-    for seed, name in enumerate(("a.jpg", "b.jpg")):
-        photo(corpus / name, 640, 480, seed)
-    clip(corpus / "c.mp4", 320, 240, frames=20)
-    first, second = ("image_url", "a.jpg"), ("image_url", "b.jpg")
-    asked = [
-        request("one", first),
-        request("two", first, second),
-        request("clip", ("video_url", "c.mp4")),
-    ]
-    requests = corpus / ray_data.REQUESTS
-    requests.write_text("".join(json.dumps(one) + "\n" for one in asked))
-    module = ray_data.calibrated(python, corpus, tmp_path / "out")
-    found = ray_data.processed(python, module, requests, tmp_path, **ray_data.TOO_LOW)
-    assert {row.custom_id: row.answered for row in found.rows} == {
-        "one": True,
-        "two": False,
-        "clip": True,
-    }
-    (error,) = found.errors
-    assert "At most 1 image(s) may be provided" in error
-    assert not found.whole

@@ -100,14 +100,8 @@ def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_on
     assert budget.calibrated.encoder_budget_tokens <= 16_384
     assert budget.calibrated.max_tokens_per_item == {"image": 46 * 26}
     assert budget.calibrated.adequacy == 1.0
-    # Without a GPU that is all that R4 knows, and every output says so.
     reserved = {c.name: c for c in images_only.calibration.checks}["adequately reserved"]
-    assert reserved.status == "warn"
-    assert "only tokens were compared" in reserved.detail
-    assert "only tokens were compared" in " ".join(images_only.said.split())
-    assert "only tokens were compared" in (images_only.out / "report.md").read_text()
-    assert "114,688" in images_only.said
-    assert "114,688" in (images_only.out / "report.md").read_text()
+    assert reserved.status == "warn", "without a GPU only tokens are compared"
 
 
 def test_the_file_parses_to_exactly_the_engine_config(images_only: Ran, host: EngineHost) -> None:
@@ -149,25 +143,6 @@ def test_the_peak_is_measured(images_only: Ran) -> None:
     peak_bytes = startup.figures["activation_peak_bytes"]
     assert peak_bytes is not None
     assert peak_bytes > 10**8
-
-
-def test_every_figure_carries_a_label(images_only: Ran) -> None:
-    report = (images_only.out / "report.md").read_text()
-    tables = [block for block in report.split("\n\n") if block.startswith("|")]
-    for title in ("what your corpus costs", "what vllm reserves", "settings, and why"):
-        assert title in report.lower()
-    known = ("measured", "computed", "assumed", "given")
-    labelled = [t for t in tables if any(f"| {label} |" in t for label in known)]
-    assert len(labelled) >= 3
-    for entry in images_only.calibration.limits.evidence:
-        assert entry.label in known
-
-
-def test_the_engine_args_are_ready_for_llm(images_only: Ran) -> None:
-    args = images_only.calibration.engine_args()
-    assert args["model"] == QWEN
-    args["limit_mm_per_prompt"]["image"] = 9
-    assert images_only.calibration.engine_config["limit_mm_per_prompt"]["image"] == 3
 
 
 def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
@@ -247,7 +222,6 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
     assert (tmp_path / "out2/engine.yaml").exists()
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_the_engine_starts_with_the_batch_of_the_server(tmp_path: Path, engine_cache: Path) -> None:
     """Of tiny items max_num_seqs bounds the profile: `vllm.LLM` has another default than the server

@@ -34,9 +34,7 @@ def served(
         yield server, Calibration.load(out / "calibration.json"), media
 
 
-def test_the_served_usage_is_what_was_measured(
-    served: tuple[Server, Calibration, Path],
-) -> None:
+def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration, Path]) -> None:
     server, calibration, media = served
     text_only = server.prompt_tokens()
     corpus = calibration.corpus.modalities

@@ -110,28 +110,12 @@ def test_members_of_an_archive_give_limits_as_files_do(shard: Ran) -> None:
     assert shard.calibration.corpus.modalities["video"].tokens.max == 4 * 11 * 9
 
 
-def test_members_are_named_with_their_archive(shard: Ran) -> None:
-    archive = shard.out.parent / "0.tar"
-    image = shard.calibration.corpus.modalities["image"].tokens.exemplar
-    assert image == f"tar://a.1.jpg::{archive}"
-    comments = (shard.out / "engine.yaml").read_text()
-    assert f"({image})" in comments
-    assert f"({archive}:a)" in comments
-    assert image in (shard.out / "report.md").read_text()
-
-
 def test_members_are_replayed(shard: Ran) -> None:
     assert shard.calibration.startup is not None
     replay = shard.calibration.startup.replay
     assert replay is not None
     assert replay.prompts >= 2
     assert (replay.rejected, replay.oom, replay.token_mismatches) == (0, 0, 0)
-
-
-def test_members_are_shown(shard: Ran) -> None:
-    page = (shard.out / "report.html").read_text()
-    assert page.count('src="data:image/jpeg;base64,') == 3
-    assert "a.1.jpg in 0.tar" in page
 
 
 def test_harm_beside_good_files_changes_no_setting(beset: Ran, shard: Ran) -> None:

@@ -39,10 +39,13 @@ def judge(
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
-    def validation(text: str, *flags: str, model: str = QWEN, **asked: Any) -> Validation:
+    def validation(
+        text: str, *flags: str, model: str | None = QWEN, beside: str | None = None, **asked: Any
+    ) -> Validation:
         config = tmp_path / "c.yaml"
-        config.write_text(f"model: {model}\n{text}")
-        return judge_file(ValidateJob(config, flags, depth="budget", **asked), host, Silent())
+        config.write_text(f"model: {model}\n{text}" if model else text)
+        job = ValidateJob(config, flags, model=beside, depth="budget", **asked)
+        return judge_file(job, host, Silent())
 
     return validation
 
@@ -241,22 +244,16 @@ def test_the_file_itself(judge: Judge) -> None:
     assert found.engine_config["max_model_len"] == 16_384
 
 
-def test_a_model_beside_a_file_that_names_none(
-    host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    config = tmp_path / "c.yaml"
-    config.write_text("limit-mm-per-prompt: {image: 1, video: 0}\n")
-    asked = ValidateJob(config, ("--max-num-seqs", "64"), model=QWEN, depth="budget")
-    found = judge_file(asked, host, Silent())
+def test_a_model_beside_a_file_that_names_none(judge: Judge) -> None:
+    text = "limit-mm-per-prompt: {image: 1, video: 0}\n"
+    found = judge(text, "--max-num-seqs", "64", model=None, beside=QWEN)
     assert (found.verdict, found.model) == ("pass", QWEN)
     assert found.engine_config == {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "max_num_seqs": 64,
     }
     with pytest.raises(UsageError, match="no model is named"):
-        judge_file(ValidateJob(config, depth="budget"), host, Silent())
+        judge(text, model=None)
 
 
 def test_values_that_vllm_refuses_are_named_and_the_rest_is_judged(judge: Judge) -> None:

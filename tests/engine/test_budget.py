@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.item_cost import ItemCost
-from mmcalib.derive.limits import adequacy, hint_is_honest
-from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import Blank
+from mmcalib.derive.limits import adequacy
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -50,18 +47,3 @@ def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
     found = adequacy(budget, {"image": 1, "video": 0})
     assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 7680)
     assert found.passes
-
-
-def test_a_hint_beyond_the_model_s_maximum_is_seen_as_clamped(qwen: Lab) -> None:
-    hint = {"count": 1, "width": 9000, "height": 9000}
-    budget = qwen.budget(limit_mm_per_prompt={"image": hint, "video": 0})
-    assert budget.dummies["image"].size == {"width": 3584, "height": 3584}
-    assert hint_is_honest("image", budget, _heaviest(qwen))
-
-
-def _heaviest(qwen: Lab) -> ItemCost:
-    shape = ImageShape(4032, 3024)
-    cost = qwen.cost(Blank(shape))
-    return ItemCost(
-        shape, 1, "a.jpg", cost.tokens, cost.embeds, cost.tensor_bytes, 0.1, cost.sampled, "blank"
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from mmcalib.engine.helpers import SHARE, CrewHost, OnceHost, Shares
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
 from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, Lab, folder_of
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -61,13 +61,6 @@ def pids(host: CrewHost) -> list[int]:
     return [helper.pid for helper in host._ready]
 
 
-def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
-
-
 @pytest.mark.slow
 def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_cache: Path) -> None:
     expected = [
@@ -77,7 +70,7 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
     ]
     with crew(folder_of(QWEN, engine_cache)) as host:
         assert told(answered(host)) == expected
-        assert until(lambda: host.helpers > 0)
+        wait_until(lambda: host.helpers > 0, 120)
         first = pids(host)
         assert told(answered(host)) == expected, "they help from the start"
         assert pids(host) == first
@@ -91,11 +84,11 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
 def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
     with crew(folder_of(QWEN, engine_cache)) as host:
         expected = told(answered(host))
-        assert until(lambda: host.helpers > 0)
+        wait_until(lambda: host.helpers > 0, 120)
         helper = pids(host)[0]
         Timer(0.3, os.kill, (helper, signal.SIGKILL)).start()
         assert told(answered(host)) == expected
-        assert until(lambda: helper not in pids(host))
+        wait_until(lambda: helper not in pids(host), 120)
 
 
 @pytest.mark.slow
@@ -110,7 +103,7 @@ def test_another_model_ends_them(engine_cache: Path) -> None:
     folder = folder_of(QWEN, engine_cache)
     with crew(folder) as host:
         answered(host)
-        assert until(lambda: host.helpers > 0)
+        wait_until(lambda: host.helpers > 0, 120)
         before = pids(host)
         host.ask(OpenModel(str(folder), tries=False), "opening")
         assert host.helpers == 0

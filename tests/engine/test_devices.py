@@ -13,11 +13,9 @@ from PIL import Image
 from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DevicesCompared
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from mmcalib.progress import Silent
 from mmcalib.proof.devices import compare_apart, compared_check
-from tests.engine.conftest import Lab
+from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine
 
@@ -79,9 +77,7 @@ def test_what_the_device_alone_refuses_keeps_the_result_of_the_cpu(
 @pytest.mark.slow
 def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: Path) -> None:
     Image.new("RGB", (280, 280)).save(tmp_path / "a.png")
-    geometry = find(GEMMA)
-    assert geometry is not None
-    folder = materialise(geometry, engine_cache / GEMMA.replace("/", "--"))
+    folder = folder_of(GEMMA, engine_cache)
     chosen = [(ImageShape(280, 280), str(tmp_path / "a.png"))]
     found = compare_apart(str(folder), None, "cpu", DEFAULT, chosen, Silent())
     assert compared_check(found).status == "pass"

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from mmcalib.admission.calibration import Calibration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
+from tests.engine.conftest import QWEN, folder_of
 from tests.programs import answer_of
 
 pytestmark = pytest.mark.engine
@@ -107,10 +106,7 @@ def test_vllm_reads_the_same_of_every_form(
 
 def test_the_python_snippet_makes_the_engine_arguments(tmp_path: Path, engine_cache: Path) -> None:
     """vLLM's own EngineArgs, in a process of its own, as `LLM(...)` would build them."""
-    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
-    folder = materialise(geometry, engine_cache / "it's a model")
-    made = with_config({**NASTY, "model": str(folder)})
+    made = with_config({**NASTY, "model": str(folder_of(QWEN, engine_cache / "it's a folder"))})
     (tmp_path / "engine.py").write_text(CONFIGURATIONS["python"].render(made), encoding="utf-8")
     code = (
         "import dataclasses, json, runpy, sys; from vllm import EngineArgs; "

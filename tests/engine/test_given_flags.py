@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +16,6 @@ from mmcalib.progress import Silent
 from mmcalib.workflows.run.session import YourConfiguration, read_yours
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[EngineHost]:
-    with EngineHost() as started:
-        yield started
 
 
 def yours(host: EngineHost, *flags: str, pinned: bool = False) -> YourConfiguration:
@@ -53,10 +46,6 @@ def test_flags_are_engine_arguments(host: EngineHost) -> None:
 def test_nested_ones_stay_nested(host: EngineHost) -> None:
     given = said(host, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}')
     assert given == {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
-
-
-def test_defaults_say_nothing(host: EngineHost) -> None:
-    assert said(host, "--tensor-parallel-size", "1") == {}
 
 
 def test_limits_are_compared_with_and_options_are_taken(host: EngineHost) -> None:

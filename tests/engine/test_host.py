@@ -8,10 +8,12 @@ import subprocess
 import sys
 import textwrap
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
+import mmcalib
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
@@ -22,6 +24,7 @@ from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.resolve import resolve
 from mmcalib.processes import free_bytes
 from tests.e2e.command import QWEN
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -33,13 +36,6 @@ def alive(pid: int) -> bool:
         return False
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def gone_within(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive(pid)
 
 
 def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
@@ -57,18 +53,7 @@ def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
         os.kill(host.pid, signal.SIGSTOP)
         with pytest.raises(EngineSilent, match="said nothing for 1 s while waiting"):
             host.ask(OpenModel("nowhere"), "waiting")
-        assert gone_within(host.pid, 5)
-
-
-def test_a_python_without_the_project_names_the_reason(tmp_path: Path) -> None:
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho 'cannot import anything' >&2\nexit 7\n")
-    broken.chmod(0o755)
-    with (
-        EngineHost(log=tmp_path / "log", python=str(broken)) as host,
-        pytest.raises(EngineDied, match="exit code 7 while opening: cannot import anything"),
-    ):
-        host.ask(OpenModel("nowhere"), "opening")
+        wait_until(lambda: not alive(host.pid), 5)
 
 
 # The child in a Python that finds no vLLM.
@@ -141,7 +126,7 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
     pid = host.pid
     host.close()
     host.close()
-    assert gone_within(pid, 5)
+    wait_until(lambda: not alive(pid), 5)
 
 
 def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
@@ -154,7 +139,7 @@ def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
         while not (worker.is_file() and worker.read_text().strip()):
             time.sleep(0.02)
         assert alive(int(worker.read_text()))
-    assert gone_within(int(worker.read_text()), 5)
+    wait_until(lambda: not alive(int(worker.read_text())), 5)
 
 
 def test_the_child_sees_the_gpus_that_the_user_chose() -> None:
@@ -180,7 +165,7 @@ def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert alive(child)
     parent.kill()
     parent.wait()
-    assert gone_within(child, 10)
+    wait_until(lambda: not alive(child), 10)
 
 
 def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -> None:
@@ -208,3 +193,25 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path) -> None:
+    environment = tmp_path / "bare"
+    venv.create(environment, with_pip=False)
+    (tmp_path / "json.py").write_text("raise SystemExit('not the json of that environment')")
+    base = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere"}
+    code = "import json, sys, mmcalib; print(json.dumps([mmcalib.__file__, sys.prefix]))"
+    done = subprocess.run(
+        [environment / "bin" / "python", "-P", "-c", code],
+        env=child_environment(base, offline=True, foreign=True),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert mmcalib.__file__ in done.stdout
+    assert str(environment) in done.stdout
+    own = child_environment(base, offline=True)
+    assert str(tmp_path) in own["PYTHONPATH"], "a child of the same interpreter keeps it"
+    assert sys.prefix not in done.stdout

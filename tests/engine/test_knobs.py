@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,19 +21,17 @@ from mmcalib.domain.knobs import (
 )
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.engine.environment import child_environment
-from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds
-from mmcalib.models.checkpoint import materialise
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
-from tests.engine import gemma4, idefics3
 from tests.engine.conftest import Lab
+from tests.programs import answer_of
 from tests.upstream import NESTED, QIANFAN, before, between, since
 
 pytestmark = pytest.mark.engine
 
 INTERNVL, GEMMA = "OpenGVLab/InternVL2-2B", "google/gemma-3-4b-it"
 LLAVA, QWEN_AUDIO = "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2-Audio-7B-Instruct"
+IDEFICS, GEMMA4 = "HuggingFaceM4/Idefics3-8B-Llama3", "google/gemma-4-31B-it"
 PHOTO = Blank(ImageShape(2400, 900))
 CLIP = Blank(VideoShape(300, 30.0, 10.0, 640, 360))
 SIZES = [(640, 480), (900, 2400), (1024, 1024), (333, 1111), (61, 47), (1920, 1080), (1530, 509)]
@@ -143,15 +136,15 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
     assert counts_like_the_processor(opened, frontier.at(knob, 3))
 
 
-def test_idefics_longest_edge(host: EngineHost, engine_cache: Path) -> None:
+def test_idefics_longest_edge(lab: Callable[[str], Lab]) -> None:
     """Heeded in the flat spelling only: vLLM asks the processor with the merged kwargs."""
-    opened = Lab(host, materialise(idefics3.geometry(), engine_cache / "idefics3"))
+    opened = lab(IDEFICS)
     assert list(found(opened)) == ["size.longest_edge"]
     knob = found(opened)["size.longest_edge"]
     assert isinstance(knob, EdgeCap)
-    assert (knob.value, knob.steps) == (2048, (512, 1024, 1536, 2048))
-    assert moved(opened, knob, 1024) == (True, True, False)
-    scoped = Setting({"images_kwargs": {"size": {"longest_edge": 1024}}})
+    assert (knob.value, knob.steps) == (1456, (364, 728, 1092, 1456))
+    assert moved(opened, knob, 728) == (True, True, False)
+    scoped = Setting({"images_kwargs": {"size": {"longest_edge": 728}}})
     assert embeds(opened, PHOTO, scoped) == embeds(opened, PHOTO, Setting())
 
 
@@ -197,23 +190,14 @@ trial = Trial(model.under(DEFAULT), model.under)
 flat = (("size", "longest_edge"), {"shortest_edge": 3136})
 scoped = (("images_kwargs", "size", "longest_edge"), {"shortest_edge": 3136})
 deaf = (("no_such_option",), {})
-for spellings in ([flat], [deaf, flat, scoped], [deaf]):
-    print("FOUND", json.dumps(next(trial.heeded(spellings, 100_000, "image"), None)))
+heard = [[flat], [deaf, flat, scoped], [deaf]]
+print(json.dumps([next(trial.heeded(one, 100_000, "image"), None) for one in heard]))
 """
 
 
 def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
     """In a child of its own: no installed release leaves Qwen with the flat spelling alone."""
-    done = subprocess.run(
-        [sys.executable, "-c", _ONLY_FLAT, str(qwen.folder)],
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    lines = [line.partition("FOUND ")[2] for line in done.stdout.splitlines() if "FOUND " in line]
-    flat, preferred, none = (json.loads(line) for line in lines)
+    flat, preferred, none = answer_of("-c", _ONLY_FLAT, qwen.folder)
     assert flat == [[["size", "longest_edge"], {"shortest_edge": 3136}], ["video"]]
     assert preferred[0][0] == ["images_kwargs", "size", "longest_edge"]
     assert preferred[1] == []
@@ -221,8 +205,8 @@ def test_a_spelling_that_bleeds_is_taken_last_and_marked(qwen: Lab) -> None:
 
 
 @before(VLLM_0_30, "`max_soft_tokens` is spelled without `images_kwargs`")
-def test_gemma_4_s_soft_tokens(host: EngineHost, engine_cache: Path) -> None:
-    opened = Lab(host, materialise(gemma4.geometry(), engine_cache / "gemma4"))
+def test_gemma_4_s_soft_tokens(lab: Callable[[str], Lab]) -> None:
+    opened = lab(GEMMA4)
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
     assert (knob.path, knob.value) == (("images_kwargs", "max_soft_tokens"), 280)
     photo, counts = Blank(ImageShape(3072, 2048)), []

@@ -55,12 +55,7 @@ def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], La
 
 
 @pytest.mark.parametrize(
-    ("model", "kwargs"),
-    [
-        (QWEN3, capped(401_408)),
-        (QWEN25, capped(401_408)),
-        (LLAVA, {}),
-    ],
+    ("model", "kwargs"), [(QWEN3, capped(401_408)), (QWEN25, capped(401_408)), (LLAVA, {})]
 )
 def test_vllm_s_processor_makes_as_much_of_it(
     lab: Callable[[str], Lab], model: str, kwargs: dict[str, Any]

@@ -88,10 +88,7 @@ def test_no_two_knobs_have_one_kind_on_the_wire() -> None:
 
 
 def test_kinds_of_failure_cross_the_pipe() -> None:
-    for message in (
-        Failed("no", "not_multimodal"),
-        Measured(0, None, "9 GiB", "host_memory"),
-    ):
+    for message in (Failed("no", "not_multimodal"), Measured(0, None, "9 GiB", "host_memory")):
         assert decode(encode(message)) == message
 
 

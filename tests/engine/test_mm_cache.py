@@ -26,7 +26,6 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
@@ -365,16 +364,6 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
     assert emitted[:2] == [round(cache.size.hit_rate * curve.accesses), curve.accesses]
     assert small[0] == curve.hits_at(half * GIB) < emitted[0]
     assert all_of_it == [curve.most_hits, curve.accesses, curve.distinct_bytes]
-
-
-def test_vllm_reads_every_size_back(qwen: Lab, tmp_path: Path) -> None:
-    """0 is no false: a false would be dropped from a config file."""
-    for written, read_back in ((0, 0.0), (0.01, 0.01), (12, 12.0)):
-        path = tmp_path / "engine.yaml"
-        path.write_text(f"model: {qwen.folder}\nmm-processor-cache-gb: {written}\n")
-        request = ParseServeConfig(str(path))
-        parsed = qwen.host.ask(request, "parsing").engine_args
-        assert parsed["mm_processor_cache_gb"] == read_back
 
 
 # Requests of one item each, through the manager of vLLM's scheduler; equal names share an entry.

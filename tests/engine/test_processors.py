@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling, Setting
+from mmcalib.domain.knobs import DEFAULT, AreaCap, Setting
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
@@ -54,32 +54,6 @@ def test_a_refused_item_is_answered_with_the_inmost_reason(qwen: Lab) -> None:
     assert isinstance(refused, str)
     assert "aspect ratio" in refused
     assert isinstance(fine, Cost)
-
-
-def tokens(costs: list[Cost | str]) -> list[int]:
-    """None may be refused."""
-    taken = [cost.tokens for cost in costs if isinstance(cost, Cost)]
-    assert len(taken) == len(costs), costs
-    return taken
-
-
-def test_a_scoped_cap_moves_images_and_leaves_videos(qwen: Lab) -> None:
-    video = Blank(VideoShape(100, 25.0, 4.0, 1280, 720))
-    before = tokens(qwen.costs(image(4032, 3024), video))
-    after = tokens(qwen.costs(image(4032, 3024), video, setting=Setting(CAP_512)))
-    assert before == [15_552, 8 // 2 * 46 * 26]
-    assert after[0] <= 512
-    assert after[1] == before[1]
-
-
-def test_frames_are_sampled_as_the_server_samples_them(qwen: Lab) -> None:
-    video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
-    at_two, at_one = (
-        qwen.cost(video),
-        qwen.cost(video, media_io_kwargs={"video": {"fps": 1}}),
-    )
-    assert (at_two.sampled, at_one.sampled) == ((20, 640, 272), (10, 640, 272))
-    assert at_two.tokens == 2 * at_one.tokens
 
 
 def readable(path: Path) -> Shape:
@@ -137,17 +111,3 @@ def test_a_video_larger_than_memory_is_refused_and_the_host_lives_on(qwen: Lab) 
     assert isinstance(refused, str)
     assert "GiB of host memory" in refused
     assert isinstance(fine, Cost)
-
-
-def test_the_frame_knob_is_the_one_that_the_model_s_loader_heeds(qwen: Lab) -> None:
-    """Qwen2-VL's loader samples by fps and ignores num_frames, whatever a config says."""
-    knob = next(k for k in qwen.opened.knobs if k.argument == "media_io_kwargs")
-    assert isinstance(knob, FrameSampling)
-    assert (knob.name, knob.value, knob.steps) == (
-        "video.fps",
-        2,
-        (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2),
-    )
-    video = Blank(VideoShape(250, 25.0, 10.0, 640, 272))
-    assert qwen.cost(video, media_io_kwargs={"video": {"num_frames": 8}}).sampled[0] == 20
-    assert qwen.cost(video, media_io_kwargs={"video": {"fps": 0.5}}).sampled[0] == 4

@@ -14,12 +14,7 @@ from mmcalib.admission.counting import Counting
 from mmcalib.corpus.chat import bare
 from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.messages import (
-    BareRequest,
-    CountingFound,
-    CountTexts,
-    FindCounting,
-)
+from mmcalib.engine.messages import BareRequest, CountingFound, CountTexts, FindCounting
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
@@ -109,10 +104,7 @@ def test_it_never_comes_to_another_number_than_vllm(
     seen = {"taken": 0, "compared": 0}
 
     @settings(
-        max_examples=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
+        max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     @given(st.lists(turn, min_size=1, max_size=7))
     def check(messages: list[dict[str, Any]]) -> None:

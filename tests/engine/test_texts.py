@@ -42,9 +42,9 @@ TOOL = {
 }
 
 
-def served(lab: Lab, contexts: Sequence[int], requests: Sequence[dict[str, Any]]) -> list[Any]:
+def served(folder: Path, contexts: Sequence[int], requests: Sequence[dict[str, Any]]) -> list[Any]:
     """Per context and request: the prompt's length and the granted answer, or vLLM's refusal."""
-    text = json.dumps({"model": str(lab.folder), "contexts": contexts, "requests": requests})
+    text = json.dumps({"model": str(folder), "contexts": contexts, "requests": requests})
     env = child_environment(os.environ, offline=True)
     done = subprocess.run(
         [sys.executable, str(ADMITTING)], input=text, capture_output=True, text=True, env=env
@@ -68,14 +68,9 @@ def example(folder: Path) -> list[dict[str, Any]]:
     return requests
 
 
-def written(folder: Path, requests: Sequence[dict[str, Any]]) -> Path:
+def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> ReadCorpus:
     path = folder / "requests.jsonl"
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    return path
-
-
-def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> ReadCorpus:
-    path = written(folder, requests)
     return read((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
 
 
@@ -103,7 +98,9 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
     assert fit.whole
     context, needed = smallest_context(fit, qwen.opened.max_model_len), fit.needed_tokens
     assert context - 16 < needed <= context
-    at_context, at_needed, less, old = served(qwen, [context, needed, needed - 1, 2032], requests)
+    at_context, at_needed, less, old = served(
+        qwen.folder, [context, needed, needed - 1, 2032], requests
+    )
     most = max(length for length, _ in at_needed)
     assert [granted for _, granted in at_context] == [4096] * 4
     assert [granted for _, granted in at_needed] == [4096] * 4
@@ -120,7 +117,7 @@ def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
     found = corpus(tmp_path, [request])
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
     needed = longest(qwen, found, texts, 1, qwen.opened.max_model_len).needed_tokens
-    (taken,), (refused,) = served(qwen, [needed, needed - 1], [request])
+    (taken,), (refused,) = served(qwen.folder, [needed, needed - 1], [request])
     assert taken == [needed - 1, 1]
     assert "plus the number of requested output tokens (at least 1) is longer" in refused
 
@@ -163,10 +160,6 @@ tools = st.lists(
 def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], name: str) -> None:
     """Finding §2 of the server conformance work: a bound that cannot be too low."""
     model = lab(name)
-    holds(model, name)
-
-
-def holds(model: Lab, name: str) -> None:
     kinds: tuple[Modality, ...] = tuple(model.opened.modalities)
     bound = model.host.ask(BoundTexts(kinds), "bounding").bound
     assert bound.compared, bound.why

@@ -28,10 +28,8 @@ def test_each_stack_grows_to_its_own_depth() -> None:
     "stack",
     [
         "visual.blocks",
-        "vision_model.encoder.layers",
         "vision_tower.vision_model.encoder.layers",
         "audio_tower.layers",
-        "thinker.visual.blocks",
     ],
 )
 def test_encoder_stacks_are_known_by_name(stack: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import pytest
 
-from mmcalib.models.catalogue import Geometry, bundled
+from mmcalib.models.catalogue import Geometry, bundled, find
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
 # index ids 54570418369 and 70650232578, of Gemma 4 69567555466, 70116951812 and
@@ -75,3 +76,33 @@ def test_the_processors_are_the_published_ones_byte_for_byte(geometry: Geometry)
 @each_gemma4
 def test_the_processor_is_the_published_one_byte_for_byte(geometry: Geometry) -> None:
     assert digest(geometry, "processor") == GEMMA_PROCESSOR
+
+
+def test_glm_ocr_has_the_published_number_of_parameters() -> None:
+    """Of the index of its weights (index id 68508449768): no digest of its config is public."""
+    geometry = find("zai-org/GLM-OCR")
+    assert geometry is not None
+    assert glm_ocr(geometry.values("config")) == 1_325_258_240
+
+
+def glm_ocr(config: dict[str, Any]) -> int:
+    """Whole attention with two norms beside it, and a drafter with tables of its own."""
+    text, vision = config["text_config"], config["vision_config"]
+    hidden, head = text["hidden_size"], text["head_dim"]
+    width = 2 * text["num_attention_heads"] + 2 * text["num_key_value_heads"]
+    block = hidden * width * head + 3 * hidden * text["intermediate_size"] + 4 * hidden
+    tables = 2 * text["vocab_size"] * hidden
+    drafter = tables + 2 * hidden * hidden + block + 3 * hidden
+    layers = text["num_hidden_layers"] * block + hidden
+    return int(tables + layers + text["num_nextn_predict_layers"] * drafter + _glm_encoder(vision))
+
+
+def _glm_encoder(vision: dict[str, Any]) -> int:
+    hidden, wide = vision["hidden_size"], vision["intermediate_size"]
+    out = vision["out_hidden_size"]
+    attention = 4 * hidden * (hidden + 1) + 2 * (hidden // vision["num_heads"])
+    block = attention + 3 * hidden * wide + 2 * wide + 3 * hidden
+    pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    merged = hidden * vision["spatial_merge_size"] ** 2
+    merger = (merged + 1) * out + out * (out + 2) + 3 * out * out * vision["in_channels"]
+    return int((pixels + 2) * hidden + vision["depth"] * block + merger)

@@ -13,11 +13,8 @@ import pytest
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
-from mmcalib.models.catalogue import find as find_geometry
-from mmcalib.models.checkpoint import materialise
 from mmcalib.models.gpus import find as find_gpu
-
-QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+from tests.engine.conftest import QWEN, folder_of
 
 
 class Theatre:
@@ -28,9 +25,7 @@ class Theatre:
         self._cache = cache
 
     def folder(self, model_id: str = QWEN) -> Path:
-        geometry = find_geometry(model_id)
-        assert geometry is not None
-        return materialise(geometry, self._cache / model_id.replace("/", "--"))
+        return folder_of(model_id, self._cache)
 
     def rehearse(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
         request = Rehearse({"model": str(self.folder(model_id)), **engine_args}, self.gpu)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.memory import Rehearsed
-from tests.rehearsal.conftest import QWEN, Theatre
+from tests.engine.conftest import QWEN
+from tests.rehearsal.conftest import Theatre
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -72,20 +72,14 @@ def test_a_tensor_is_booked_while_it_lives(gpu: ImaginaryGpu) -> None:
     "view",
     [
         lambda x: x[3:],
-        lambda x: x.t(),
         lambda x: x.view(-1)[::2],
         lambda x: x.expand(8, *x.shape),
-        lambda x: x.unflatten(0, (2, -1)).permute(2, 0, 1),
         lambda x: x.chunk(4)[1],
-        lambda x: x.detach(),
         lambda x: x.view(torch.int16),
         lambda x: x.contiguous(),
         lambda x: x.to(torch.bfloat16),
-        lambda x: x.to(CUDA),
-        lambda x: x.relu_(),
         lambda x: x.mul_(2).add_(x),
         lambda x: x[:4].copy_(x[4:8]),
-        lambda x: x.zero_(),
     ],
 )
 def test_a_view_or_an_operation_in_place_books_nothing(
@@ -100,13 +94,6 @@ def test_moving_to_the_same_dtype_is_an_alias_and_to_another_a_copy(gpu: Imagina
     assert x.to(torch.bfloat16) is x
     assert peak_of(gpu, lambda: x.to(torch.float32)) == 2 * MIB
     assert peak_of(gpu, lambda: x.to(torch.bfloat16, copy=True)) == MIB
-
-
-def test_a_device_without_a_number_is_the_gpu_too(gpu: ImaginaryGpu) -> None:
-    assert torch.tensor([1, 2], device="cuda").device == torch.device(CUDA)
-    assert torch.zeros(3).cuda().device == torch.device(CUDA)
-    x = activation(512, 1024)
-    assert x.to("cuda") is x
 
 
 def test_a_view_keeps_the_whole_storage_alive(gpu: ImaginaryGpu) -> None:
@@ -146,24 +133,16 @@ def test_a_chain_of_elementwise_operations_holds_two_results_at_once(gpu: Imagin
     ("run", "expected"),
     [
         (lambda t: t[2:], [30, 40]),
-        (lambda t: t[1], 20),
         (lambda t: torch.cat([t[:1], t[3:]]), [10, 40]),
         (lambda t: t.view(2, 2).t().flatten(), [10, 30, 20, 40]),
         (lambda t: t.cumsum(0), [10, 30, 60, 100]),
-        (lambda t: t.max(), 40),
-        (lambda t: t // 10 - 1, [0, 1, 2, 3]),
-        (lambda t: t.to(torch.int32), [10, 20, 30, 40]),
         (lambda t: t[t > 15], [20, 30, 40]),
-        (lambda t: t[torch.tensor([True, False, False, True])], [10, 40]),
         (lambda t: (t > 15).nonzero().squeeze(1), [1, 2, 3]),
-        (lambda t: torch.where(t > 25)[0], [2, 3]),
         (lambda t: torch.masked_select(t, t < 25), [10, 20]),
         (lambda t: torch.repeat_interleave(t, t // 20), [20, 30, 40, 40]),
-        (lambda t: torch.repeat_interleave(torch.ones_like(t[:2]) * 2), [0, 0, 1, 1]),
         (lambda t: torch.unique(t // 20), [0, 1, 2]),
         (lambda t: torch.arange(4, device=CUDA) + t, [10, 21, 32, 43]),
         (lambda t: t[torch.tensor([3, 0], device=CUDA)], [40, 10]),
-        (lambda t: t.clone().fill_(7), [7, 7, 7, 7]),
         (lambda t: t.index_fill(0, torch.tensor([1], device=CUDA), 5), [10, 5, 30, 40]),
     ],
 )

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint
+from tests.engine.conftest import folder_of
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -28,9 +27,7 @@ PROGRAM = Path(__file__).with_name("meta_kernels_beside_fakes.py")
 def test_the_same_for_each_operation_of_a_startup(
     model_id: str, with_vllm: None, engine_cache: Path, tmp_path: Path
 ) -> None:
-    geometry = find(model_id)
-    assert geometry is not None
-    folder = materialise(geometry, engine_cache / model_id.replace("/", "--"))
+    folder = folder_of(model_id, engine_cache)
     cut = cut_checkpoint(folder, tmp_path / "cut", text_layers=4, encoder_layers=4).path
     found = answer_of(PROGRAM, cut)
     assert found["differing"] == {}

@@ -19,6 +19,7 @@ from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.engine.environment import child_environment
 from mmcalib.releases.release import VLLM_0_31, TargetMoved
 from mmcalib.releases.targets import Target
+from tests.programs import answer_of
 from tests.upstream import before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +31,9 @@ OTHER_WAYS = {
     (f"{STANDINS}/attention.py", "sys.modules[]"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),
-    (f"{STANDINS}/hollow.py", "sys.meta_path.insert()"),
-    (f"{STANDINS}/operations.py", "setattr(torch.ops)"),
-    (f"{STANDINS}/operations.py", "sys.modules[]"),
+    (f"{STANDINS}/flashinfer.py", "sys.meta_path.insert()"),
+    (f"{STANDINS}/kernels.py", "setattr(torch.ops)"),
+    (f"{STANDINS}/kernels.py", "sys.modules[]"),
 }
 
 
@@ -87,16 +88,7 @@ def patched() -> dict[str, Any]:
     """What `tests/rehearsal/patches.py` saw in a child that installs every stand-in."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rehearsal.patches"],
-        cwd=ROOT,
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = answer_of("-m", "tests.rehearsal.patches")
     return found
 
 

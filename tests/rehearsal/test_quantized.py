@@ -70,9 +70,7 @@ BLOCK_FP8 = {
 }
 TENSOR_FP8 = {**BLOCK_FP8, "activation_scheme": "static", "weight_block_size": None}
 CHANNEL_FP8 = compressed(
-    "float-quantized",
-    numbers(8, "float", "channel"),
-    numbers(8, "float", "token", dynamic=True),
+    "float-quantized", numbers(8, "float", "channel"), numbers(8, "float", "token", dynamic=True)
 )
 CHANNEL_INT8 = compressed(
     "int-quantized", numbers(8, "int", "channel"), numbers(8, "int", "token", dynamic=True)
@@ -208,11 +206,15 @@ EACH = [
 
 
 def rehearsed(
-    theatre: Theatre, config: dict[str, Any] | None, layers: int = FEW, **more: Any
+    theatre: Theatre,
+    config: dict[str, Any] | None,
+    layers: int = FEW,
+    model: str = MODEL,
+    **more: Any,
 ) -> Rehearsed:
     cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
     quantised = {} if config is None else {"quantization_config": config}
-    return theatre.rehearse(MODEL, **ARGS, **more, hf_overrides={**cut, **quantised})
+    return theatre.rehearse(model, **ARGS, **more, hf_overrides={**cut, **quantised})
 
 
 @pytest.mark.parametrize(("gpu", "config", "stored"), EACH)
@@ -324,12 +326,6 @@ EXPERTS = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
 
 
-def with_experts(theatre: Theatre, config: Any, layers: int, **more: Any) -> Rehearsed:
-    cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
-    quantised = {} if config is None else {"quantization_config": config}
-    return theatre.rehearse(EXPERTS, **ARGS, **more, hf_overrides={**cut, **quantised})
-
-
 @pytest.mark.parametrize(
     ("gpu", "config", "bits"),
     [
@@ -343,7 +339,7 @@ def with_experts(theatre: Theatre, config: Any, layers: int, **more: Any) -> Reh
 def test_experts_are_quantised_as_other_layers_are(
     theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float
 ) -> None:
-    few, more = (with_experts(theatres(gpu), config, layers) for layers in (1, 3))
+    few, more = (rehearsed(theatres(gpu), config, layers, EXPERTS) for layers in (1, 3))
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
 
@@ -353,7 +349,9 @@ def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
 ) -> None:
     theatre = theatres("RTX-5090")
     config = {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
-    few, more = (with_experts(theatre, config, layers, moe_backend="cutlass") for layers in (1, 3))
+    few, more = (
+        rehearsed(theatre, config, layers, EXPERTS, moe_backend="cutlass") for layers in (1, 3)
+    )
     assert more.problem == ""
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
@@ -365,6 +363,6 @@ def test_experts_that_nobody_described_are_refused_with_the_way_out(
     """FlashInfer's, which vLLM takes on Blackwell: their workspace is not known. Triton's are."""
     theatre = theatres("RTX-5090")
     with pytest.raises(EngineError, match="cutlass_fused_moe has no fake") as caught:
-        with_experts(theatre, None, 1)
+        rehearsed(theatre, None, 1, EXPERTS)
     assert "another --linear-backend, --moe-backend" in caught.value.message
-    assert with_experts(theatre, None, 1, moe_backend="triton").problem == ""
+    assert rehearsed(theatre, None, 1, EXPERTS, moe_backend="triton").problem == ""

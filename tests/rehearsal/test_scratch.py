@@ -63,11 +63,9 @@ def test_sorting_the_samplers_logits_takes_twenty_bytes_for_each() -> None:
         (128, VOCABULARY, 4, 20, 20),
         (128, VOCABULARY, 2, 18, 18),
         (127, VOCABULARY, 4, 32, 32.5),
-        (2, VOCABULARY, 4, 32, 32.5),
         (1, VOCABULARY, 4, 20, 20.5),
         (16, 1_000_000, 4, 20 / 16, 20.5 / 16),
         (4, 4096, 4, 2, 2),
-        (128, 4097, 4, 20, 20),
     ],
 )
 def test_sort_by_the_number_of_rows_and_their_length(

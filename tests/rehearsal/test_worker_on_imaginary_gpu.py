@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models.catalogue import find
-from mmcalib.models.checkpoint import materialise
+from tests.engine.conftest import QWEN, folder_of
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -24,9 +23,7 @@ def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     """The figures under either of vLLM's model runners."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
-    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
-    folder = materialise(geometry, engine_cache / "worker-on-imaginary-gpu")
+    folder = folder_of(QWEN, engine_cache)
     program = HERE / "worker_on_imaginary_gpu.py"
     answer: dict[str, Any] = answer_of(program, folder, VLLM_USE_V2_MODEL_RUNNER=request.param)
     assert answer["memory"]["runner"] == ("V2" if request.param == "1" else "V1")
@@ -44,13 +41,7 @@ def test_the_worker_s_figures_add_up_to_what_it_left_for_the_kv_cache(
 
 def test_a_second_profile_peaks_as_the_first_but_for_what_that_left(found: dict[str, Any]) -> None:
     assert (
-        found["again"].keys()
-        == found["phases"].keys()
-        == {
-            "encoder",
-            "language model",
-            "sampler",
-        }
+        found["again"].keys() == found["phases"].keys() == {"encoder", "language model", "sampler"}
     )
     for name in ("encoder", "language model"):
         assert 0 <= found["phases"][name] - found["again"][name] <= LEFT_BYTES

@@ -5,19 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import inspect
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmcalib.engine.environment import child_environment
 from mmcalib.releases import constants
 from mmcalib.releases.release import TRIED, VLLM_0_30
+from tests.programs import answer_of
 from tests.upstream import before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,15 +79,7 @@ print(json.dumps({
 def vllm() -> dict[str, Any]:
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", READ],
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = answer_of("-P", "-c", READ)
     return found
 
 

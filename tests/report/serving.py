@@ -21,22 +21,7 @@ from tests.workflows.rehearsals import GIB, rehearsed
 MIB = 1 << 20
 STEPS = (
     TrafficStep(
-        new=2,
-        scheduled=2,
-        waiting=1,
-        preempted=0,
-        held_up=1,
-        tokens=2048,
-        encoded=3,
-        encoder_tokens=1500,
-        evicted=0,
-        finished=0,
-        cache_tokens=1500,
-        logical_bytes=6 * MIB,
-        alive_bytes=8 * MIB,
-        kv_blocks=40,
-        peak_bytes=700 * MIB,
-        held_bytes=20 * MIB,
+        2, 2, 1, 0, 1, 2048, 3, 1500, 0, 0, 1500, 6 * MIB, 8 * MIB, 40, 700 * MIB, 20 * MIB
     ),
     TrafficStep(1, 3, 0, 1, 0, 700, 1, 500, 2, 2, 2000, 8 * MIB, 12 * MIB, 60, 300 * MIB, MIB),
 )

@@ -42,14 +42,10 @@ def document() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"null", "is not a calibration"),
         (b"[]", "is not a calibration"),
         (b"{}", "created_at: Field required"),
-        (json.dumps({**document(), "verdict": "maybe"}).encode(), "verdict: "),
         (json.dumps({**document(), "more": 1}).encode(), "more: "),
         (json.dumps({**document(), "schema_version": 2}).encode(), "schema_version: "),
     ],
@@ -86,11 +82,3 @@ def test_engine_args_are_the_callers_own() -> None:
 def test_a_result_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         calibration().verdict = "fail"
-
-
-def test_every_figure_says_how_it_is_known() -> None:
-    found = document()
-    labels = [found["budget"]["default"]["label"], found["memory"]["calibrated"]["label"]]
-    labels += [entry["label"] for entry in found["limits"]["evidence"] + found["frontier"]]
-    labels += [items["tokens"]["label"] for items in found["corpus"]["modalities"].values()]
-    assert set(labels) <= {"measured", "rehearsed", "computed", "assumed", "given"}

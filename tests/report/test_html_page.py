@@ -9,6 +9,7 @@ import pytest
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.frontier import frontiers
+from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.serving import cache as cache_figure
 from mmcalib.report.report import Report, html
 from mmcalib.results.memory import Memory
@@ -74,17 +75,6 @@ def test_without_what_draws_charts_each_is_a_line_and_its_table(
     assert SVG.sub(lines[0], page) == bare
 
 
-def test_the_page_is_the_same_every_time(page: str) -> None:
-    assert rendered(calibration()) == page
-
-
-def test_serving_by_default_stands_beside_serving_as_calibrated(page: str) -> None:
-    served = page[page.index('id="traffic"') :]
-    assert "highest within the step, by default" in served
-    assert "By default: 2 steps (2 calibrated)" in served
-    assert "The default is not served" not in served
-
-
 def test_a_default_that_is_not_served_says_why() -> None:
     found = calibration()
     assert found.traffic is not None
@@ -97,6 +87,7 @@ def test_a_default_that_is_not_served_says_why() -> None:
 
 def test_nothing_is_fetched(page: str) -> None:
     for tag, attributes in Elements(page).found:
+        assert [name for name in attributes if name.startswith("on")] == []
         assert tag not in ("link", "iframe", "object", "base", "form"), tag
         for name in ("src", "href", "xlink:href", "action"):
             target = attributes.get(name) or "#"
@@ -104,10 +95,6 @@ def test_nothing_is_fetched(page: str) -> None:
     assert "url(" not in page
     assert "@import" not in page
     assert "default-src 'none'; style-src 'unsafe-inline'" in page
-
-
-def test_no_element_has_a_handler_of_its_own(page: str) -> None:
-    assert [a for _, found in Elements(page).found for a in found if a.startswith("on")] == []
 
 
 def test_every_id_is_one_elements_and_every_reference_finds_it(page: str) -> None:
@@ -179,16 +166,6 @@ def with_memory(found: Calibration, gpu: str) -> Calibration:
     return found.model_copy(update={"memory": found.memory.model_copy(update=update)})
 
 
-def test_every_number_of_the_checks_and_settings_is_there(page: str) -> None:
-    text = re.sub(r"<[^>]+>", "", page)
-    for check in calibration().checks:
-        assert check.name in text
-    for entry in calibration().limits.evidence:
-        assert entry.setting in text
-    assert "measured" in text
-    assert "2 skipped" in text
-
-
 def test_what_is_not_known_is_said_in_one_line() -> None:
     bare = calibration().model_copy(
         update={"costs": None, "cache": None, "frontier": [], "startup": None}
@@ -198,12 +175,6 @@ def test_what_is_not_known_is_said_in_one_line() -> None:
     assert "No hit-rate curve" in text
     assert "no option that changes" in text
     assert "No request was replayed" in text
-
-
-def test_a_failed_verdict_offers_no_command() -> None:
-    shown = rendered(calibration().model_copy(update={"verdict": "fail"}))
-    assert 'id="serve"' not in shown
-    assert "No configuration was emitted" in shown
 
 
 def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
@@ -248,3 +219,22 @@ def test_what_was_chosen_is_where_it_starts() -> None:
         for mark in marks:
             assert mark.endswith("chosen")
             assert "291,504 tokens" in mark
+
+
+def test_one_file_has_one_name_everywhere() -> None:
+    clean, names = redacted(calibration())
+    alias = names["/data/scan/page-7.png"]
+    assert alias.endswith(".png")
+    assert clean.corpus.modalities["image"].tokens.exemplar == alias
+    assert [e.exemplar for e in clean.limits.evidence].count(alias) == 3
+    assert any(alias in check.detail for check in clean.checks)
+
+
+def test_numbers_settings_and_the_model_stay() -> None:
+    found = calibration()
+    clean, _ = redacted(found)
+    assert clean.model.id == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert clean.engine_config == found.engine_config
+    assert clean.frontier == found.frontier
+    assert clean.memory == found.memory
+    assert [e.reason for e in clean.limits.evidence] == [e.reason for e in found.limits.evidence]

@@ -41,7 +41,7 @@ def film(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "I;16", "CMYK", "1"])
+@pytest.mark.parametrize("mode", ["RGB", "LA", "P", "I;16", "CMYK", "1"])
 def test_an_image_of_any_kind_is_small_and_keeps_its_shape(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
     Image.new(mode, (1200, 600)).save(path)
@@ -104,10 +104,7 @@ def with_picture(tmp_path: Path) -> Calibration:
     found = calibration()
     images = found.corpus.modalities["image"]
     tokens = images.tokens.model_copy(update={"exemplar": str(path)})
-    modalities = {
-        **found.corpus.modalities,
-        "image": images.model_copy(update={"tokens": tokens}),
-    }
+    modalities = {**found.corpus.modalities, "image": images.model_copy(update={"tokens": tokens})}
     corpus = found.corpus.model_copy(update={"modalities": modalities})
     assert found.costs is not None
     part = found.costs.modalities["image"]

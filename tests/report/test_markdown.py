@@ -4,11 +4,16 @@ import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
-from mmcalib.report.markdown import markdown
+from mmcalib.admission.calibration import Calibration
+from mmcalib.report.html.redact import redacted
+from mmcalib.report.markdown import MOST_LINES, issue, markdown
+from mmcalib.results.part import CheckResult
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
+from tests.report.test_html_page import DEMO
 
 FENCE = re.compile(r"^ {0,3}```")
 BORDER = re.compile(r"(?<!\\)(?:\\\\)*\|")
@@ -39,23 +44,14 @@ def tables(text: str) -> Iterator[list[int]]:
             rows = []
 
 
-def test_there_are_six_tables() -> None:
-    assert len(list(tables(markdown(calibration(), SERVE)))) == 6
-
-
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_hostile_names_keep_the_tables_whole(name: str) -> None:
-    text = markdown(named(name), SERVE)
+def test_hostile_names_stay_text_and_keep_the_tables_whole(name: str) -> None:
+    text = markdown(named(name), f"vllm serve --config {name}")
+    text.encode("utf-8", errors="strict")
     found = list(tables(text))
     assert len(found) == 6
     assert all(len(set(rows)) == 1 for rows in found)
     assert [len(rows) for rows in found][-1] == 2 + len(named(name).checks)
-
-
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_hostile_names_stay_text(name: str) -> None:
-    text = markdown(named(name), f"vllm serve --config {name}")
-    text.encode("utf-8", errors="strict")
     assert len([line for line in text.split("\n") if FENCE.match(line)]) == 4
     for line in outside_fences(text):
         assert all(char.isprintable() for char in line)
@@ -71,14 +67,6 @@ def test_a_failed_verdict_says_that_nothing_was_emitted() -> None:
     assert "Not emitted, because the verdict is fail:" in text
 
 
-def test_without_engine_start_frontier_or_requests_it_still_says_so() -> None:
-    found = calibration()
-    bare = found.model_copy(update={"startup": None, "frontier": []})
-    text = markdown(bare, SERVE)
-    assert "No engine was started." in text
-    assert "no option that changes what these items cost" in text
-
-
 def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
     found = calibration()
     point = found.frontier[0].model_copy(
@@ -89,3 +77,44 @@ def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
     assert "`images_kwargs.size.longest_edge` also changes" not in text
     row = next(line for line in text.splitlines() if line.startswith("| `max_pixels`"))
     assert row.count("| — |") >= 1
+
+
+def test_golden_issue() -> None:
+    check_golden("issue.md", issue(calibration()))
+
+
+def test_it_has_what_a_maintainer_asks_for() -> None:
+    found = Calibration.load(DEMO)
+    text = issue(found)
+    for said in (found.model.id, found.tool.vllm, "L4", "Verdict: pass", "KV cache on L4, tokens"):
+        assert said.replace("_", "\\_") in text
+    block = text.partition("```yaml\n")[2].partition("```")[0]
+    assert block.startswith("# vllm serve --config engine.yaml\n")
+    assert yaml.safe_load(block) == {
+        name.replace("_", "-"): value for name, value in found.engine_config.items()
+    }
+    assert "blue-marble" not in text
+
+
+def test_it_is_short_however_much_is_wrong() -> None:
+    bad = [CheckResult(name=f"check {n}", status="warn", detail="x " * 400) for n in range(60)]
+    bad.append(CheckResult(name="the worst", status="fail", detail="it does not start"))
+    config = {f"setting_{n}": n for n in range(60)}
+    text = issue(calibration().model_copy(update={"checks": bad, "engine_config": config}))
+    assert len(text.splitlines()) == MOST_LINES
+    assert "NO the worst" in text
+    assert max(map(len, text.splitlines())) < 300
+    assert text.splitlines()[-1].endswith("more")
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_hostile_names_stay_text_in_an_issue(name: str) -> None:
+    text = issue(named(name))
+    text.encode("utf-8", errors="strict")
+    assert sum(line.startswith("```") for line in text.splitlines()) == 2
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+def test_it_is_the_same_of_a_calibration_without_names() -> None:
+    found = Calibration.load(DEMO)
+    assert issue(redacted(found)[0]) == issue(found)

@@ -1,10 +1,11 @@
-"""A rehearsal on the terminal."""
+"""A rehearsal and served requests on the terminal."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from mmcalib.memory.figures import rehearsal
@@ -12,9 +13,10 @@ from mmcalib.models import gpus
 from mmcalib.models.catalogue import find
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
-from mmcalib.report.terminal_memory import comparison
-from mmcalib.results.memory import Rehearsal
+from mmcalib.report.terminal_memory import comparison, served, traffic_line
+from mmcalib.results.memory import Rehearsal, TrafficFigures
 from tests.report.golden import check_golden
+from tests.report.serving import MIB, figures
 from tests.workflows.rehearsals import GIB, rehearsed
 
 
@@ -54,3 +56,32 @@ def test_it_survives_json(tmp_path: Path) -> None:
     found = one(tmp_path)
     assert Rehearsal.model_validate_json(found.model_dump_json()) == found
     assert {"memory", "budget", "assumptions"} <= set(found.model_dump())
+
+
+def test_golden_of_served_requests() -> None:
+    page = io.StringIO()
+    served(figures(), "L4", Console(file=page, width=90, color_system=None, highlight=False))
+    text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    check_golden("traffic.txt", text)
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "outside_bytes", "status", "said"),
+    [
+        (GIB, 0, "pass", "0.00 GiB are never used"),
+        (GIB + MIB, 0, "pass", "within vLLM's own slack"),
+        (3 * GIB // 2, GIB, "warn", "0.50 GiB more than startup reserved: it finds room"),
+        (2 * GIB, GIB // 4, "fail", "out of memory"),
+    ],
+)
+def test_the_verdict(peak_bytes: int, outside_bytes: int, status: str, said: str) -> None:
+    found = figures(peak_bytes, outside_bytes)
+    assert found.status == status
+    assert said in traffic_line(found)
+
+
+def test_served_requests_survive_json() -> None:
+    found = figures()
+    assert TrafficFigures.model_validate_json(found.model_dump_json()) == found
+    assert [point.step for point in found.timeline] == [0, 1]
+    assert (found.preemptions, found.encoder_waits, found.served) == (1, 1, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -60,10 +59,3 @@ def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
     failed = [result("prompts fit", "fail"), *OTHERS]
     known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
     assert failure_line(known) == "the calibration failed: prompts fit: prompts fit in detail"
-
-
-def test_the_line_of_repr_is_one(tmp_path: Path) -> None:
-    said = repr(calibration())
-    assert "\n" not in said
-    assert len(said) < 300
-    assert "Qwen/Qwen2.5-VL-3B-Instruct" in said

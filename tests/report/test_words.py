@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -17,26 +16,6 @@ from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import YourConfiguration, grouped
 from mmcalib.results.memory import Memory
 from tests.report.example import calibration
-
-
-def test_one_of_something_is_not_several() -> None:
-    said = [wording.several(count, "request") for count in (0, 1, 1204)]
-    assert said == ["0 requests", "1 request", "1,204 requests"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0%"),
-        (0.0004, "<0.1%"),
-        (0.001, "0.1%"),
-        (0.25, "25.0%"),
-        (0.9996, ">99.9%"),
-        (1.0, "100%"),
-    ],
-)
-def test_a_share_never_reads_as_nothing_or_all_unless_it_is(value: float, text: str) -> None:
-    assert wording.share(value) == text
 
 
 @given(st.floats(0, 1))
@@ -69,15 +48,6 @@ def test_neighbours_with_one_reason_are_said_once() -> None:
     ]
     assert groups[1][1] == ["1316", "756"]
     assert sum(len(settings) for settings, _, _ in groups) == len(calibration().limits.evidence)
-
-
-def test_reserved_rows_have_a_number_for_every_modality() -> None:
-    rows = {
-        what: (before, after) for what, before, after, _ in words.reservation_rows(calibration())
-    }
-    assert rows["largest video, tokens"] == ("114,688", "1,020")
-    assert rows["encoder budget, tokens"] == ("114,688", "2,538")
-    assert rows["activation peak"] == ("—", "0.90 GiB")
 
 
 def with_yours(**default_config: object) -> Calibration:

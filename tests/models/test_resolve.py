@@ -7,7 +7,7 @@ import pytest
 from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import bundled
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cache_folder, reachable, resolve
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, reachable, resolve
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -123,13 +123,6 @@ def test_offline_asks_nobody(tmp_path: Path) -> None:
     offline = {**env(tmp_path), "HF_HUB_OFFLINE": "1"}
     found = resolve(QWEN, cache_dir=tmp_path / "c", env=offline)
     assert "HF_HUB_OFFLINE is set" in found.notes[0]
-
-
-def test_where_the_hub_cache_is(tmp_path: Path) -> None:
-    home = {"HOME": "/h"}
-    assert cache_folder(home) == Path("/h/.cache/huggingface/hub")
-    assert cache_folder(home | {"HF_HOME": "/x"}) == Path("/x/hub")
-    assert cache_folder(home | {"HF_HOME": "/x", "HF_HUB_CACHE": "/y"}) == Path("/y")
 
 
 def test_a_silent_endpoint_costs_only_the_timeout() -> None:
