@@ -25,8 +25,7 @@ from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import version
-from tests.census.decoders import behave
-from tests.census.held import held_bytes
+from tests.census.decoders import behave, held_bytes
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -197,18 +196,6 @@ def test_a_lost_node_changes_no_answer(cluster, tmp_path: Path) -> None:
     assert seen == widths(chunks)
 
 
-def test_a_killed_ray_worker_changes_no_answer(cluster, tmp_path: Path) -> None:
-    chunks = slow_chunks(tmp_path)
-    with RayExecutor(behave, address=cluster.address) as executor:
-        tickets = [executor.submit(chunk) for chunk in chunks]
-        assert soon(lambda: len(looking()) == 2)
-        first = looking()[0]
-        os.kill(parent(first), signal.SIGKILL)
-        assert soon(lambda: first not in looking(), within_s=2)
-        seen = [executor.result(ticket) for ticket in tickets]
-    assert seen == widths(chunks)
-
-
 def test_nothing_is_left_on_a_cluster_that_goes_on(cluster, tmp_path: Path) -> None:
     with RayExecutor(behave, address=cluster.address, timeout_s=600) as executor:
         for name in ("hang1", "hang2", "hang3"):
@@ -293,17 +280,6 @@ def test_nodes_that_cannot_import_the_look_are_one_error(
         answered(RayExecutor(look, address=cluster.address), [orders(tmp_path, "a")])
     assert "\n" not in raised.value.message
     assert raised.value.hint == "pip install the same mmcalib on every node"
-
-
-def test_a_cluster_that_is_not_there_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "_REACH_S", 3)
-    began = time.monotonic()
-    with pytest.raises(MmcalibError, match="no Ray cluster answers there") as raised:
-        answered(RayExecutor(behave, address="127.0.0.1:1"), [orders(tmp_path, "a")])
-    assert raised.value.hint
-    assert time.monotonic() - began < 3 + 2
 
 
 def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

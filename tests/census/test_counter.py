@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -117,12 +116,6 @@ def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path)
     assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]
 
 
-def test_the_same_corpus_gives_the_same_census(folder: Path) -> None:
-    lines = requests(folder, images("d", "a"), images("b", "bad"))
-    first, second = (count_corpus([lines, FolderSource(folder)]) for _ in range(2))
-    assert first == second
-
-
 def test_nothing_to_measure(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(CorpusError, match=r"nothing to measure: .* in 1 files; .*a.txt: not an"):
@@ -192,13 +185,6 @@ def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -
     sizes: list[int] = []
     take_with([Carried(size_bytes)], Prober(Noting(lambda item: A)))
     assert sizes == [together] * (12 // together)
-
-
-def test_pipes_do_not_hang(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.png")
-    taken = count_corpus([requests(folder, images("a"), images("pipe")), FolderSource(folder)])
-    assert Skipped(str(folder / "pipe.png"), "not a regular file") in taken.skipped
-    assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
 
 
 @dataclass
