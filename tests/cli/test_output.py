@@ -73,11 +73,6 @@ def unfinished(*others: str) -> Calibration:
     return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], *checks]})
 
 
-def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
-    save(RunSoFar(calibration=unfinished()), tmp_path)
-    claim(tmp_path, force=False)
-
-
 def test_the_first_answer_is_what_is_known() -> None:
     page = io.StringIO()
     first_answer(unfinished(), Console(file=page, width=96, color_system=None))
@@ -155,11 +150,6 @@ def test_json_is_printed_whatever_the_names(tmp_path: Path, capsys) -> None:
     assert said == json.loads(found.to_json())
 
 
-def test_quiet_says_nothing(tmp_path: Path, capsys) -> None:
-    assert leave(calibration(), tmp_path, quiet=True) == ""
-    assert capsys.readouterr() == ("", "")
-
-
 def test_strict_says_no_where_anything_was_skipped(tmp_path: Path) -> None:
     with pytest.raises(VerdictError, match="--strict: 2 files or requests were skipped") as caught:
         leave(calibration(), tmp_path, strict=True)
@@ -176,13 +166,6 @@ def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(FILES)
     for file in FILES:
         (tmp_path / file).read_bytes().decode("utf-8", errors="strict")
-
-
-def test_the_serve_command_can_be_pasted_whatever_the_folder(tmp_path: Path) -> None:
-    out = tmp_path / "my results"
-    out.mkdir()
-    said = leave(calibration(), out).replace("\n", "")
-    assert f"'{out}/engine.yaml'" in said
 
 
 def test_the_serve_command_is_one_line(tmp_path: Path) -> None:

@@ -131,38 +131,6 @@ def test_paths_come_from_standard_input(cli, corpus: Path, monkeypatch) -> None:
     assert listed == {**folder, "files": listed["files"], "skipped": folder["skipped"] + 1}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["scan"], 2, "nothing to scan"),
-        (["scan", "--data", "nowhere"], 1, "no such folder"),
-        (["scan", "--requests", "none.jsonl"], 1, "no such requests file"),
-    ],
-)
-def test_a_mistake_is_one_line(cli, media: Path, words: list[str], code: int, says: str) -> None:
-    ended = cli(*words)
-    assert (ended.code, ended.out) == (code, "")
-    assert says in ended.err
-
-
-def test_nothing_but_texts_is_an_error(cli, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("words")
-    ended = cli("scan", "--data", tmp_path / "texts")
-    assert ended.code == 1
-    assert "nothing to measure" in ended.err
-
-
-def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
-    asked = corpus / "more" / "requests.jsonl"
-    asked.write_text(request("../1.png") + "\n")
-    ended = cli("scan", "--requests", asked)
-    assert ended.code == 2
-    assert "--allowed-local-media-path" in ended.err
-    ended = cli("scan", "--requests", asked, "--allowed-local-media-path", corpus, "--json")
-    assert json.loads(ended.out)["corpus"]["items"] == 1
-
-
 def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path) -> None:
     words = ["mmcalib", "scan", "--data", str(corpus)]
     heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile")

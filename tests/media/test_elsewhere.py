@@ -75,9 +75,6 @@ def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
     assert decode_check(item, "audio") is None
 
 
-def test_a_declared_modality_holds_for_members_too(copies: Copies) -> None:
-    item = Item(copies.members["good.png"].path, "video")
-    assert outcome(item) == "declared video, is image"
 
 
 def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

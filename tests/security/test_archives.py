@@ -42,7 +42,7 @@ def fields(count: int, start: int = 0) -> bytes:
     return b"".join(record(f"k{number}") for number in range(start, start + count))
 
 
-X, G, NAME = tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME
+X, G = tarfile.XHDTYPE, tarfile.XGLTYPE
 NEW_SPARSE = b"".join(
     record(f"GNU.sparse.{key}", value)
     for key, value in (("major", "1"), ("minor", "0"), ("name", "x"))

@@ -18,7 +18,7 @@ from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError
-from mmcalib.storage.remote import held, open_url
+from mmcalib.storage.remote import open_url
 from tests.census.looking import prober
 from tests.corpus.media import png
 
@@ -165,12 +165,6 @@ def test_many_keys_take_little_more_than_their_listing(monkeypatch: pytest.Monke
         assert tracemalloc.get_traced_memory()[1] / count < 500
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("size", ["12", -1, None, 1 << 200])
-def test_a_version_of_anything(size: object) -> None:
-    found = held({"size": size, "ETag": "a"})
-    assert found is None or found.size_bytes >= 0
 
 
 def test_a_file_that_does_not_know_its_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,21 +102,6 @@ def test_a_root_may_be_a_file_or_a_link_to_a_folder(cli: Cli, home: Path, root: 
     assert "left out" not in said.err
 
 
-@pytest.mark.parametrize("words", [["--no-thumbnails"], ["--format", "md"]])
-def test_nothing_is_said_where_nobody_wants_pictures(
-    cli: Cli, home: Path, words: list[str]
-) -> None:
-    naming(outside(home)).save(home / "foreign" / "calibration.json")
-    assert len(cli("report", "foreign", *words).err.splitlines()) == 1
-
-
-def test_a_root_that_is_not_there_is_a_mistake(cli: Cli, home: Path) -> None:
-    naming([]).save(home / "foreign" / "calibration.json")
-    said = cli("report", "foreign", "--data", "nowhere")
-    assert said.code == 2
-    assert "--data nowhere: no such file or folder" in said.err
-
-
 HOSTILE: list[Any] = [
     *(-1, 0, 1, 2**61, -(2**61), 1e17, 0.5, 1e-300, None, [], {}, True, "2/1", "x" * 3000),
     *("", "\ud800", {"count": -5, "width": 0}, "\x1b[2J\u202e<script>x</script>"),

@@ -12,7 +12,7 @@ import pytest
 from mmcalib.errors import ModelError
 from mmcalib.models import resolve as subject
 from mmcalib.models.cut import MOST_CONFIG_BYTES, read_config
-from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapshot, resolve
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapshot
 from tests.security.servers import Connection, Server, server
 
 pytest.importorskip("huggingface_hub")
@@ -190,9 +190,3 @@ def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path, text: bytes) -
         read_config(tmp_path)
     assert "\n" not in raised.value.message
     assert "config.json" in raised.value.message
-
-
-def test_the_hub_is_not_asked_for_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    found = resolve(str(tmp_path), cache_dir=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert found.source == "local"
