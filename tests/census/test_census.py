@@ -105,12 +105,9 @@ def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '["image",1,1,{"file_mib":1}]',
         '["image",1,1,{"file_mib":0}]',
         '["image",1,1,{"file_mib":2.0}]',
-        '["image",1,1,{"fetched":1}]',
         '["video",9,1.0,9.0,8,8,{"codec":"h264\\n"}]',
-        '["video",9,1.0,9.0,8,8,{"odd":1}]',
         '["audio",9,8000,{"channels":-1}]',
         '["audio",9,8000,{}]',
     ],

@@ -156,15 +156,6 @@ def test_a_file_that_changed_once_is_read_again(tmp_path: Path) -> None:
     assert answer.version == version(stale[0].item)
 
 
-def test_no_worker_is_left_behind(tmp_path: Path) -> None:
-    with LocalPool(behave, workers=2, timeout_s=1) as pool:
-        seen(pool, orders(tmp_path, "a", "hang"))
-        pids = [worker.process.pid for worker in pool._workers]
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
 def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with LocalPool(behave, workers=1) as pool, pytest.raises(Exception, match="before its first"):

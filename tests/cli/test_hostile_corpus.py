@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import stat
 import subprocess
 import tarfile
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -139,40 +137,6 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     made = {name for name in below(tmp_path) if not name.startswith(os.fsencode(cache))}
     assert made - before.keys() == set()
     assert processes(cache) == []
-
-
-def test_a_corpus_may_change_while_it_is_read(tree: Path, tmp_path: Path) -> None:
-    ended = threading.Event()
-    chance = random.Random(5)
-
-    def change() -> None:
-        while not ended.wait(0.001):
-            path = tree / f"{chance.randrange(TREE_FILES)}.png"
-            try:
-                match chance.randrange(4):
-                    case 0:
-                        path.unlink()
-                    case 1:
-                        path.write_bytes(b"")
-                    case 2:
-                        path.write_bytes(tars.png(chance.randrange(1, 99)))
-                    case 3:
-                        samples = tars.samples(chance.randrange(1, 99))
-                        tars.tar(tree / f".{path.name}", *samples).rename(tree / "shard.tar")
-            except OSError:
-                continue
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    try:
-        words = ["scan", "--data", tree, "--json", "--quiet"]
-        process = started(tmp_path, *words)
-        printed, err = process.communicate(timeout=60)
-    finally:
-        ended.set()
-        changing.join()
-    assert (process.returncode, err) == (0, "")
-    assert json.loads(printed)["corpus"]["items"] > 0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.environment import serve_command
-from mmcalib.errors import UsageError, VerdictError
+from mmcalib.errors import VerdictError
 from mmcalib.report.terminal import first_answer
 from mmcalib.results.calibration import ServerPart
 from mmcalib.workflows.run.job import RunSoFar
@@ -44,14 +44,6 @@ def test_claiming_makes_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     (tmp_path / "a").mkdir()
     claim(tmp_path / "a", force=False)
-
-
-def test_force_claims_a_full_one_and_leaves_it_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "engine.yaml").write_text("old")
-    with pytest.raises(UsageError, match="not empty"):
-        claim(tmp_path, force=False)
-    claim(tmp_path, force=True)
-    assert (tmp_path / "engine.yaml").read_text() == "old"
 
 
 def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
@@ -134,12 +126,6 @@ def test_json_is_the_document_and_all_of_stdout(tmp_path: Path, capsys) -> None:
     said = capsys.readouterr()
     assert json.loads(said.out) == json.loads(calibration().to_json())
     assert said.err == ""
-
-
-def test_json_is_printed_for_a_no_as_well(tmp_path: Path, capsys) -> None:
-    with pytest.raises(VerdictError):
-        leave(failed(), tmp_path, as_json=True, quiet=True)
-    assert json.loads(capsys.readouterr().out)["verdict"] == "fail"
 
 
 def test_json_is_printed_whatever_the_names(tmp_path: Path, capsys) -> None:

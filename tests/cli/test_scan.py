@@ -15,8 +15,6 @@ import pytest
 import soundfile
 from PIL import Image
 
-from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import read
 from tests.media.hostile import noise_image, video
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -91,21 +89,6 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert "  1 × empty file" in lines
     assert "  1 × its name is not valid UTF-8" in lines
     assert lines[-1] == "calibrate with: mmcalib run --model MODEL --data DIR"
-
-
-def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
-    asked = corpus / "requests.jsonl"
-    scanned = json.loads(cli("scan", *everything(corpus), "--json").out)
-    found = read(
-        [corpus, corpus / "more"],
-        [asked],
-        allowed_root=None,
-        cache=tmp_path / "cache",
-        progress=Silent(),
-    )
-    assert scanned["corpus"]["items"] == found.census.items() == 28
-    assert scanned["corpus"]["prompts"] == found.prompts.prompts() == 12
-    assert {one["path"] for one in scanned["skipped"]} == {one.path for one in found.skipped}
 
 
 def test_the_order_of_sources_and_of_names_does_not_matter(cli, corpus: Path) -> None:

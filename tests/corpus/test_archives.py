@@ -193,18 +193,6 @@ def test_a_name_survives_its_location(shard: Path, name: str) -> None:
     assert probe(Item(item.path)) == CLIP
 
 
-def test_a_member_can_be_sought(shard: Path) -> None:
-    tar(shard, ("a.png", b"0123456789"), ("b.png", b"x"))
-    (item, _) = items_of(ArchiveSource("tar", str(shard)))
-    with open_item(item) as opened:
-        assert opened.file.seek(-3, os.SEEK_END) == 7
-        assert opened.file.read(99) == b"789"
-        assert opened.file.read() == b""
-        assert opened.file.seek(2) == 2
-        assert opened.file.read(2) == b"23"
-        assert opened.file.seek(1, os.SEEK_CUR) == 5
-
-
 def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
     tar(shard, ("a.png", png()), ("b.png", png()))
     first, second = items_of(ArchiveSource("tar", str(shard)))

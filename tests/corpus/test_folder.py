@@ -49,17 +49,6 @@ def test_order_is_sorted_and_hidden_names_are_left_out(tmp_path: Path) -> None:
     assert list(FolderSource(tmp_path).prompts()) == []
 
 
-def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "a.jpg")
-    monkeypatch.chdir(tmp_path)
-    assert list(FolderSource(".").items()) == [Item(str(tmp_path / "a.jpg"))]
-
-
-def test_one_file_is_a_corpus(tmp_path: Path) -> None:
-    path = touch(tmp_path / "a.jpg")
-    assert list(FolderSource(path).items()) == [Item(str(path))]
-
-
 def test_links(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "root"
     touch(outside / "o.jpg")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import subprocess
@@ -160,13 +159,6 @@ def test_an_archive_is_named_by_its_path(url: str) -> None:
     with pytest.raises(UsageError, match="cannot list") as caught:
         RemoteSource(url)
     assert caught.value.hint == f"--data {url.partition('://')[2]}"
-
-
-@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
-def test_a_missing_package_is_named_with_its_extra() -> None:
-    with pytest.raises(UsageError) as caught:
-        RemoteSource("s3://bucket")
-    assert caught.value.hint == "pip install 'mmcalib[s3]'"
 
 
 MISSING = """

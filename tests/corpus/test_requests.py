@@ -23,9 +23,8 @@ from PIL import Image
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
-from mmcalib.domain.shapes import ImageShape, Shape
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.media.probe import probe
 from mmcalib.storage.location import allowing
 from tests.census.looking import prober
 from tests.corpus.media import png
@@ -347,23 +346,6 @@ def test_at_rest_one_reading_tells_what_two_do(folder: Path, lines: list[str], m
     assert list(once.items()) == list(twice.items())
 
 
-def test_at_rest_items_are_those_that_the_prompts_named(folder: Path) -> None:
-    lines = [
-        user(image("a.jpg")),
-        user(image("https://x/a.jpg"), image("b.mp4")),
-        user(image("c.wav")),
-    ]
-    found = source(folder, *lines, at_rest=True)
-    before = list(found.items())
-    assert len(list(found.prompts())) == 3
-    text = (folder / "requests.jsonl").read_text().splitlines()
-    # Of usable lines nothing is read again: whatever stands there now.
-    text[0], text[2] = "x" * len(text[0]), "x" * len(text[2])
-    (folder / "requests.jsonl").write_text("\n".join(text))
-    assert list(found.items()) == before
-    assert [item.path for item in before] == [str(folder / n) for n in ("a.jpg", "b.mp4", "c.wav")]
-
-
 def test_texts_of_some_origins(folder: Path) -> None:
     found = source(folder, user("one"), user("two"), "{", user("four"))
     wanted = ("requests.jsonl:2", "requests.jsonl:3")
@@ -626,22 +608,6 @@ def test_a_requests_file_that_is_no_file(tmp_path: Path, target: str) -> None:
     (tmp_path / "requests.jsonl").symlink_to(target)
     with pytest.raises(CorpusError, match=r"(no such|not a) requests file"):
         RequestsSource(tmp_path / "requests.jsonl", scratch=tmp_path)
-
-
-def test_a_file_that_goes_after_its_request_was_read(pictures: Path) -> None:
-    Image.new("L", (9, 8)).save(pictures / "b.png")
-    found = raw(pictures, json.dumps(naming("b.png")).encode(), GOOD)
-
-    def look(item: Item) -> Shape | Skipped:
-        if item.path.endswith("b.png"):
-            Path(item.path).unlink(missing_ok=True)
-        return probe(item)
-
-    taken = count_corpus([found], prober(look))
-    reasons = {one.path: one.reason for one in taken.skipped}
-    assert taken.prompts.prompts() == taken.census.items() == 1
-    assert reasons.keys() == {"requests.jsonl:1", str(pictures / "b.png")}
-    assert all("no such file" in reason for reason in reasons.values())
 
 
 READ = """

@@ -9,7 +9,7 @@ import pytest
 
 from mmcalib.corpus.resolve import resolve
 from mmcalib.domain.items import Item
-from mmcalib.errors import CorpusError, UsageError
+from mmcalib.errors import UsageError
 from tests.corpus.tars import png, tar
 
 
@@ -56,12 +56,6 @@ def test_braces_name_one_after_the_other(folder: Path) -> None:
         f"tar://1.png::{folder}/001.tar",
         "media/1.png",
     ]
-
-
-def test_one_of_the_braces_is_missing(folder: Path) -> None:
-    tar(folder / "000.tar", ("0.png", png()))
-    with pytest.raises(CorpusError, match=r"no such folder: .*001\.tar"):
-        paths("{000..001}.tar")
 
 
 def test_more_braces_than_can_be_meant() -> None:

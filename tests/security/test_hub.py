@@ -122,13 +122,12 @@ def all_in(folder: Path) -> list[Path]:
     "behave",
     [
         hub(sha=7),
-        hub(sha=None),
         hub(files=[7, None, {}]),
         lambda connection: connection.answer("200 OK", body=b"[" * 1_000_000),
         lambda connection: connection.answer("302 Found", f"Location: {connection.path}"),
         lambda connection: connection.send(b"\0" * 1000),
     ],
-    ids=["number", "null", "names", "deep", "redirects", "no-http"],
+    ids=["number", "names", "deep", "redirects", "no-http"],
 )
 def test_answers_of_another_kind_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
@@ -173,16 +172,14 @@ def test_a_ref_leads_to_no_other_folder(tmp_path: Path, ref: bytes) -> None:
     "text",
     [
         b"[" * 100_000,
-        b'{"a":' * 100_000,
         b" " * (MOST_CONFIG_BYTES + 1),
         b"\xff\xfe{}",
         b"",
         b"null",
-        b"[]",
         b'"' + b"a" * 1000,
         b'{"a": 1' + b"0" * 10_000 + b"}",
     ],
-    ids=["lists", "mappings", "long", "bytes", "empty", "null", "list", "open", "number"],
+    ids=["lists", "long", "bytes", "empty", "null", "open", "number"],
 )
 def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "config.json").write_bytes(text)

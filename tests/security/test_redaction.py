@@ -47,10 +47,7 @@ SAID = [
     "2 skipped, such as {}: truncated",
     "3 items are downscaled, such as {}",
     "{}",
-    "({})",
-    "{} costs 4, {} too",
     '"{}"',
-    "x={}",
     "see {}, {}; and {}.",
     "of\n{}",
 ]
