@@ -88,7 +88,7 @@ def test_hosts_are_allowed_meanwhile() -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tar", "a.zip"])
 def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
     with server(picture) as host:
-        ended = cli("scan", "--data", f"{host.url}/{name}", "--out", "out")
+        ended = cli("scan", "--data", f"{host.url}/{name}")
         assert ended.code == 2
         assert ended.err.splitlines() == [
             f"error: {host.url}/{name}: its host is not one of --allowed-media-domains",
@@ -100,7 +100,7 @@ def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
 def test_workers_know_what_is_allowed(cli: Any) -> None:
     with server(picture) as host:
         words = ("--data", f"{host.url}/a.png", "--allowed-media-domains", "localhost,127.0.0.1")
-        ended = cli("scan", *words, "--out", "out", "--json", "--quiet")
+        ended = cli("scan", *words, "--json", "--quiet")
     assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
