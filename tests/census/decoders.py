@@ -48,3 +48,10 @@ def behave(item: Item) -> Seen | str:
         with open(item.path, "ab") as file:
             file.write(b"more")
     return ImageShape(len(name), 1)
+
+
+def held_bytes(item: Item) -> ImageShape:
+    """A look at bytes that came with the item."""
+    assert item.held is not None
+    assert item.held.data is not None
+    return ImageShape(len(item.held.data), 1)

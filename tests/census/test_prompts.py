@@ -20,7 +20,7 @@ from mmcalib.domain.items import Asked, Prompt
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from tests.corpus.listed import width_of
 
-A, B, C = ImageShape(1, 1), ImageShape(2, 1), AudioShape(5, 8000)
+A, B = ImageShape(1, 1), ImageShape(2, 1)
 CLIP = VideoShape(8, 8.0, 1.0, 64, 64)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +29,17 @@ from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import version
-from tests.census.decoders import behave
-from tests.census.held import held_bytes
+from tests.census.decoders import behave, held_bytes
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
 ray = pytest.importorskip("ray")
+
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 pytestmark = pytest.mark.slow
 
-SHARED = Path(os.environ.get("MMCALIB_SHARED") or Path(__file__).parents[3] / "shared")
-DEV = SHARED / "corpora" / "dev"
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 
 # Processes inherit it from the cluster, so those of others are told apart.
@@ -93,7 +95,7 @@ def widths(chunks: list[list[ProbeTask]]) -> list[list[ProbeResult]]:
 
 def looking(mark: str = MARK) -> list[int]:
     """Processes of this test's cluster that look at items."""
-    return [pid for pid in marked(mark) if b"executors.worker" in read(pid, "cmdline")]
+    return [pid for pid in marked(mark) if b"census.worker" in read(pid, "cmdline")]
 
 
 def marked(mark: str) -> list[int]:
@@ -158,15 +160,6 @@ def test_a_cluster_that_a_process_began_for_itself_is_left_alone(
     assert ours != theirs
 
 
-@pytest.mark.skipif(not DEV.is_dir(), reason="needs the development corpus")
-def test_the_same_as_of_this_machine_alone(cluster) -> None:
-    items = [Item(str(path)) for path in sorted(DEV.rglob("*")) if path.is_file()]
-    asked = [ProbeTask(item, n % 8 == 0, version(item)) for n, item in enumerate(items)]
-    chunks = [asked[n : n + 8] for n in range(0, len(asked), 8)]
-    seen = answered(RayExecutor(probe, address=cluster.address), chunks)
-    assert seen == answered(LocalPool(probe, workers=2), chunks)
-
-
 def test_decoders_that_misbehave_cost_the_same(cluster, tmp_path: Path) -> None:
     names = ["a", "segfault", "hang", "bb", "explode", "grow", "once"]
     chunk = orders(tmp_path, *names)
@@ -193,18 +186,6 @@ def test_a_lost_node_changes_no_answer(cluster, tmp_path: Path) -> None:
         tickets = [executor.submit(chunk) for chunk in chunks]
         assert soon(lambda: len(looking()) == 3)
         cluster.remove_node(node, allow_graceful=False)
-        seen = [executor.result(ticket) for ticket in tickets]
-    assert seen == widths(chunks)
-
-
-def test_a_killed_ray_worker_changes_no_answer(cluster, tmp_path: Path) -> None:
-    chunks = slow_chunks(tmp_path)
-    with RayExecutor(behave, address=cluster.address) as executor:
-        tickets = [executor.submit(chunk) for chunk in chunks]
-        assert soon(lambda: len(looking()) == 2)
-        first = looking()[0]
-        os.kill(parent(first), signal.SIGKILL)
-        assert soon(lambda: first not in looking(), within_s=2)
         seen = [executor.result(ticket) for ticket in tickets]
     assert seen == widths(chunks)
 
@@ -295,17 +276,6 @@ def test_nodes_that_cannot_import_the_look_are_one_error(
     assert raised.value.hint == "pip install the same mmcalib on every node"
 
 
-def test_a_cluster_that_is_not_there_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "_REACH_S", 3)
-    began = time.monotonic()
-    with pytest.raises(MmcalibError, match="no Ray cluster answers there") as raised:
-        answered(RayExecutor(behave, address="127.0.0.1:1"), [orders(tmp_path, "a")])
-    assert raised.value.hint
-    assert time.monotonic() - began < 3 + 2
-
-
 def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError) as raised:
@@ -333,8 +303,70 @@ def test_a_chunk_claims_what_leaves_room_for_the_workers(
     assert subject._share(cpus, workers) == share
 
 
-def test_chunks_are_as_long_as_items_are_quick(cluster: Cluster, tmp_path: Path) -> None:
-    with RayExecutor(behave, address=cluster.address) as executor:
-        assert executor.chunk_items == 256
-        executor.result(executor.submit(slow_chunks(tmp_path)[0]))
-        assert 1 <= executor.chunk_items <= 10
+pytest.importorskip("ray")
+
+
+@contextmanager
+def a_mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What tells the processes that were begun here, of which none is left."""
+    mark = f"MMCALIB_TEST={uuid.uuid4().hex}"
+    monkeypatch.setenv(*mark.split("="))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield mark
+    assert soon(lambda: not marked(mark))
+
+
+def test_items_and_processes_that_misbehave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder that ends, waits and grows, and then the process of Ray itself is stopped."""
+    with (
+        a_mark(monkeypatch) as mark,
+        RayExecutor(behave, address="local", workers=1, timeout_s=2) as executor,
+    ):
+        bad = orders(tmp_path, "a", "segfault", "hang", "grow")
+        lines = [answer.line for answer in executor.result(executor.submit(bad))]
+        assert [json.loads(line)[0] for line in lines] == ["image"] + ["skipped"] * 3
+        assert "SIGSEGV" in lines[1]
+        assert "took more than 2 s" in lines[2]
+        slow = orders(tmp_path, *(f"slow{number}" for number in range(20)))
+        ticket = executor.submit(slow)
+        assert soon(lambda: bool(looking(mark)))
+        os.kill(parent(looking(mark)[0]), signal.SIGSTOP)
+        answers = executor.result(ticket)
+        assert answers == [
+            ProbeResult(
+                f'["image",{len(os.path.basename(order.item.path))},1]', order.version or ""
+            )
+            for order in slow
+        ]
+
+
+def flood(listener: socket.socket) -> None:
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(os.urandom(100_000))
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+@pytest.mark.parametrize("answering", [False, True], ids=["silent", "garbage"])
+def test_an_address_that_is_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answering: bool
+) -> None:
+    """Ray itself would wait for minutes."""
+    monkeypatch.setattr(subject, "_REACH_S", 3)
+    with a_mark(monkeypatch), socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        began_s = time.monotonic()
+        if answering:
+            flood(listener)
+        executor = RayExecutor(behave)
+        with executor, pytest.raises(MmcalibError, match="no Ray cluster answers there"):
+            executor.submit(orders(tmp_path, "a"))
+        assert time.monotonic() - began_s < 60

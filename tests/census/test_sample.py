@@ -52,8 +52,3 @@ def test_reproducible_and_bounded(size: int, seed: int) -> None:
     alone = [shape for shape, _ in chosen]
     beside = choose(census(*ORDINARY, HEAVY, AudioShape(1, 1)), size, seed)
     assert [shape for shape, _ in beside if isinstance(shape, ImageShape)] == alone
-
-
-def test_the_seed_matters() -> None:
-    samples = {tuple(choose(census(*ORDINARY), 10, seed)) for seed in range(5)}
-    assert len(samples) == 5

@@ -67,15 +67,6 @@ def test_data_that_fits_is_one_line(cli, kept: Path, media: Path) -> None:
     assert "1 of 1 fit" in ended.err
 
 
-def test_what_does_not_fit_is_named_with_what_would_make_it_fit(cli, kept: Path, new: Path) -> None:
-    ended = cli("check", "--calibration", kept, new)
-    assert (ended.code, ended.out) == (3, "")
-    assert f"NO {new / 'strip.png'} (3×700): sides of 233:1" in ended.err
-    assert "→ crop or pad to 200:1 at most" in ended.err
-    assert "1 of 2 fit, 1 do not, 1 are no media" in ended.err
-    assert f"error: 1 of 2 do not fit {kept}" in ended.err
-
-
 def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
     """Finding of a user: of 62 files there were 124 lines, and each run began with four more."""
     for number in range(4):
@@ -96,14 +87,6 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
     ]
     *offenders, _ = objects(cli("check", "--calibration", kept, "--json", new).out)
     assert len(offenders) == 6
-
-
-def test_requests_that_miss_files_are_one_line(cli, kept: Path, new: Path) -> None:
-    lines = [request(f"gone-{number}.png") for number in range(2)]
-    (new / "requests.jsonl").write_text("\n".join([*lines, request(*["page.png"] * 5), ""]))
-    ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
-    assert "NO 2 requests: names a missing file (requests.jsonl:1, requests.jsonl:2)" in ended.err
-    assert "NO requests.jsonl:3: 5 image items, limit_mm_per_prompt admits 4" in ended.err
 
 
 def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Path) -> None:
@@ -194,13 +177,6 @@ def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -
     assert origins == [*(f"{file}:1" for file in files), None]
 
 
-def test_a_dash_is_standard_input_too(
-    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed(monkeypatch, "new/page.png")
-    assert cli("check", "--calibration", kept, "-").code == 0
-
-
 def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     asked = new / "requests.jsonl"
     asked.write_text(request("page.png") + "\n" + request("page.png", text="é" * 70_000) + "\n")
@@ -221,17 +197,6 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert "nothing bounds what it costs" in ended.err
     assert "→ calibrate again with such media in the corpus" in ended.err
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
-
-
-def test_what_is_unknown_is_not_said_to_be_a_misfit(cli, kept: Path, new: Path) -> None:
-    """Finding of a user: 7 did not fit and 1 was unknown, "8 do not fit"."""
-    asked = new / "requests.jsonl"
-    asked.write_text(request("page.png", text="é" * 70_000) + "\n")
-    ended = cli("check", "--calibration", kept, "--requests", asked, new / "strip.png")
-    assert "0 of 2 fit, 1 do not, 1 unknown" in ended.err
-    assert f"error: 2 of 2 are not known to fit {kept}" in ended.err
-    ended = cli("check", "--calibration", kept, "--allow-unknown", "--requests", asked, new)
-    assert f"error: 1 of 3 do not fit {kept}" in ended.err
 
 
 def test_what_cannot_be_read_has_a_remedy_too(
@@ -255,11 +220,6 @@ def test_what_cannot_be_read_has_a_remedy_too(
     assert "try: the remedies above, or mmcalib run" in ended.err
 
 
-def test_remedies_that_are_not_shown_are_not_pointed_at(cli, kept: Path, new: Path) -> None:
-    ended = cli("check", "--calibration", kept, "--quiet", new)
-    assert ended.err.splitlines()[1] == "  try: mmcalib run on a corpus that has such media"
-
-
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
     """`uncounted` is what only a run says that had looked for a bound."""
     (new / "requests.jsonl").write_text(request("page.png") + "\n")
@@ -269,48 +229,6 @@ def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, 
         kept.write_text(json.dumps(without))
         ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
         assert f"→ {remedy}" in ended.err
-
-
-def test_a_calibration_of_old_has_no_costs(cli, kept: Path, media: Path) -> None:
-    old = json.loads(kept.read_text())
-    del old["costs"]
-    kept.write_text(json.dumps(old))
-    ended = cli("check", "--calibration", kept, media)
-    assert ended.code == 2
-    assert "no costs" in ended.err
-    assert "mmcalib run" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        ([], 2, "nothing to check"),
-        (["nowhere"], 1, "no such folder"),
-        (["--requests", "none.jsonl"], 1, "no such requests file"),
-        (["--calibration", "none.json", "."], 2, "cannot read none.json"),
-    ],
-)
-def test_a_mistake_is_one_line(cli, kept: Path, words: list[str], code: int, says: str) -> None:
-    ended = cli("check", *([] if "--calibration" in words else ["--calibration", kept]), *words)
-    assert (ended.code, ended.out) == (code, "")
-    assert says in ended.err
-
-
-def test_nothing_but_texts_is_an_error(cli, kept: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("words")
-    (tmp_path / "texts" / "a.ts").write_text("export {}")
-    ended = cli("check", "--calibration", kept, tmp_path / "texts")
-    assert ended.code == 1
-    assert "nothing was checked" in ended.err
-
-
-def test_a_request_outside_its_root_ends_the_check(cli, kept: Path, new: Path) -> None:
-    asked = new / "requests.jsonl"
-    asked.write_text(request("../calibration.json") + "\n")
-    ended = cli("check", "--calibration", kept, "--requests", asked)
-    assert ended.code == 2
-    assert "--allowed-local-media-path" in ended.err
 
 
 def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:

@@ -1,8 +1,11 @@
+"""What the shell completes, asked as the shells ask it, and what a first-time user reads."""
+
 from __future__ import annotations
 
 import inspect
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,7 @@ import typer.main
 from mmcalib.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -42,10 +46,6 @@ def test_the_root_shows_its_commands(cli) -> None:
     assert set(COMMANDS) >= {"run", "list"}
 
 
-def test_the_root_has_an_example(cli) -> None:
-    assert "Example: mmcalib run" in cli("--help").out
-
-
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     from mmcalib.cli.run import run
     from mmcalib.derive.policy import Policy
@@ -64,29 +64,46 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     assert [shown[name] for name in sorted(words)] == [None] * len(words)
 
 
-def test_version(cli) -> None:
-    from mmcalib import __version__
-
-    said = cli("--version")
-    assert (said.code, said.out, said.err) == (0, f"mmcalib {__version__}\n", "")
-
-
-def test_python_m_mmcalib_is_the_same_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mmcalib", "run", "--model", "m"],
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "error: nothing to calibrate for\n  try: --data DIR or --requests FILE.jsonl\n"
-    )
-
-
 def test_help_and_version_may_be_typed_as_commands(cli) -> None:
     assert cli("help", "run").out == cli("run", "--help").out
     assert cli("help").out == cli("--help").out
     assert cli("version").out == cli("--version").out
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `mmcalib` is a program, and HOME is nobody's."""
+    program = tmp_path / "bin" / "mmcalib"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from mmcalib.cli import main\nmain()\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [("mmcalib sc", "scan"), ("mmcalib run --max-tok", "--max-tokens-per-item")],
+)
+def test_bash_completes(typed: str, offers: str, home: dict[str, str]) -> None:
+    """As in an interactive shell, for the last of these words."""
+    script = (
+        'eval "$(_MMCALIB_COMPLETE=source_bash mmcalib)"; '
+        f"COMP_WORDS=({typed} ''); COMP_CWORD={typed.count(' ')}; "
+        '_mmcalib_completion mmcalib; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    shell = ["bash", "--norc", "-c", script]
+    done = subprocess.run(shell, env=home, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [offers]
+
+
+def test_without_words_it_teaches(cli) -> None:
+    ended = cli()
+    assert (ended.code, ended.err) == (0, "")
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert "  mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media" in ended.out
+    listed = [line.split()[0] for line in ended.out.splitlines() if line.startswith("  ")]
+    assert set(listed) >= set(COMMANDS) - {"serve"}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import socket
 import stat
 import subprocess
-import sys
 import tarfile
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -21,20 +17,10 @@ import pytest
 from PIL import Image
 
 from tests.corpus import tars
-from tests.corpus.serving import serving
-from tests.processes import started_with, wait_until
+from tests.processes import started_with
+from tests.security.commands import started
 
 TREE_FILES = 200
-
-
-def started(cache: Path, *words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mmcalib", *map(str, words)],
-        env={**os.environ, "MMCALIB_CACHE_DIR": str(cache), "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def processes(cache: Path) -> list[int]:
@@ -62,75 +48,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
-def test_a_scan_that_is_ended_leaves_no_worker_behind(
-    sign: signal.Signals, code: int, tree: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("aiohttp")
-    cache = tmp_path / "cache"
-    with serving() as server:
-        server.hang = threading.Event()
-        slow = server.put("slow.png", tars.png())
-        words = ["scan", "--data", tree, "--data", slow, "--quiet"]
-        words += ["--allowed-media-domains", "127.0.0.1"]
-        with started(cache, *words) as process:
-            # Its workers wait for an answer by now.
-            wait_until(lambda: server.asked)
-            assert len(processes(cache)) > 1
-            process.send_signal(sign)
-            _, err = process.communicate(timeout=10)
-        server.hang.set()
-    assert process.returncode == code
-    assert "Traceback" not in err
-    wait_until(lambda: not processes(cache), 5)
-    if sign != signal.SIGKILL:
-        assert remembered(cache) >= TREE_FILES
-
-
-def remembered(cache: Path) -> int:
-    import sqlite3
-
-    with sqlite3.connect(cache / "census.sqlite3") as db:
-        return int(db.execute("SELECT count(*) FROM seen").fetchone()[0])
-
-
-@pytest.mark.parametrize(
-    ("words", "says", "hint"),
-    [
-        (["--workers", "0"], "--workers must be at least 1, not 0", ""),
-        (["--item-timeout", "-1"], "--item-timeout must be a number of seconds above 0", ""),
-        (["--item-timeout", "nan"], "--item-timeout must be a number of seconds above 0", ""),
-        (["--executor", "nope"], "--executor nope: no such choice", "one of local, ray"),
-        (["--data", ""], "--data '' names nothing", "--data ."),
-        (["--data", "file://"], "--data 'file://' names nothing", "--data ."),
-        (["--data", "nope://b/x"], "no file system for nope://", "s3://"),
-        (["--data", "hf-dataset://"], "no name of a dataset", "hf-dataset://NAME"),
-        (["--data", "hf-dataset://a?b=c"], "no such option: b", "hf-dataset://NAME"),
-        (["--data", "tar://a::/b.tar"], "cannot list tar://a::/b.tar", "--data /b.tar"),
-    ],
-)
-def test_a_mistake_in_an_option_is_one_line(words, says: str, hint: str, cli, media) -> None:
-    given = words if "--data" in words else ["--data", media, *words]
-    ended = cli("scan", *given)
-    assert ended.code == 2
-    assert ended.err.startswith("error: ")
-    assert says in ended.err
-    assert hint in ended.err
-    assert ended.err.count("\n") <= 2
-
-
-@pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("@missing", "no such list of paths: missing"),
         ("@empty.txt", "no path in the list of paths"),
-        ("x*", "no file matches: x*"),
-        ("file:///no/such", "nothing at file:///no/such"),
         ("words.tar", "words.tar: damaged: not a tar archive"),
         ("words.zip", "words.zip: damaged: "),
         ("words.parquet", "words.parquet: damaged: "),
-        ("locked.zip", "encrypted"),
     ],
 )
 def test_a_source_that_is_none_is_one_line(data: str, says: str, cli, tmp_path: Path) -> None:
@@ -139,29 +62,9 @@ def test_a_source_that_is_none_is_one_line(data: str, says: str, cli, tmp_path: 
     for ending in ("tar", "zip", "parquet"):
         (tmp_path / f"words.{ending}").write_text("words\n" * 200)
     (tmp_path / "empty.txt").write_text("\n")
-    locked(tmp_path / "locked.zip")
     ended = cli("scan", "--data", data, "--quiet")
     assert (ended.code, ended.out) == (1, "")
     assert says in one_error(ended.err)[0]
-
-
-def locked(path: Path) -> None:
-    """An archive whose member says that it is encrypted."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.png", tars.png())
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\3\4") + 6] |= 1
-    data[data.index(b"PK\1\2") + 8] |= 1
-    path.write_bytes(data)
-
-
-def test_nothing_on_standard_input_is_one_line(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "mmcalib", "scan", "--data", "-", "--quiet"]
-    done = subprocess.run(
-        words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert one_error(done.stderr)[0] == "no path in the list of paths"
 
 
 def harm(folder: Path, elsewhere: Path) -> None:
@@ -215,7 +118,7 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     harm(tree / "harm", home)
     before = below(tmp_path)
     began = time.monotonic()
-    process = started(cache, "scan", "--data", tree, "--json", "--quiet")
+    process = started(tmp_path, "scan", "--data", tree, "--json", "--quiet")
     printed, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert time.monotonic() - began < 30
@@ -236,40 +139,6 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     assert processes(cache) == []
 
 
-def test_a_corpus_may_change_while_it_is_read(tree: Path, tmp_path: Path) -> None:
-    ended = threading.Event()
-    chance = random.Random(5)
-
-    def change() -> None:
-        while not ended.wait(0.001):
-            path = tree / f"{chance.randrange(TREE_FILES)}.png"
-            try:
-                match chance.randrange(4):
-                    case 0:
-                        path.unlink()
-                    case 1:
-                        path.write_bytes(b"")
-                    case 2:
-                        path.write_bytes(tars.png(chance.randrange(1, 99)))
-                    case 3:
-                        samples = tars.samples(chance.randrange(1, 99))
-                        tars.tar(tree / f".{path.name}", *samples).rename(tree / "shard.tar")
-            except OSError:
-                continue
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    try:
-        words = ["scan", "--data", tree, "--json", "--quiet"]
-        process = started(tmp_path / "cache", *words)
-        printed, err = process.communicate(timeout=60)
-    finally:
-        ended.set()
-        changing.join()
-    assert (process.returncode, err) == (0, "")
-    assert json.loads(printed)["corpus"]["items"] > 0
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder on a disk of 128 KiB."""
@@ -282,22 +151,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_for_what_is_remembered_is_a_note(tree: Path, small_disk: Path) -> None:
+def test_a_full_disk_for_what_is_remembered_is_a_note(
+    tree: Path, small_disk: Path, tmp_path: Path
+) -> None:
     words = ["scan", "--data", tree]
     # Room for the tables, not for what is seen.
     (small_disk / "full").write_bytes(bytes(56 << 10))
-    process = started(small_disk / "cache", *words)
+    process = started(tmp_path, *words, MMCALIB_CACHE_DIR=small_disk / "cache")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert err.count("remembered") == 1
-    assert f"{TREE_FILES} items" in err
-
-
-@pytest.mark.parametrize("cache", ["/proc/none", "/dev/null/none"])
-def test_a_cache_that_cannot_be_made_is_a_note(tree: Path, cache: str) -> None:
-    words = ["scan", "--data", tree]
-    process = started(Path(cache), *words)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert err.count("nothing is remembered of this corpus") == 1
     assert f"{TREE_FILES} items" in err

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from mmcalib.cli.command import during_interrupt
 from tests.corpus.serving import serving
+from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Stands where the hub's client would be, and takes its time.
@@ -39,9 +39,7 @@ def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
             text=True,
         ) as process,
     ):
-        deadline = time.monotonic() + 30
-        while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: mark.exists() or process.poll() is not None, 30)
         process.send_signal(sign)
         _, err = process.communicate(timeout=10)
     assert process.returncode == code, err

@@ -17,7 +17,7 @@ from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.engine.environment import serve_command
-from mmcalib.errors import UsageError, VerdictError
+from mmcalib.errors import VerdictError
 from mmcalib.report.terminal import first_answer
 from mmcalib.results.calibration import ServerPart
 from mmcalib.workflows.run.job import RunSoFar
@@ -46,14 +46,6 @@ def test_claiming_makes_nothing(tmp_path: Path) -> None:
     claim(tmp_path / "a", force=False)
 
 
-def test_force_claims_a_full_one_and_leaves_it_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "engine.yaml").write_text("old")
-    with pytest.raises(UsageError, match="not empty"):
-        claim(tmp_path, force=False)
-    claim(tmp_path, force=True)
-    assert (tmp_path / "engine.yaml").read_text() == "old"
-
-
 def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
     for name in (*FILES, "mine.txt"):
         (tmp_path / name).write_text("old")
@@ -71,11 +63,6 @@ def unfinished(*others: str) -> Calibration:
         for name in (*others, RUN_FINISHED.name)
     ]
     return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], *checks]})
-
-
-def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
-    save(RunSoFar(calibration=unfinished()), tmp_path)
-    claim(tmp_path, force=False)
 
 
 def test_the_first_answer_is_what_is_known() -> None:
@@ -141,23 +128,12 @@ def test_json_is_the_document_and_all_of_stdout(tmp_path: Path, capsys) -> None:
     assert said.err == ""
 
 
-def test_json_is_printed_for_a_no_as_well(tmp_path: Path, capsys) -> None:
-    with pytest.raises(VerdictError):
-        leave(failed(), tmp_path, as_json=True, quiet=True)
-    assert json.loads(capsys.readouterr().out)["verdict"] == "fail"
-
-
 def test_json_is_printed_whatever_the_names(tmp_path: Path, capsys) -> None:
     found = named(NAMES["not utf-8"])
     leave(found, tmp_path, as_json=True, quiet=True)
     said = json.loads(capsys.readouterr().out)
     assert said["model"]["id"] == NAMES["not utf-8"]
     assert said == json.loads(found.to_json())
-
-
-def test_quiet_says_nothing(tmp_path: Path, capsys) -> None:
-    assert leave(calibration(), tmp_path, quiet=True) == ""
-    assert capsys.readouterr() == ("", "")
 
 
 def test_strict_says_no_where_anything_was_skipped(tmp_path: Path) -> None:
@@ -176,13 +152,6 @@ def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(FILES)
     for file in FILES:
         (tmp_path / file).read_bytes().decode("utf-8", errors="strict")
-
-
-def test_the_serve_command_can_be_pasted_whatever_the_folder(tmp_path: Path) -> None:
-    out = tmp_path / "my results"
-    out.mkdir()
-    said = leave(calibration(), out).replace("\n", "")
-    assert f"'{out}/engine.yaml'" in said
 
 
 def test_the_serve_command_is_one_line(tmp_path: Path) -> None:

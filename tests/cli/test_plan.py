@@ -1,44 +1,25 @@
-"""`mmcalib plan` before any child is started, and what it prints."""
+"""What `mmcalib plan` and `mmcalib validate` print."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.report.terminal_plan import planned
-from mmcalib.results.memory import Memory
+from mmcalib.report.terminal_plan import planned, validated
+from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Logged, Plan, Price, TriedFix
+from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
+from tests.report.golden import check_golden
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+
 GIB = 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("words", "says", "hint"),
-    [
-        (["--model", MODEL, "--gpu", "H1000"], "H1000", "--gpu-memory"),
-        (["--model", MODEL, "--gpu", "MI300X"], "MI300X has no CUDA", "--gpu H100-80G"),
-        (["--model", MODEL, "--gpu-memory", "24GiB"], "go together", "--capability 8.9"),
-        (["--gpu", "L4", "--gpu-memory", "24GiB", "--capability", "8.9"], "one or the other", ""),
-        (["--gpu", "L4", "--goal", "fast"], "'fast' is not a goal", "concurrency>=16"),
-        (["--gpu", "L4"], "no model is named", "--model MODEL"),
-        (["--gpu", "L4", "--config", "none.yaml"], "none.yaml: no such file", ""),
-        (["--gpu", "L4", "--log", "none.log"], "none.log: No such file", ""),
-    ],
-)
-def test_a_mistake_is_one_line(words: list[str], says: str, hint: str, cli) -> None:
-    ended = cli("plan", *words)
-    assert (ended.code, ended.out) == (2, "")
-    lines = ended.err.splitlines()
-    assert len(lines) <= 2
-    assert says in lines[0]
-    assert hint in ended.err
-
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
@@ -92,6 +73,7 @@ SHORT = Memory(
     note="No available memory for the cache blocks.",
     label="rehearsed",
 )
+
 ENOUGH = SHORT.model_copy(
     update={"kv_cache_bytes": GIB, "kv_cache_tokens": 29_127, "max_concurrency": 3.56, "note": ""}
 )
@@ -137,24 +119,14 @@ def page(plan: Plan) -> str:
     return text.getvalue()
 
 
-def test_a_plan_says_what_lacks_what_helps_and_what_to_add() -> None:
-    shown = page(a_plan())
-    assert "As it is, it would not start: No available memory for the cache blocks." in shown
-    assert "Goal: fits; 2.00 GiB of KV cache lacking" in shown
-    assert "reaches it" in shown
-    assert "--hint: a trap" in shown
-    assert "--refused: not rehearsed: it asserts" in shown
-    assert "costs speed: slower" in shown
-    assert shown.rstrip().endswith("add to vllm serve: --eager")
-
-
-def test_a_reached_goal_needs_nothing() -> None:
-    plan = a_plan(
-        verdict="reached already", memory=ENOUGH, lacking_bytes=0, fixes=[], combination=None
-    )
-    shown = page(plan)
-    assert "The goal is reached already: KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
-    assert "add to vllm serve" not in shown
+def test_golden() -> None:
+    best = a_plan().combination
+    assert best is not None
+    price = Price(name="short", flags="--short", cost="requests", price="shorter")
+    other = best.model_copy(update={"fixes": [price], "flags": "--short"})
+    log = Logged(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
+    shown = page(a_plan(others=[other], kept=["max_model_len=32k"], log=log))
+    check_golden("plan.txt", "\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
 
 
 def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
@@ -168,6 +140,7 @@ def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
 FALLS_SHORT = CheckResult(
     name="adequately reserved", status="fail", detail="under-reserved by 0.46 GiB", remedy="a cure"
 )
+
 HOLDS = CheckResult(
     name="adequately reserved", status="pass", detail="the costliest step, rehearsed"
 )
@@ -204,14 +177,6 @@ def test_out_of_reach_still_shows_the_best() -> None:
     assert "did not suffice to know if less would do" in shown
 
 
-def test_what_a_log_says_cannot_break_the_page() -> None:
-    log = Logged(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
-    shown = page(a_plan(log=log))
-    assert "What the log says\n- out of memory" in shown
-    assert "- of 0.9" in shown
-    assert "\x1b" not in shown
-
-
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
     text, plan = io.StringIO(), a_plan(fixes=[tried("x", flags=flags, price="slower prefill")])
@@ -222,19 +187,68 @@ def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_less_than_no_room_is_what_lacks() -> None:
-    """A KV cache of -1.00 GiB is none."""
-    shown = page(a_plan(fixes=[tried("x")]))
-    assert "1.00 GiB short" in shown
-    assert "-1.00" not in shown
+def a_validation(**changes: Any) -> Validation:
+    budget = EncoderBudget(
+        encoder_budget_tokens=16_384,
+        max_tokens_per_item={"image": 16_384},
+        items_per_batch={"image": 1},
+        profiled_modality="image",
+        profiled_items=1,
+        profiled_tokens=324,
+        worst_step_tokens=16_384,
+        adequacy=0.0198,
+        max_num_batched_tokens=2048,
+    )
+    found = Validation(
+        checks=[
+            CheckResult(name="config round trip", status="pass", detail="all 3 arrive"),
+            CheckResult(name="image size hint", status="fail", detail="a trap", remedy="drop it"),
+            CheckResult(name="adequately reserved", status="fail", detail="no", remedy="drop it"),
+        ],
+        verdict="fail",
+        config="c.yaml",
+        flags=["--max-num-seqs", "4"],
+        model="Qwen/Qwen2.5-VL-3B-Instruct",
+        source="bundled",
+        architecture="Qwen2_5_VLForConditionalGeneration",
+        engine_config={"limit_mm_per_prompt": {"image": {"count": 1, "width": 512}}},
+        budget=ValidatedBudgets(default=budget, config=budget),
+        memory=ValidatedMemory(
+            default=None,
+            config=Memory(gpu="L4", kv_cache_bytes=GIB, kv_cache_tokens=9),
+            measured=None,
+        ),
+        startup=None,
+        items="made up",
+        gpu="L4",
+        tool={"mmcalib": "0", "vllm": "0.32.0"},
+        doubts=[],
+    )
+    return found.model_copy(update=changes)
 
 
-def test_what_else_reaches_the_goal_is_named_by_what_it_spares() -> None:
-    best = a_plan().combination
-    assert best is not None
-    price = Price(name="short", flags="--short", cost="requests", price="shorter")
-    other = best.model_copy(update={"fixes": [price], "flags": "--short"})
-    shown = page(a_plan(others=[other], kept=["max_model_len=32k"]))
-    assert "Goal: fits; keeping max_model_len=32k; 2.00 GiB" in shown
-    assert shown.index("Or, to spare speed") < shown.index("costs requests: shorter")
-    assert shown.rstrip().endswith("add to vllm serve: --eager")
+def page_of(validation: Validation) -> str:
+    out = io.StringIO()
+    validated(validation, Console(file=out, width=100, color_system=None, highlight=False))
+    return out.getvalue()
+
+
+def test_the_page_says_what_it_is_of_and_what_is_wrong_first() -> None:
+    shown = page_of(a_validation())
+    first = next(line for line in shown.splitlines() if line)
+    assert first == "c.yaml --max-num-seqs 4: Qwen/Qwen2.5-VL-3B-Instruct (bundled) on L4"
+    assert "limit_mm_per_prompt  {image: {count: 1, width: 512}}" in shown
+    assert "KV cache on L4" in shown
+    assert shown.index("image size hint: a trap") < shown.index("config round trip: all 3 arrive")
+    assert shown.count("→ drop it") == 2, "what is short is said again"
+    assert shown.rstrip().endswith("verdict: fail")
+
+
+def test_a_file_that_cannot_be_read_has_a_page_too() -> None:
+    nothing = a_validation(
+        engine_config=None, budget=None, memory=None, source=None, model="", gpu="", tool={},
+        items="none", flags=[], config="c\x1b[2J.yaml",
+    )  # fmt: skip
+    shown = page_of(nothing)
+    assert "\x1b" not in shown
+    assert "What vLLM" not in shown

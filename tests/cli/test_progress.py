@@ -65,14 +65,6 @@ def test_a_long_step_without_a_terminal_shows_that_it_lives(monkeypatch) -> None
     assert re.match(r"reading: 5/10 50%, about 0 s left\n", page.getvalue())
 
 
-def test_a_total_may_come_later() -> None:
-    page = io.StringIO()
-    with Terminal(Console(file=page, width=80, force_terminal=True)).step("reading") as task:
-        task.total(8)
-        task.advance(2)
-    assert "2/8 25%" in page.getvalue()
-
-
 def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:
     page, seen = io.StringIO(), []
 

@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from mmcalib.cli.command import none_of
-from mmcalib.report.formats import REPORT_NAMES
+from mmcalib.cli.output import finish, save
+from mmcalib.report.configurations import CONFIGURATIONS
+from mmcalib.results.calibration import ServerPart
+from mmcalib.results.part import CheckResult
+from mmcalib.workflows.run.job import RunSoFar
 from tests.report.example import calibration
 
 
@@ -69,19 +73,83 @@ def test_json_says_what_was_written(cli, out: Path) -> None:
     assert "page-7" not in (out / "report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["nowhere"], "cannot read nowhere"),
-        (["out", "--format", "pdf"], none_of(REPORT_NAMES)),
-        (["out", "--out", "."], "is a folder"),
-    ],
-)
-def test_mistakes_are_one_line_and_the_next_command(
-    cli, out: Path, words: list[str], complaint: str
+FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
+
+
+@pytest.fixture
+def failed(out: Path) -> Path:
+    """The folder of a run whose verdict is fail."""
+    found = calibration().model_copy(update={"verdict": "fail", "checks": [FAILED]})
+    found.save(out / "calibration.json")
+    return out
+
+
+@pytest.mark.parametrize("form", CONFIGURATIONS)
+def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(
+    cli, out: Path, form: str
 ) -> None:
-    said = cli("report", *words, "--force")
-    assert said.code == 2
-    assert complaint in said.err
-    assert "  try: " in said.err
-    assert len(said.err.splitlines()) == 2
+    said = cli("report", "out", "--emit", form)
+    assert said.code == 0
+    assert said.out == CONFIGURATIONS[form].render(calibration())
+    assert CONFIGURATIONS[form].file in said.err
+    assert not (out / "report.html").exists()
+
+
+def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
+    said = cli("report", "--emit", "env", "--out", "a b.env", "--json")
+    assert json.loads(said.out) == {
+        "written": "a b.env",
+        "format": "env",
+        "bytes": Path("a b.env").stat().st_size,
+    }
+    assert "--env-file 'a b.env'" in said.err
+
+
+@pytest.mark.parametrize(("form", "said"), [("args", True), ("yaml", True), ("env", False)])
+def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
+    cli, out: Path, form: str, said: bool
+) -> None:
+    name = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
+    server = ServerPart(limits={name: 1200}, given=[name])
+    calibration().model_copy(update={"server": server}).save(out / "calibration.json")
+    shown = cli("report", "out", "--emit", form)
+    assert (f"{name}=1200 " in shown.err) is said
+    assert (f"{name}=1200" in shown.out) is (form != "args")
+
+
+def test_one_that_failed_is_not_emitted(cli, failed: Path) -> None:
+    said = cli("report", "--emit", "args")
+    assert (said.code, said.out) == (3, "")
+    assert "prompts fit: too long" in said.err
+    assert "fewer items" in said.err
+
+
+def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
+    said = cli("report", "--emit", "k8s", "--force")
+    assert said.code == 0
+    assert said.out.startswith("# The verdict is fail: prompts fit")
+    assert "warning: the verdict of this configuration is fail" in said.err
+
+
+def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:
+    finish(
+        calibration(),
+        tmp_path,
+        Console(quiet=True),
+        as_json=False,
+        quiet=True,
+        strict=False,
+        thumbnails=False,
+        emit=["args", "yaml", "python", "args"],
+    )
+    assert (tmp_path / "engine.args").read_text() == CONFIGURATIONS["args"].render(calibration())
+    assert (tmp_path / "engine.py").exists()
+    assert not (tmp_path / "engine.env").exists()
+
+
+def test_a_later_run_removes_forms_that_it_does_not_write(tmp_path: Path) -> None:
+    """They would say something else than its engine.yaml."""
+    (tmp_path / "engine.args").write_text("of an earlier run")
+    (tmp_path / "mine.txt").write_text("mine")
+    save(RunSoFar(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "skipped.jsonl"]

@@ -15,8 +15,6 @@ import pytest
 import soundfile
 from PIL import Image
 
-from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import read
 from tests.media.hostile import noise_image, video
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -93,21 +91,6 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert lines[-1] == "calibrate with: mmcalib run --model MODEL --data DIR"
 
 
-def test_a_run_would_count_the_same(cli, corpus: Path, tmp_path: Path) -> None:
-    asked = corpus / "requests.jsonl"
-    scanned = json.loads(cli("scan", *everything(corpus), "--json").out)
-    found = read(
-        [corpus, corpus / "more"],
-        [asked],
-        allowed_root=None,
-        cache=tmp_path / "cache",
-        progress=Silent(),
-    )
-    assert scanned["corpus"]["items"] == found.census.items() == 28
-    assert scanned["corpus"]["prompts"] == found.prompts.prompts() == 12
-    assert {one["path"] for one in scanned["skipped"]} == {one.path for one in found.skipped}
-
-
 def test_the_order_of_sources_and_of_names_does_not_matter(cli, corpus: Path) -> None:
     one = cli("scan", "--data", corpus, "--data", corpus / "more", "--json")
     two = cli("scan", "--data", corpus / "more", "--data", corpus, "--json")
@@ -129,38 +112,6 @@ def test_paths_come_from_standard_input(cli, corpus: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text + b"missing\0.png\n")))
     listed = json.loads(cli(*words, "--data", "-").out)["corpus"]
     assert listed == {**folder, "files": listed["files"], "skipped": folder["skipped"] + 1}
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["scan"], 2, "nothing to scan"),
-        (["scan", "--data", "nowhere"], 1, "no such folder"),
-        (["scan", "--requests", "none.jsonl"], 1, "no such requests file"),
-    ],
-)
-def test_a_mistake_is_one_line(cli, media: Path, words: list[str], code: int, says: str) -> None:
-    ended = cli(*words)
-    assert (ended.code, ended.out) == (code, "")
-    assert says in ended.err
-
-
-def test_nothing_but_texts_is_an_error(cli, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("words")
-    ended = cli("scan", "--data", tmp_path / "texts")
-    assert ended.code == 1
-    assert "nothing to measure" in ended.err
-
-
-def test_a_request_outside_its_root_ends_the_scan(cli, corpus: Path) -> None:
-    asked = corpus / "more" / "requests.jsonl"
-    asked.write_text(request("../1.png") + "\n")
-    ended = cli("scan", "--requests", asked)
-    assert ended.code == 2
-    assert "--allowed-local-media-path" in ended.err
-    ended = cli("scan", "--requests", asked, "--allowed-local-media-path", corpus, "--json")
-    assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
 def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path) -> None:

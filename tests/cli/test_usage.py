@@ -3,66 +3,52 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from mmcalib.cli.command import none_of
 from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.errors import MmcalibError, UsageError, unexpected
 from mmcalib.options.option import options_of
 from mmcalib.options.run import RunOptions
 from mmcalib.options.validation import policy_of
+from mmcalib.report.configurations import CONFIGURATIONS
+from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.report.report import REPORTS
 from mmcalib.workflows.run.job import Job
+from tests.report.example import calibration
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
-
-
-def is_one_error(err: str) -> bool:
-    """`error: …`, then perhaps `  try: …`, and nothing else."""
-    lines = err.splitlines()
-    return (
-        lines[-1 if len(lines) == 1 else -2].startswith("error: ")
-        and (len(lines) == 1 or lines[-1].startswith("  try: "))
-        and "Traceback" not in err
-    )
 
 
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [
         (["--count", "image"], "--count image: not a modality and a number", "--count image=4"),
-        (["--count", "image=x"], "--count image=x", "--count image=4"),
         (["--count", "image=-1"], "--count image=-1", "--count image=4"),
         (["--count", "pictures=1"], "--count pictures=1", "--count image=4"),
-        (["--count", "=1"], "--count =1", "--count image=4"),
-        (["--prefer", "speed"], "--prefer speed: no such choice", "one of quality, throughput"),
-        (["--validate", "all"], "--validate all: no such choice", "one of none, budget, startup"),
         (["--coverage", "0"], "--coverage 0.0 is not a share", "--coverage 0.99"),
-        (["--coverage", "1.01"], "--coverage 1.01 is not a share", "--coverage 0.99"),
-        (["--coverage", "-1"], "--coverage -1.0 is not a share", "--coverage 0.99"),
         (["--coverage", "nan"], "--coverage nan is not a share", "--coverage 0.99"),
-        (["--coverage", "most"], "--coverage most is not a share", "image=0.99"),
         (["--coverage", "text=1"], "--coverage text=1 is not a share", "image=0.99"),
         (["--coverage", "1", "--coverage", "image=1"], "--coverage 1 is not a share", ""),
         (["--max-model-len", "short"], "--max-model-len short is no number", "or fit"),
         (["--min-image-pixels", "0"], "--min-image-pixels must be at least 1, not 0", ""),
         (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
-        (["--concurrency", "4"], "--concurrency needs --gpu", "--gpu L4"),
-        (["--device", "gpu"], "--device gpu: no such choice", "one of cpu, cuda"),
         (["--ram-budget", "lots"], "--ram-budget lots: not a size", "--ram-budget 16GiB"),
-        (["--max-tokens-per-item", "0"], "--max-tokens-per-item must be at least 1, not 0", ""),
         (["--max-model-len", "-5"], "--max-model-len must be at least 1, not -5", ""),
-        (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens must be at least 1", ""),
         (["--text-reserve-tokens", "-1"], "--text-reserve-tokens must not be negative", ""),
-        (["--sample", "0"], "--sample must be at least 1", ""),
         (["--allowed-local-media-path", "none"], "none is not a folder", ""),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(words, says: str, hint: str, cli, media, tmp_path) -> None:
     ended = cli("run", "--model", MODEL, "--data", media, "--out", "out", *words)
     assert (ended.code, ended.out) == (2, "")
-    assert is_one_error(ended.err)
+    assert ends_well(ended.err)
     assert says in ended.err
     assert hint in ended.err
     assert not (tmp_path / "out").exists(), "nothing is made before the words are understood"
@@ -97,24 +83,6 @@ def test_a_reserve_of_nothing_is_not_the_default() -> None:
     assert policy_of(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
 
 
-def test_data_or_requests_are_needed(cli) -> None:
-    ended = cli("run", "--model", MODEL)
-    assert ended.code == 2
-    assert ended.err == (
-        "error: nothing to calibrate for\n  try: --data DIR or --requests FILE.jsonl\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["run"], ["run", "--modle", "x"], ["walk"], ["run", "--model", "x", "--sample", "many"]],
-)
-def test_what_the_parser_refuses_is_a_usage_error_too(words: list[str], cli) -> None:
-    ended = cli(*words)
-    assert (ended.code, ended.out) == (2, "")
-    assert "Traceback" not in ended.err
-
-
 def results(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
@@ -135,32 +103,9 @@ def test_earlier_results_are_not_overwritten(cli, media, tmp_path) -> None:
     assert held(tmp_path / "out") == old
 
 
-@pytest.mark.parametrize("force", [[], ["--force"]])
-def test_a_file_is_no_folder_for_results(force: list[str], cli, media, tmp_path) -> None:
-    (tmp_path / "out").write_text("mine")
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "out", *force)
-    assert ended.code == 2
-    assert ended.err.startswith("error: --out out is a file\n")
-    assert (tmp_path / "out").read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_made_is_an_error(cli, media, tmp_path) -> None:
-    (tmp_path / "file").write_text("x")
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "file/out")
-    assert ended.code == 1
-    assert ended.err.startswith("error: cannot write to --out file/out\n")
-
-
-@pytest.mark.usefixtures("ordinary_user")
-def test_a_folder_that_cannot_be_written_is_an_error(cli, media, tmp_path) -> None:
-    (tmp_path / "out").mkdir(mode=0o500)
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "out")
-    assert (ended.code, "cannot write to --out out" in ended.err) == (1, True)
-
-
 def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
     ended = cli("run", "--model", MODEL, "--data", media, "--out", "x" * 300)
-    assert is_one_error(ended.err)
+    assert ends_well(ended.err)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +119,7 @@ def test_no_media_is_an_error_that_destroys_nothing(data: str, says: str, cli, t
     old = results(tmp_path / "out")
     ended = cli("run", "--model", MODEL, "--data", data, "--out", "out", "--force", "--quiet")
     assert (ended.code, ended.out) == (1, "")
-    assert is_one_error(ended.err)
+    assert ends_well(ended.err)
     assert says in ended.err
     assert "try: --data DIR" in ended.err
     assert held(tmp_path / "out") == old
@@ -195,28 +140,16 @@ def test_requests_outside_the_allowed_root_are_a_usage_error(
     words = ["--requests", "requests/r.jsonl", "--out", "out", "--force", "--quiet"]
     ended = cli("run", "--model", MODEL, *words)
     assert ended.code == 2
-    assert is_one_error(ended.err)
+    assert ends_well(ended.err)
     assert "r.jsonl:1: " in ended.err
     assert ended.err.endswith("  try: --allowed-local-media-path DIR\n")
-    assert held(tmp_path / "out") == old
-
-
-def test_an_unknown_model_is_an_error_that_destroys_nothing(cli, media, tmp_path) -> None:
-    old = results(tmp_path / "out")
-    ended = cli(
-        "run", "--model", "no/such-model", "--data", media, "--out", "out", "--force", "--quiet"
-    )
-    assert ended.code == 1
-    assert is_one_error(ended.err)
-    assert "no/such-model is not a local folder" in ended.err
-    assert "try: mmcalib list models" in ended.err
     assert held(tmp_path / "out") == old
 
 
 def test_a_hostile_name_in_an_error_stays_on_its_line(cli) -> None:
     ended = cli("run", "--model", MODEL, "--data", "a\nb\x1b[31m", "--quiet")
     assert ended.code == 1
-    assert is_one_error(ended.err)
+    assert ends_well(ended.err)
     assert "\x1b" not in ended.err
 
 
@@ -237,3 +170,221 @@ def test_media_options_are_json_per_modality(words: str) -> None:
 def test_media_options_reach_the_policy() -> None:
     job = job_of(media_io_kwargs='{"video": {"fps": 1}}')
     assert job.policy.media_io_kwargs == {"video": {"fps": 1}}
+
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+RUN = f"run --model {MODEL}"
+
+ON_L4 = f"--model {MODEL} --gpu L4"
+
+# What is typed, the exit code, words of the error, words of the remedy.
+MISTAKES = [
+    ("list gpus --size 24", 2, "no such option: --size", "mmcalib list --help"),
+    ("list cards", 2, "cards is neither models nor gpus", "mmcalib list models"),
+    ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
+    ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
+    ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
+    ("run", 2, "nothing to calibrate for", "--data DIR"),
+    ("run --data media", 2, "no model is named", "--config FILE"),
+    (
+        f"rehearse {ON_L4} --max-model-len 9",
+        2,
+        "--max-model-len",
+        "rehearse ... -- --max-model-len",
+    ),
+    (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
+    (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
+    (f"{RUN} media", 2, "unexpected argument: media", "did you mean --data media?"),
+    ("plan server.log", 2, "unexpected argument: server.log", "did you mean --log server.log?"),
+    (f"{RUN} --model a/b --data media", 2, "--model is given twice", "once: --model MODEL"),
+    (f"{RUN} --data media -v --verbose", 2, "--verbose is given twice", "once: --verbose"),
+    (f"{RUN} --data media --gpu A100", 2, "A100-40G, A100-80G", "--gpu A100-40G"),
+    ("check media --quiet --quiet", 2, "--quiet is given twice", "once: --quiet"),
+    (f"{RUN} --data media -- more", 2, "unexpected argument: more", "did you mean --data more?"),
+    (f"{RUN} --data media --frobnicate", 2, "--frobnicate", "go after --: mmcalib run ... --"),
+    (f"{RUN} --data media --sample many", 2, "invalid value for '--sample'", "run --help"),
+    (f"{RUN} --data media --workers 0", 2, "--workers must be at least 1", "--workers 4"),
+    (f"{RUN} --data media --max-num-seqs 4", 2, "--max-num-seqs", "run ... -- --max-num-seqs ..."),
+    (f"{RUN} --data media --max-model-len 32k", 2, "32k is no number", "--max-model-len 32768"),
+    (f"{RUN} --data media --prefer speed", 2, "no such choice", "quality, throughput"),
+    (f"{RUN} --data media --device gpu", 2, "--device gpu: no such", "cpu, cuda"),
+    (f"{RUN} --data nowhere --device cuda", 2, "no GPU that CUDA can see", "--device cpu"),
+    (f"{RUN} --data media --gpu L44", 2, "close to it: L4", "--gpu-memory 24GiB"),
+    (f"{RUN} --data media --concurrency 4", 2, "--concurrency needs --gpu", "--gpu L4"),
+    (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
+    (f"{RUN} --data media --out full", 2, "full is not empty", "--force, or --out another"),
+    (f"{RUN} --data media --out a.txt", 2, "a.txt is a file", "--out another folder"),
+    (f"{RUN} --data nowhere", 1, "no such folder", "--data DIR"),
+    (f"{RUN} --data empty", 1, "no files in folder", "--data DIR"),
+    (f"{RUN} --data texts", 1, "nothing to measure", "--data DIR"),
+    (f"{RUN} --data media/*.xyz", 1, "no file matches", "in quotes"),
+    (f"{RUN} --data @none.txt", 1, "no such list of paths", "@paths.txt"),
+    (f"{RUN} --requests none.jsonl", 1, "no such requests file", "--requests FILE"),
+    (f"{RUN} --requests media", 1, "a folder", "--data names a folder"),
+    (f"{RUN} --requests bad.jsonl", 1, "bad.jsonl:1: not JSON", '{"messages":'),
+    ("run --model gpt-4o --data media", 1, "no geometry is bundled", "mmcalib list models"),
+    ("run --model Qwen/Qwen2.5-VL-3B --data media", 1, "not a local folder", f"such as {MODEL}"),
+    ("run --model ./none --data media", 1, "./none is not a folder", "ls ."),
+    ("run --model texts --data media", 1, "without config.json", "config.json, tokenizer"),
+    ("check", 2, "nothing to check", "name NEW_DATA"),
+    ("check media", 2, "cannot read out/calibration.json", "mmcalib run --model MODEL"),
+    ("check media --calibration bad.jsonl", 2, "is not a calibration", "mmcalib run"),
+    ("check nowhere --calibration kept", 1, "no such folder", "NEW_DATA"),
+    ("scan", 2, "nothing to scan", "--data DIR or --requests"),
+    ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
+    ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),
+    ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
+    ("report kept --format pdf", 2, none_of(REPORT_NAMES), "--format html"),
+    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
+    (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
+    (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
+    (f"rehearse {ON_L4} --step-ms 1", 2, "--step-ms needs --rate or", "--rate 2"),
+    ("rehearse --gpu L4", 2, "no model is named", "--model MODEL"),
+    (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
+    (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
+    ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),
+    ("validate --config none.yaml", 2, "no such file", "vllm serve"),
+    ("validate --config c.yaml --data nowhere", 1, "nowhere: no such file", "ls ."),
+    (f"{RUN} --data media --item-timeout nan", 2, "--item-timeout must be a number", "--item"),
+    ("scan --data nope://b/x", 2, "no file system for nope://", "s3://"),
+    ("scan --data tar://a::/b.tar", 2, "cannot list tar://a::/b.tar", "--data /b.tar"),
+    (f"plan {ON_L4} --gpu-memory 24GiB --capability 8.9", 2, "one or the other", "--gpu"),
+    (f"rehearse --model {MODEL} --gpu-memory 24GiB", 2, "go together", "--capability 8.9"),
+    ("rehearse --gpu L4 --config a --compare a b", 2, "one or the other", "--co"),
+    (f"rehearse {ON_L4} --data .", 2, "--data needs --requests", "mmcalib run"),
+    ("rehearse --gpu L4 --requests r --compare a b", 2, "under one configuration", "--config"),
+    ("rehearse --rate 2 --timestamps", 2, "--timestamps are one or the other", "64"),
+    ("rehearse --gpu L4 --timestamps", 2, "--timestamps need --requests", "--requests"),
+    ("validate --config c.yaml --startup-budget -1", 2, "--startup-budget must be", "--startup"),
+    ("validate --config c.yaml --gpu Abacus", 2, "Abacus", "--gpu"),
+    ("report kept --data nowhere", 2, "--data nowhere: no such file or folder", "--data"),
+    ("report kept --out . --force", 2, "is a folder", "--out"),
+    ("report kept --emit toml", 2, f"--emit toml is {none_of([*CONFIGURATIONS])}", "--emit args"),
+    ("run --model m --data x --emit toml", 2, "--emit toml is none of", "--emit args"),
+    ("report kept --emit args --json", 2, "", "--out engine.args"),
+    ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
+    ("--json run", 2, "--json", "mmcalib run --json"),
+    ("doctor --fix", 2, "no such option: --fix", "mmcalib doctor --help"),
+]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, media: Path) -> Path:
+    """A working folder with something to go wrong with."""
+    (tmp_path / "empty").mkdir()
+    for folder, file in (("texts", "a.txt"), ("full", "engine.yaml"), (".", "a.txt")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / file).write_text("words")
+    (tmp_path / "bad.jsonl").write_text("{bad\n")
+    (tmp_path / "bad.yaml").write_text("prefer: [\n")
+    (tmp_path / "c.yaml").write_text("model: a/b\n")
+    (tmp_path / "kept").mkdir()
+    calibration().save(tmp_path / "kept" / "calibration.json")
+    return tmp_path
+
+
+def ends_well(err: str) -> bool:
+    """The last two lines are the error and the remedy, and no other line is of an error."""
+    *_, error, remedy = err.splitlines()
+    return (
+        error.startswith("error: ")
+        and remedy.startswith("  try: ")
+        and err.count("error: ") == 1
+        and "Traceback" not in err
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "says", "remedy"), MISTAKES, ids=[row[0] for row in MISTAKES]
+)
+def test_a_mistake_is_one_line_and_the_next_thing_to_type(
+    typed: str, code: int, says: str, remedy: str, cli, desk: Path
+) -> None:
+    ended = cli(*typed.split())
+    assert ended.code == code
+    assert (ended.out != "") == ("--json" in typed), "then the error is a document"
+    assert ends_well(ended.err), ended.err
+    *_, error, hint = ended.err.splitlines()
+    assert says in error
+    assert remedy in hint
+
+
+def test_the_table_has_every_command() -> None:
+    from mmcalib.cli.app import COMMANDS
+
+    assert {typed.split()[0] for typed, *_ in MISTAKES} >= set(COMMANDS)
+    assert len(MISTAKES) >= 40
+
+
+def test_every_name_has_what_renders_it() -> None:
+    assert (*REPORTS,) == REPORT_NAMES
+    assert (*CONFIGURATIONS,) == CONFIGURATION_NAMES
+
+
+def test_without_vllm_no_corpus_is_read(cli, desk: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    ended = cli("run", "--model", MODEL, "--data", "media", "--json")
+    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "vllm_missing")
+    assert ended.err.splitlines()[0] == "error: vLLM is not installed beside mmcalib"
+    assert not (desk / "out").exists()
+
+
+def test_what_nobody_foresaw_is_one_line_too() -> None:
+    found = unexpected(ValueError("two\nlines"))
+    assert (found.message, found.exit_code) == ("unexpected ValueError: two lines", 1)
+    assert "MMCALIB_DEBUG=1" in found.hint
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(cli, desk: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", "a.txt")
+    ended = cli("run", "--model", MODEL, "--data", "media")
+    assert ended.code == 1
+    assert ends_well(ended.err), ended.err
+    assert "export MMCALIB_CACHE_DIR=" in ended.err
+
+
+def test_a_full_disk_behind_stdout_is_an_error() -> None:
+    shell = f"{sys.executable} -m mmcalib list models --json > /dev/full"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert ends_well(done.stderr)
+    assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["list models --json", "list models", "list gpus 2>/dev/null"])
+def test_a_reader_that_leaves_is_no_error(words: str) -> None:
+    """As in `mmcalib list models | head -1`, at the end and between two lines."""
+    shell = f"set -o pipefail; {sys.executable} -m mmcalib {words} | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, len(done.stdout), done.stderr) == (0, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind", "code"),
+    [
+        (f"{RUN} --data nowhere", "corpus", 1),
+        ("run", "usage", 2),
+        ("run --model ./none --data media", "model", 1),
+        ("list cards", "usage", 2),
+        ("report kept --emit args --out a.txt", "usage", 2),
+    ],
+)
+def test_with_json_an_error_is_the_document(
+    typed: str, kind: str, code: int, cli, desk: Path
+) -> None:
+    ended = cli(*typed.split(), "--json")
+    error = json.loads(ended.out)["error"]
+    assert (ended.code, error["kind"]) == (code, kind)
+    *_, message, hint = ended.err.splitlines()
+    assert (message, hint) == (f"error: {error['message']}", f"  try: {error['hint']}")
+
+
+def test_check_takes_the_folder_of_a_run(cli, desk: Path) -> None:
+    Image.new("RGB", (20, 20)).save(desk / "media" / "b.png")
+    ended = cli("check", "media", "--calibration", "kept", "--json", "--quiet", "--allow-unknown")
+    assert json.loads(ended.out.splitlines()[-1])["kind"] == "summary"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,3 @@ def samples(count: int) -> Iterator[tuple[str, bytes]]:
     for number in range(count):
         yield f"{number:06}.png", png()
         yield f"{number:06}.txt", f"caption {number}".encode()
-
-
-Tree = Mapping[str, bytes]

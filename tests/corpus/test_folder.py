@@ -1,14 +1,25 @@
+"""Hostile folders: names, links, special files, and files that go while they are read."""
+
 from __future__ import annotations
 
+import glob
+import io
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from mmcalib.corpus.folder import FolderSource
+from mmcalib.census.counter import CorpusCount, count_corpus
+from mmcalib.corpus.folder import FolderSource, GlobSource, ListFile, PathsSource, StreamLines
 from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.errors import CorpusError
+from mmcalib.media.probe import probe
+from mmcalib.results.calibration import skipped_jsonl
+from tests.census.looking import prober
 from tests.corpus.tars import png, tar
 
 
@@ -38,25 +49,6 @@ def test_order_is_sorted_and_hidden_names_are_left_out(tmp_path: Path) -> None:
     assert list(FolderSource(tmp_path).prompts()) == []
 
 
-def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "a.jpg")
-    monkeypatch.chdir(tmp_path)
-    assert list(FolderSource(".").items()) == [Item(str(tmp_path / "a.jpg"))]
-
-
-def test_names_may_hold_anything(tmp_path: Path) -> None:
-    names = ["new\nline.jpg", "quo\"te'.jpg", "spa ce.jpg", "%41.jpg", "ü.jpg", "a:b.jpg"]
-    for name in names:
-        touch(tmp_path / name)
-    (tmp_path / os.fsdecode(b"latin-\xe9.jpg")).write_bytes(b"x")
-    assert len(paths(tmp_path)) == len(names) + 1
-
-
-def test_one_file_is_a_corpus(tmp_path: Path) -> None:
-    path = touch(tmp_path / "a.jpg")
-    assert list(FolderSource(path).items()) == [Item(str(path))]
-
-
 def test_links(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "root"
     touch(outside / "o.jpg")
@@ -72,41 +64,6 @@ def test_links(tmp_path: Path) -> None:
         "self": "link that leads back to itself",
         "sub/up": "folder already read under another name",
     }
-
-
-def test_what_is_no_regular_file_is_listed(tmp_path: Path, monkeypatch) -> None:
-    touch(tmp_path / "a.jpg")
-    os.mkfifo(tmp_path / "pipe.jpg")
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("socket.jpg")
-        assert skipped(tmp_path) == dict.fromkeys(("pipe.jpg", "socket.jpg"), "not a regular file")
-    assert list(FolderSource("/dev/null").items()) == [Skipped("/dev/null", "not a regular file")]
-
-
-@pytest.mark.usefixtures("ordinary_user")
-def test_unreadable_folder_is_listed(tmp_path: Path) -> None:
-    touch(tmp_path / "a.jpg")
-    touch(tmp_path / "locked" / "b.jpg")
-    (tmp_path / "locked").chmod(0)
-    try:
-        assert paths(tmp_path) == ["a.jpg"]
-        assert skipped(tmp_path) == {"locked": "no permission to read it"}
-    finally:
-        (tmp_path / "locked").chmod(0o700)
-
-
-def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no such folder: .*/none") as caught:
-        FolderSource(tmp_path / "none")
-    assert caught.value.hint
-
-
-def test_empty_folder(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    touch(tmp_path / ".DS_Store")
-    with pytest.raises(CorpusError, match="no files in folder"):
-        list(FolderSource(tmp_path).items())
 
 
 def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
@@ -126,3 +83,236 @@ def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
         ["words"] * 3
     )
     assert len(list(FolderSource(tmp_path / "y.tgz").items())) == 1
+
+
+NAMES = ("a.jpg", "a.png", "b/c.jpg", "b/d/e.jpg", "b/d/.f.jpg", "b2/c.jpg", ".g/h.jpg", "[1].jpg")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in NAMES:
+        path = tmp_path / "media" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return tmp_path / "media"
+
+
+def found(root: Path, pattern: str) -> list[str]:
+    items = GlobSource(f"{root}/{pattern}").items()
+    return [os.path.relpath(item.path, root) for item in items if isinstance(item, Item)]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("*.jpg", "**/*.jpg", "**/*", "*/*.jpg", "b*/c.jpg", "?.png", "[ab].*", "[!a]/c.jpg"),
+        *("b/**/e.jpg", "**/d/**/*.jpg", "**/**/c.jpg", "**/.f.jpg", ".g/*.jpg", "[[]1].jpg"),
+    ],
+)
+def test_files_are_those_of_the_standard_library(root: Path, pattern: str) -> None:
+    theirs = glob.glob(f"{root}/{pattern}", recursive=True)
+    files = {os.path.relpath(path, root) for path in theirs if os.path.isfile(path)}
+    ours = found(root, pattern)
+    assert set(ours) == files
+    assert len(ours) == len(files) > 0
+
+
+def test_order_is_that_of_a_folder(root: Path) -> None:
+    assert found(root, "**/*.jpg") == ["[1].jpg", "a.jpg", "b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
+
+
+def test_a_folder_that_matches_stands_for_all_below_it(root: Path) -> None:
+    assert found(root, "b*") == ["b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
+    assert found(root, "b/**") == ["b/c.jpg", "b/d/e.jpg"]
+
+
+def test_relative_patterns_start_at_the_working_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    assert list(GlobSource("*.png").items()) == [Item(str(root / "a.png"))]
+    assert list(GlobSource("./b/../*.png").items()) == [Item(str(root / "a.png"))]
+
+
+def test_links_make_no_circles(root: Path) -> None:
+    (root / "b" / "up").symlink_to(root)
+    items = list(GlobSource(f"{root}/**/c.jpg").items())
+    assert [item.path for item in items if isinstance(item, Item)] == [
+        f"{root}/b/c.jpg",
+        f"{root}/b2/c.jpg",
+    ]
+    assert [item for item in items if isinstance(item, Skipped)] == [
+        Skipped(f"{root}/b/up", "folder already read under another name")
+    ]
+
+
+def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [b"a.png\n", b"\n", b"/b/../c d .jpg\r\n", b"  \n", b"-x\n", b"/\xe9\n", b"last"]
+    source = PathsSource(lines)
+    assert list(source.items()) == [
+        Item(str(tmp_path / "a.png")),
+        Item("/c d .jpg"),
+        Item(str(tmp_path / "-x")),
+        Item(os.fsdecode(b"/\xe9")),
+        Item(str(tmp_path / "last")),
+    ]
+    assert list(source.prompts()) == []
+
+
+def test_a_url_on_a_line_stays_one() -> None:
+    assert list(PathsSource([b"s3://b/a.png\n"]).items()) == [Item("s3://b/a.png")]
+
+
+def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"/a.png\n/b.png")
+    source = PathsSource(ListFile(str(tmp_path / "list.txt")))
+    assert list(source.items()) == list(source.items()) == [Item("/a.png"), Item("/b.png")]
+
+
+def test_a_stream_serves_both_readings(tmp_path: Path) -> None:
+    shard = tar(tmp_path / "x.tar", ("1.png", png()), ("1.txt", b"words"))
+    source = PathsSource(StreamLines(io.BytesIO(f"{shard}\n/a.png".encode())))
+    assert [prompt.text for prompt in source.prompts() if isinstance(prompt, Prompt)] == ["words"]
+    assert list(source.items()) == [Item(f"tar://1.png::{shard}"), Item("/a.png")]
+
+
+@pytest.mark.parametrize("size", [(1 << 16) + 1, 3 << 20])
+def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
+    long = b"x" * size
+    for end in (b"", b"\n/a.png\n"):
+        lines = StreamLines(io.BytesIO(long + b"\n/b.png\n" + long + end))
+        first, good, second, *others = PathsSource(lines).items()
+        assert isinstance(first, Skipped)
+        assert first == second
+        assert (first.reason, len(first.path)) == ("line of more than 64 KiB", 200)
+        assert [good, *others] == [Item("/b.png"), Item("/a.png")][: 1 + bool(end)]
+
+
+@pytest.mark.parametrize("lines", [[], [b"\n", b"  \n"]])
+def test_a_list_without_a_path_is_an_error(lines: list[bytes]) -> None:
+    with pytest.raises(CorpusError, match="no path"):
+        list(PathsSource(lines).items())
+
+
+GOOD = ImageShape(9, 8)
+
+
+def photo(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (9, 8)).save(path, format="PNG")
+    return path
+
+
+def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> CorpusCount:
+    """The census of `root`, after checks that hold for every corpus."""
+    taken = count_corpus([FolderSource(root)], prober(look))
+    assert taken.census.items() + len(taken.skipped) == taken.files
+    assert all(entry.shape == GOOD for entry in taken.census.shapes())
+    assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)
+    assert skipped_jsonl(taken.skipped).isascii()
+    assert skipped_jsonl(taken.skipped).count("\n") == len(taken.skipped)
+    return taken
+
+
+def reasons(taken: CorpusCount) -> dict[str, str]:
+    return {os.path.basename(one.path): one.reason for one in taken.skipped}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("n" * 255, "ü" * 127, "new\nline.png", "tab\t.png", "quo\"te'.png", "-rf", "--out=x"),
+        *("~", "$HOME", "*", "con|cat:x.png", "http:", "\x1b[31mred.png", "\u202egnp.exe", "%00"),
+    ],
+)
+def test_a_name_may_be_anything(tmp_path: Path, name: str) -> None:
+    photo(tmp_path / name)
+    photo(tmp_path / "good.png")
+    assert read(tmp_path).census.items() == 2
+
+
+@pytest.mark.parametrize("name", [b"latin-\xe9.png", b"\xff\xfe", b"\x80" * 255])
+def test_a_name_that_is_not_utf_8_is_skipped(tmp_path: Path, name: bytes) -> None:
+    photo(tmp_path / "good.png")
+    photo(tmp_path / os.fsdecode(name))
+    (tmp_path / os.fsdecode(b"link-" + name[:9])).symlink_to("nowhere")
+    taken = read(tmp_path)
+    assert taken.census.items() == 1
+    assert reasons(taken) == {
+        os.fsdecode(name): "its name is not valid UTF-8",
+        os.fsdecode(b"link-" + name[:9]): "dangling link",
+    }
+
+
+def test_links_and_special_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo(tmp_path / "a.png")
+    photo(tmp_path / "z.png")
+    os.mkfifo(tmp_path / "fifo.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "terminal.png").symlink_to("/dev/tty")
+    (tmp_path / "dangling.png").symlink_to("nowhere.png")
+    (tmp_path / "loop.png").symlink_to("pool.png")
+    (tmp_path / "pool.png").symlink_to("loop.png")
+    (tmp_path / "through.png").symlink_to("a.png/b.png")
+    (tmp_path / "here").symlink_to(".")
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket.png")
+        taken = read(tmp_path)
+    assert taken.census.items() == 2
+    special = ("fifo.png", "zero.png", "terminal.png", "socket.png")
+    assert reasons(taken) == dict.fromkeys(special, "not a regular file") | {
+        "dangling.png": "dangling link",
+        "loop.png": "link that leads back to itself",
+        "pool.png": "link that leads back to itself",
+        "through.png": "cannot be read: Not a directory",
+        "here": "folder already read under another name",
+    }
+
+
+def test_deeper_than_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(20):
+        os.mkdir("d" * 255)
+        os.chdir("d" * 255)
+    photo(Path("deep.png"))
+    os.chdir(tmp_path)
+    taken = read(tmp_path)
+    assert taken.census.items() == 1
+    assert list(reasons(taken).values()) == ["cannot be read: File name too long"]
+
+
+def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.png", "d.png", "e.png", "f/g.png", "h.png"):
+        photo(tmp_path / name)
+
+    acted: set[str] = set()
+
+    def look(item: Item) -> Shape | Skipped:
+        path = Path(item.path)
+        if path.name in acted:  # what changed is looked at again
+            return probe(item)
+        acted.add(path.name)
+        if path.name == "a.png":  # all have been listed; none of the others is opened yet
+            (tmp_path / "b.png").unlink()
+            (tmp_path / "f" / "g.png").unlink()
+            (tmp_path / "f").rmdir()
+        elif path.name in ("c.png", "d.png", "e.png"):
+            path.unlink()
+        if path.name == "d.png":
+            path.mkdir()
+        if path.name == "e.png":
+            path.touch()
+        return probe(item)
+
+    taken = read(tmp_path, look)
+    assert taken.census.items() == 2
+    assert reasons(taken) == {
+        "b.png": "no such file",
+        "c.png": "no such file",
+        "d.png": "not a regular file",
+        "e.png": "empty file",
+        "g.png": "no such file",
+    }

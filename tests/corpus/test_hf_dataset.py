@@ -38,16 +38,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def test_a_folder_of_images(folder: Path) -> None:
-    source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}&split=train")
-    assert [probe(item) for item in items_of(source)] == [
-        ImageShape(40, 24),
-        ImageShape(41, 24),
-        ImageShape(42, 24),
-    ]
-    assert list(source.prompts()) == []
-
-
 def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     lines = [{"file_name": f"{n}.png", "text": f"What is {n}?"} for n in range(3)]
     text = "".join(json.dumps(line) + "\n" for line in lines)

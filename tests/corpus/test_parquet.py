@@ -9,12 +9,10 @@ import pytest
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus import rows
-from mmcalib.corpus.remote import RemoteSource
 from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import held, items_of, prompts_of, reason, width
 from tests.corpus.media import png, wav
@@ -31,10 +29,6 @@ def table(folder: Path, columns: dict[str, Any], **options: Any) -> str:
 
 def cell(width: int, path: str | None = None) -> dict[str, object]:
     return {"bytes": png(width, 24), "path": path}
-
-
-def shapes(path: str) -> list[object]:
-    return [probe(item) for item in items_of(ParquetSource(path))]
 
 
 def test_a_cell_of_bytes_and_path_is_an_item(tmp_path: Path) -> None:
@@ -114,21 +108,6 @@ def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path)
     assert [part["type"] for part in media] == kinds
 
 
-def test_media_of_prompts_count_once(tmp_path: Path) -> None:
-    path = table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
-    taken = count_corpus([ParquetSource(path)], prober())
-    assert taken.prompts.prompts() == 2
-    assert taken.census.items() == 2
-    assert taken.skipped == []
-
-
-def test_items_of_prompts_carry_no_bytes_and_can_be_opened(tmp_path: Path) -> None:
-    path = table(tmp_path, {"text": ["a"] * 3, "image": [cell(40 + n) for n in range(3)]})
-    found = items_of(ParquetSource(path))
-    assert [held(item).data for item in found] == [None] * 3
-    assert [width(item) for item in found] == [40, 41, 42]
-
-
 def test_large_media_are_read_again_where_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,12 +119,6 @@ def test_large_media_are_read_again_where_they_are_needed(
     backwards = [width(item) for item in reversed(found)]
     assert backwards == [79 - n for n in range(40)]
     assert [width(item) for item in found] == [40 + n for n in range(40)]
-
-
-def test_a_cell_can_be_copied_out(tmp_path: Path) -> None:
-    path = table(tmp_path, {"image": [cell(40), cell(41)]})
-    copy = local_copy(f"parquet://1/image::{path}", tmp_path / "copies")
-    assert probe(Item(copy)) == ImageShape(41, 24)
 
 
 def test_columns_of_odd_names(tmp_path: Path) -> None:
@@ -193,13 +166,6 @@ def test_damaged_pages_cost_the_rest_of_the_table(tmp_path: Path) -> None:
     assert [skipped.path for skipped in taken.skipped] == [str(path)]
 
 
-def test_text_with_another_name_is_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    path.write_text("words" * 99)
-    (found,) = ParquetSource(str(path)).items()
-    assert isinstance(found, Skipped)
-
-
 def test_a_table_without_media_is_skipped(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": ["a"], "n": [1]})
     assert list(ParquetSource(path).items()) == [Skipped(path, "a table without a column of media")]
@@ -213,12 +179,3 @@ def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
     found = list(source.items())
     assert found[1] == Skipped(f"{path}:1", "its text is not UTF-8")
     assert [width(one) for one in (found[0], found[2]) if isinstance(one, Item)] == [40, 42]
-
-
-def test_a_table_behind_a_url(tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
-    table(tmp_path, {"text": ["a", "b"], "image": [cell(40), cell(41)]})
-    # It is read by another process, so it cannot be in the memory of this one.
-    source = RemoteSource(f"file://{tmp_path}")
-    assert [prompt.text for prompt in prompts_of(source)] == ["a", "b"]
-    assert [width(item) for item in items_of(source)] == [40, 41]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
+import io
 import os
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pytest
+from PIL import Image
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Prompt, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import local_copy
+from mmcalib.storage import remote
+from mmcalib.storage.location import allowing, local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav
+from tests.corpus.serving import Served, serving
 from tests.corpus.tars import tar
 
 fsspec = pytest.importorskip("fsspec")
@@ -66,10 +73,6 @@ def test_objects_are_measured_where_they_are(memory, tmp_path: Path) -> None:
     assert Path(local_copy(found[2].path, tmp_path)).read_bytes() == png(40, 24)
 
 
-def test_one_object_is_a_corpus(memory) -> None:
-    assert paths("memory://bucket/b.png") == ["memory:///bucket/b.png"]
-
-
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
@@ -101,12 +104,6 @@ def test_an_object_that_went_away_is_skipped(memory) -> None:
     memory.rm("/bucket/b.png")
     assert probe(item) == Skipped("memory:///bucket/b.png", "no such file")
     memory.pipe("/bucket/b.png", b"")
-
-
-def test_a_name_that_looks_like_an_archive_is_skipped(memory) -> None:
-    memory.pipe("/bucket/x/a::b.png", png(1, 1))
-    (found,) = RemoteSource("memory://bucket/x").items()
-    assert isinstance(found, Skipped)
 
 
 @pytest.mark.parametrize("pattern", ["", "/*.*"])
@@ -145,11 +142,6 @@ def test_files_by_url_like_files_by_path(tmp_path: Path) -> None:
     }
 
 
-def test_a_pipe_by_url_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert isinstance(probe(Item(f"file://{tmp_path}/pipe")), Skipped)
-
-
 def test_nothing_there_is_an_error(memory) -> None:
     with pytest.raises(CorpusError, match="nothing at memory://bucket/none"):
         list(RemoteSource("memory://bucket/none").items())
@@ -167,13 +159,6 @@ def test_an_archive_is_named_by_its_path(url: str) -> None:
     with pytest.raises(UsageError, match="cannot list") as caught:
         RemoteSource(url)
     assert caught.value.hint == f"--data {url.partition('://')[2]}"
-
-
-@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
-def test_a_missing_package_is_named_with_its_extra() -> None:
-    with pytest.raises(UsageError) as caught:
-        RemoteSource("s3://bucket")
-    assert caught.value.hint == "pip install 'mmcalib[s3]'"
 
 
 MISSING = """
@@ -200,3 +185,104 @@ def test_without_the_packages_the_first_item_says_what_to_install() -> None:
         "pip install 'mmcalib[remote]'",
         "pip install 'mmcalib[parquet]'",
     ]
+
+
+pytest.importorskip("aiohttp")
+
+pytest.importorskip("fsspec")
+
+SIDE = 2700
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as served, allowing(["127.0.0.1"]):
+        yield served
+
+
+def noise(width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def photo(form: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    noise(SIDE, SIDE).save(file, form, **options)
+    return file.getvalue()
+
+
+def clip(path: Path, **options: str) -> bytes:
+    """Twenty pictures of a megabyte each."""
+    picture = io.BytesIO()
+    noise(1200, 900).save(picture, "JPEG", quality=97)
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream("mjpeg", rate=Fraction(10))
+        stream.width, stream.height, stream.pix_fmt = 1200, 900, "yuvj420p"
+        for number in range(20):
+            packet = av.Packet(picture.getvalue())
+            packet.stream, packet.time_base = stream, Fraction(1, 10)
+            packet.pts = packet.dts = number
+            packet.is_keyframe = True
+            container.mux(packet)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [("JPEG", {"quality": 99}), ("PNG", {"compress_level": 0}), ("TIFF", {})],
+)
+def test_an_image_of_megabytes_costs_some_kilobytes(served: Served, form, options) -> None:
+    data = photo(form, **options)
+    assert len(data) > 10_000_000
+    url = served.put("photo", data)
+    assert probe(Item(url)) == ImageShape(SIDE, SIDE)
+    assert 0 < served.sent_bytes <= 0.05 * len(data)
+
+
+@pytest.mark.parametrize("flags", [{}, {"movflags": "faststart"}], ids=["behind", "in-front"])
+def test_a_video_costs_its_index_and_a_frame(served: Served, tmp_path: Path, flags) -> None:
+    data = clip(tmp_path / "a.mp4", **flags)
+    assert len(data) > 10_000_000
+    assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
+    assert 0 < served.sent_bytes <= 0.10 * len(data)
+
+
+def test_what_is_decoded_is_read_whole(served: Served) -> None:
+    data = png(640, 480)
+    assert decode_check(Item(served.put("a.png", data)), "image") is None
+    assert decode_check(Item(served.put("b.png", data[:-9000])), "image") is not None
+
+
+def test_a_server_without_ranges_sends_small_files_whole(served: Served) -> None:
+    served.ranges = False
+    assert probe(Item(served.put("a.png", png(40, 24)))) == ImageShape(40, 24)
+
+
+def test_a_server_without_ranges_does_not_fill_the_memory(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MOST_WHOLE_BYTES", 1000)
+    served.ranges = False
+    found = probe(Item(served.put("a.png", png(40, 24) + bytes(9000))))
+    assert isinstance(found, Skipped)
+    assert "knows no ranges" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (403, "cannot be read: the server answers 403"),
+        (404, "cannot be read: the server answers 404"),
+        (503, "cannot be read: the server answers 503"),
+    ],
+)
+def test_a_refusal_is_one_skipped_item(served: Served, status: int, reason: str) -> None:
+    url = served.put("a.png", png(40, 24))
+    served.status = status
+    assert probe(Item(url)) == Skipped(url, reason)
+
+
+def test_one_object_of_a_web_server_is_a_corpus(served: Served) -> None:
+    url = served.put("a.png?size=large", png(40, 24))
+    assert list(RemoteSource(url).items()) == [Item(url)]
+    assert probe(Item(url)) == ImageShape(40, 24)

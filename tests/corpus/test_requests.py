@@ -1,3 +1,5 @@
+"""Lines of vLLM's custom benchmarks among chat requests."""
+
 from __future__ import annotations
 
 import base64
@@ -5,6 +7,10 @@ import gzip
 import json
 import lzma
 import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,16 +18,24 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.storage.location import allowing
+from tests.census.looking import prober
+from tests.corpus.media import png
+from tests.corpus.serving import serving
 
 REMOTE = "remote URL: its host is not one of --allowed-media-domains"
+
 PIXEL = base64.b64encode(b"bytes of an image").decode()
 
 
-def image(url: str) -> dict[str, Any]:
+def image(url: object) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -172,14 +186,6 @@ def test_outside_the_root(folder: Path) -> None:
     assert only(allowed).items == (Item(str(secret), "image"),)
 
 
-def test_a_root_beside_is_not_the_root(folder: Path) -> None:
-    beside = folder.parent / "corpus2"
-    beside.mkdir()
-    (beside / "a.jpg").write_bytes(b"x")
-    with pytest.raises(UsageError):
-        list(source(folder, user(image(f"{beside}/a.jpg"))).prompts())
-
-
 def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
     found = source(folder, user(image("none.jpg"), image("a.jpg")), user("words"))
     missing = str(folder / "none.jpg")
@@ -197,10 +203,8 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         ("{not json", "not JSON: "),
         ("[" * 100_000, "not JSON: "),
         ("\udcff", "not UTF-8"),
-        ("[]", "not a chat request: "),
         ("{}", "not a chat request: messages: Field required"),
         ('{"messages": []}', "not a chat request: messages: "),
-        ('{"messages": "hello"}', "not a chat request: messages: "),
         ('{"body": {"input": "x"}}', "not a chat request: messages: Field required"),
         (json.dumps({"request": json.dumps(user("\ud800"))}), "not Unicode: "),
         (json.dumps({"request": "[" * 100_000}), "not a chat request: messages: "),
@@ -208,7 +212,6 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url.image_url: "),
         (user({"type": "image_url", "image_url": {"url": 3}}), "not a chat request: 0.content.0"),
         (user({"type": "image_embeds"}), "not a chat request: 0.content.0: "),
-        (user(image("")), "not a path"),
         (user(image("a\0b")), "not a path"),
         (user(image("file://elsewhere/a.jpg")), "file URL of another host: elsewhere"),
         (user(image("https://example.com/a.jpg")), REMOTE),
@@ -216,7 +219,6 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("data:image/png;base64,%%%")), "base64: "),
         (user(image("data:image/png;base64")), "data URL without a comma"),
         (user(image("data:image/svg+xml,%3Csvg/%3E")), "data URL that is not ;base64"),
-        (user(image(f"data:image/png;BASE64,{PIXEL}")), "data URL that is not ;base64"),
         (user(image("a" * 5000)), "names a missing file: "),
         # New in the server conformance work: what vLLM refuses as a whole.
         (
@@ -308,12 +310,6 @@ def test_another_form_of_file_is_one_error(
     assert caught.value.hint.replace("'", "") == next_command.format(path)
 
 
-def test_missing_requests_file(folder: Path) -> None:
-    with pytest.raises(CorpusError, match="no such requests file") as caught:
-        RequestsSource(folder / "none.jsonl", scratch=folder)
-    assert caught.value.hint
-
-
 NAMED = st.sampled_from(
     [
         "a.jpg",
@@ -324,6 +320,7 @@ NAMED = st.sampled_from(
         f"data:image/png;base64,{PIXEL}",
     ]
 )
+
 LINES = st.lists(
     st.one_of(
         st.lists(NAMED, max_size=3).map(lambda urls: json.dumps(user(*map(image, urls), "why?"))),
@@ -349,26 +346,298 @@ def test_at_rest_one_reading_tells_what_two_do(folder: Path, lines: list[str], m
     assert list(once.items()) == list(twice.items())
 
 
-def test_at_rest_items_are_those_that_the_prompts_named(folder: Path) -> None:
-    lines = [
-        user(image("a.jpg")),
-        user(image("https://x/a.jpg"), image("b.mp4")),
-        user(image("c.wav")),
-    ]
-    found = source(folder, *lines, at_rest=True)
-    before = list(found.items())
-    assert len(list(found.prompts())) == 3
-    text = (folder / "requests.jsonl").read_text().splitlines()
-    # Of usable lines nothing is read again: whatever stands there now.
-    text[0], text[2] = "x" * len(text[0]), "x" * len(text[2])
-    (folder / "requests.jsonl").write_text("\n".join(text))
-    assert list(found.items()) == before
-    assert [item.path for item in before] == [str(folder / n) for n in ("a.jpg", "b.mp4", "c.wav")]
-
-
 def test_texts_of_some_origins(folder: Path) -> None:
     found = source(folder, user("one"), user("two"), "{", user("four"))
     wanted = ("requests.jsonl:2", "requests.jsonl:3")
     every = list(found.texts())
     assert [text.origin for text in every] == [f"requests.jsonl:{n}" for n in (1, 2, 4)]
     assert list(found.texts(wanted)) == [every[1]]
+
+
+@pytest.fixture
+def loose(tmp_path: Path) -> Path:
+    for name in ("a.png", "b.png", "c.wav"):
+        (tmp_path / name).write_bytes(b"x")
+    return tmp_path
+
+
+def all_of(loose: Path, *lines: object) -> list[Prompt | Skipped]:
+    return list(source(loose, *lines).prompts())
+
+
+def one(loose: Path, line: object) -> Prompt:
+    return only(source(loose, line))
+
+
+def part(loose: Path, kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, kind: {"url": (loose / name).as_uri()}}
+
+
+def test_a_prompt_with_image_files(loose: Path) -> None:
+    prompt = one(loose, {"prompt": "What?", "image_files": ["a.png", str(loose / "b.png")]})
+    assert prompt.items == tuple(Item(str(loose / name), "image") for name in ("a.png", "b.png"))
+    assert prompt.text == "What?"
+    content = [
+        {"type": "text", "text": "What?"},
+        part(loose, "image_url", "a.png"),
+        part(loose, "image_url", "b.png"),
+    ]
+    assert prompt.messages == [{"role": "user", "content": content}]
+
+
+def test_content_in_any_order(loose: Path) -> None:
+    content = [
+        {"type": "text", "text": "Compare"},
+        {"type": "image", "image": "a.png"},
+        {"type": "text", "text": "and"},
+        {"type": "image_url", "image_url": {"url": "b.png"}},
+        {"type": "image_url", "image_url": "a.png"},
+    ]
+    prompt = one(loose, {"content": content, "output_tokens": 9})
+    assert [Path(item.path).name for item in prompt.items] == ["a.png", "b.png", "a.png"]
+    assert prompt.text == "Compare\nand"
+
+
+def test_audio(loose: Path) -> None:
+    prompt = one(loose, {"prompt": "Transcribe.", "audio": "c.wav"})
+    assert prompt.items == (Item(str(loose / "c.wav"), "audio"),)
+    assert one(loose, {"audio": "c.wav"}).items == prompt.items
+
+
+def test_beside_chat_requests(loose: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
+    batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
+    custom = {"prompt": "this", "image_files": ["a.png"]}
+    assert [p.text for p in all_of(loose, chat, batch, custom) if isinstance(p, Prompt)] == [
+        "hello",
+        "hello",
+        "this",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"prompt": "x", "image_files": "a.png"}, "image_files: "),
+        ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "image_files.0: "),
+        ({"prompt": ["x"], "image_files": ["a.png"]}, "prompt: "),
+        ({"content": "words"}, "content: "),
+        ({"content": [{"type": "image"}]}, "image: "),
+        ({"prompt": "x", "image_files": ["none.png"]}, "names a missing file: "),
+    ],
+)
+def test_what_is_wrong_with_a_line(loose: Path, line: object, says: str) -> None:
+    (refused, good) = all_of(loose, line, {"prompt": "x"})
+    assert isinstance(refused, Skipped)
+    assert isinstance(good, Prompt)
+    assert says in refused.reason
+
+
+@pytest.fixture
+def allowed() -> Iterator[None]:
+    with allowing(["example.com,127.0.0.1", "bucket"]):
+        yield
+
+
+def requests(folder: Path, *urls: str) -> RequestsSource:
+    return source(folder, *(user(image(url)) for url in urls))
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize("url", ["https://example.com/a%20b.png?size=large", "s3://bucket/a.png"])
+def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) -> None:
+    (prompt,) = requests(tmp_path, url).prompts()
+    assert isinstance(prompt, Prompt)
+    assert prompt.items == (Item(url, "image"),)
+    content = prompt.messages[0]["content"]
+    assert content == [{"type": "image_url", "image_url": {"url": url}}]
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://a.example.com/a.png",
+        "https://example.com.evil/a.png",
+        "https://example.com@evil/a.png",
+        "http://[example.com]/a.png",
+        "s3://buckets/a.png",
+    ],
+)
+def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
+    found = requests(tmp_path, url, "https://example.com/a.png")
+    reason = "remote URL: its host is not one of --allowed-media-domains"
+    assert next(found.prompts()) == Skipped("requests.jsonl:1", reason)
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "zip://a.png::/etc/secret.zip",
+        "https://example.com/a.zip::file:///etc/passwd",
+        "memory://a.png",
+        "simplecache::https://example.com/a.png",
+    ],
+)
+def test_no_url_leads_back_to_this_disk(tmp_path: Path, url: str) -> None:
+    (found,) = [*requests(tmp_path, url, "https://example.com/a.png").prompts()][:1]
+    assert isinstance(found, Skipped)
+    assert url not in [item.path for item in requests(tmp_path, url).items()]
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    with serving() as served:
+        good = served.put("a.png", png(40, 24))
+        taken = count_corpus([requests(tmp_path, good, f"{served.url}/none.png")], prober())
+    assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
+    assert taken.prompts.prompts() == 1
+    assert [skipped.path for skipped in taken.skipped] == [
+        f"{served.url}/none.png",
+        "requests.jsonl:2",
+    ]
+
+
+TIMEOUT_S = 20
+
+MOST_RSS_MIB = 300
+
+MIB = 1 << 20
+
+
+def naming(*urls: object) -> dict[str, Any]:
+    return user(*map(image, urls))
+
+
+NO_URLS: tuple[object, ...] = (None, 1, [], {}, True, "\ud800", "\udcff.png")
+
+GOOD = json.dumps(naming("a.png")).encode()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    Image.new("L", (9, 8)).save(tmp_path / "a.png")
+    return tmp_path
+
+
+def raw(pictures: Path, *lines: bytes) -> RequestsSource:
+    (pictures / "requests.jsonl").write_bytes(b"\n".join(lines))
+    return RequestsSource(pictures / "requests.jsonl", scratch=pictures / "scratch")
+
+
+def between_good_ones(pictures: Path, line: bytes) -> str:
+    """Why `line` is skipped; the requests before and after it must be read all the same."""
+    taken = count_corpus([raw(pictures, GOOD, line, GOOD)], prober())
+    assert taken.prompts.prompts() == 2
+    (skipped,) = [one for one in taken.skipped if one.path.startswith("requests.jsonl")]
+    assert skipped.path == "requests.jsonl:2"
+    assert 0 < len(skipped.reason) <= 200
+    assert skipped.reason.isprintable()
+    return skipped.reason
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://example.com/a.png", "HTTPS://example.com/a.png", "ftp://h/a", "gs://b/a"),
+        *("http://169.254.169.254/latest", "http://[::1]/a", "ws://h", "rtsp://h/a", "tcp://h:1"),
+        *("http+unix://s/a", "file://example.com/a.png", "file://127.0.0.1/a.png"),
+    ],
+)
+def test_no_host_is_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    reason = between_good_ones(pictures, json.dumps(naming("a.png", url)).encode())
+    assert reason.startswith(
+        ("remote URL", "URL of a scheme that is not read", "file URL of another host: ")
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"\0", b"\0" * 4096, b"\xff\xfe{\0}\0", b'{"messages": "\0"}', GOOD + b"\0", GOOD + GOOD),
+        *(b"null", b"true", b"1", b"NaN", b'"words"', b"[[]]", b"9" * 5000, b"-", b"{" * 9999),
+        *(b'{"messages": null}', b'{"messages": {}}', b'{"messages": [null]}'),
+        *(b'{"messages": [[]]}', b'{"messages": [{"role": 1}]}', b'{"body": [1]}'),
+        *(b'{"messages": [{"role": "u", "content": {}}]}', b'{"messages": [{}], "messages": 7}'),
+        b'{"messages": [{"role": "u", "content": "\\ud800"}]}',
+        *(json.dumps(naming(url)).encode() for url in NO_URLS),
+        *(
+            json.dumps(naming(url)).encode()
+            for url in ("a.png/b", "a.png\0", ".", "data:,", "data:")
+        ),
+        json.dumps(naming("data:image/png;base64," + "A" * 400)).encode(),
+        b'{"messages": [%s]}' % b",".join([b"{}"] * MIB),
+    ],
+)
+def test_a_damaged_line_costs_only_itself(pictures: Path, line: bytes) -> None:
+    assert between_good_ones(pictures, line)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"\xed\xa0\x80", b"\xed\xb3\xbf.", b"\xed\xa0\xbd\xed\xb8\x80"),
+        *(b"\xff", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xe2\x82"),
+    ],
+)
+def test_what_is_no_utf_8_is_no_request(pictures: Path, text: bytes) -> None:
+    """Python's JSON takes halves of surrogate pairs that are written as bytes; nothing that writes
+    a request again does.
+    """
+    line = json.dumps({"messages": [{"role": "naming", "content": "|"}]}).encode()
+    assert between_good_ones(pictures, line.replace(b"|", text)) == "not UTF-8"
+
+
+def test_lines_may_end_in_any_way(pictures: Path) -> None:
+    found = list(raw(pictures, GOOD + b"\r", b" \t\r", b"", GOOD).prompts())
+    assert [one.origin for one in found if isinstance(one, Prompt)] == [
+        "requests.jsonl:1",
+        "requests.jsonl:4",
+    ]
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", ".", "nowhere", "requests.jsonl"])
+def test_a_requests_file_that_is_no_file(tmp_path: Path, target: str) -> None:
+    (tmp_path / "requests.jsonl").symlink_to(target)
+    with pytest.raises(CorpusError, match=r"(no such|not a) requests file"):
+        RequestsSource(tmp_path / "requests.jsonl", scratch=tmp_path)
+
+
+READ = """
+import json, sys
+from pathlib import Path
+from mmcalib.corpus.requests import RequestsSource
+path = Path(sys.argv[1])
+found = RequestsSource(path, scratch=path.parent / "scratch")
+read = [getattr(one, "reason", "good") for one in found.prompts()]
+items = sum(1 for _ in found.items())
+peak = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]
+print(json.dumps([read, items, int(peak[0].split()[1]) >> 10]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_long_lines_take_little_memory(pictures: Path) -> None:
+    path = pictures / "requests.jsonl"
+    start, end = json.dumps(naming("data:image/png;base64,|")).encode().split(b"|")
+    with path.open("wb") as file:
+        for size_mib in (100, 47):
+            file.write(GOOD + b"\n" + start)
+            for _ in range(size_mib):
+                file.write(b"A" * MIB)
+            file.write(end + b"\n")
+        file.write(GOOD + b"\n" + b"[" * 100 * MIB)
+    command = [sys.executable, "-c", READ, str(path)]
+    run = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True)
+    read, items, rss_mib = json.loads(run.stdout)
+    long = "line of more than 48 MiB"
+    assert read == ["good", long, "good", "good", "good", long]
+    assert items == 2
+    assert rss_mib < MOST_RSS_MIB

@@ -1,13 +1,18 @@
+"""New in the server conformance work: pictures that end too early, and are refused."""
+
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import av
 import pytest
+from PIL import Image
 
-from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Modality, VideoShape
+from mmcalib.domain.items import ByteSource, Item, Skipped
+from mmcalib.domain.shapes import Encoded, Modality, VideoShape
 from mmcalib.media.decode import decode_check
+from mmcalib.media.ending import cut_short, examine_whole
 from mmcalib.media.probe import probe
 
 
@@ -78,3 +83,32 @@ def test_text_decodes_as_nothing(tmp_path: Path, modality: Modality) -> None:
     why = decode_check(Item(str(path)), modality)
     assert why
     assert "\n" not in why
+
+
+def picture_of(form: str) -> bytes:
+    page = io.BytesIO()
+    Image.effect_noise((300, 200), 90).convert("RGB").save(page, form)
+    return page.getvalue()
+
+
+def examined(data: bytes) -> bool:
+    seen = examine_whole(Item("memory://a", held=ByteSource("", len(data), data=data)))
+    assert isinstance(seen, Encoded), seen
+    return seen.encoding.cut_short
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_picture_without_its_end_is_seen(form: str) -> None:
+    whole = picture_of(form)
+    assert not examined(whole)
+    assert examined(whole[: len(whole) * 2 // 3])
+
+
+def test_what_stands_behind_the_end_does_not_matter() -> None:
+    assert not examined(picture_of("JPEG") + bytes(5000))
+
+
+@pytest.mark.parametrize("form", ["BMP", "GIF", "TIFF"])
+def test_of_other_formats_nothing_is_said(form: str) -> None:
+    data = picture_of(form)[:-10]
+    assert not cut_short(io.BytesIO(data), len(data))

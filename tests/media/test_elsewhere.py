@@ -75,11 +75,6 @@ def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
     assert decode_check(item, "audio") is None
 
 
-def test_a_declared_modality_holds_for_members_too(copies: Copies) -> None:
-    item = Item(copies.members["good.png"].path, "video")
-    assert outcome(item) == "declared video, is image"
-
-
 def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make.tone(tmp_path / "a.wav")
     with (tmp_path / "a.wav").open("rb") as file:
@@ -99,14 +94,3 @@ def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("damaged: ")
     assert "Traceback" not in done.stderr
-
-
-def test_images_need_no_library_of_sound_or_video(copies: Copies) -> None:
-    code = (
-        "import sys; from mmcalib.domain.items import Item; from mmcalib.media.probe import probe;"
-        "print(probe(Item(sys.argv[1])).modality, {'av', 'numpy', 'soundfile'} & {*sys.modules})"
-    )
-    image = next(name for name in copies.members if name.endswith(".png"))
-    command = [sys.executable, "-c", code, copies.members[image].path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["image", "set()"]

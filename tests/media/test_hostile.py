@@ -32,37 +32,21 @@ MEASURED: dict[str, tuple[make.Make, Shape]] = {
     "1x1.png": (make.image("RGB", 1, 1), ImageShape(1, 1)),
     "1x100000.png": (make.image("RGB", 1, 100_000), ImageShape(1, 100_000)),
     "cmyk.jpg": (make.image("CMYK"), SMALL),
-    "cmyk.tif": (make.image("CMYK"), SMALL),
     "16-bit.png": (make.image("I;16"), SMALL),
-    "16-bit.tif": (make.image("I;16"), SMALL),
-    "float.tif": (make.image("F"), SMALL),
-    "lab.tif": (make.image("LAB"), SMALL),
-    "palette.png": (make.image("P"), SMALL),
-    "palette.gif": (make.image("P"), SMALL),
-    "alpha.png": (make.image("RGBA"), SMALL),
-    "grey-alpha.webp": (make.image("RGBA"), SMALL),
-    "1-bit.png": (make.image("1"), SMALL),
     "500-frames.gif": (lambda path: make.frames_of(path, 500), SMALL),
     "pages.tif": (make.pages_of_different_size, SMALL),
     "png-named.mp4": (make.renamed(make.noise_image, "png"), ImageShape(400, 240)),
     "mp4-named.jpg": (make.renamed(GOOD["good.mp4"], "mp4"), CLIP),
     "wav-named.txt": (make.renamed(make.tone, "wav"), AudioShape(48000, 16000)),
     "two-streams.mp4": (lambda path: make.video(path, (64, 48), (128, 96)), CLIP),
-    "no-keyframe-at-the-end.ts": (
-        lambda path: make.video(path, (64, 48), codec="mpeg2video", form="mpegts"),
-        CLIP,
-    ),
     "changing.ts": (make.video_of_changing_size, CLIP),
     "nan.mkv": (make.video_of_duration(float("nan")), CLIP),
-    "infinite.mkv": (make.video_of_duration(float("inf")), CLIP),
-    "negative.mkv": (make.video_of_duration(-5), CLIP),
     "30-years.mkv": (make.video_of_duration(1e9), CLIP),
     "sound-30-years.mka": (make.sound_of_duration(1e9), AudioShape(16000, 16000)),
     "10-hours.wav": (make.silence(samples=make.TEN_HOURS), AudioShape(make.TEN_HOURS, 16000)),
     "claims-10-hours.wav": (make.silence(claimed=2 * make.TEN_HOURS), AudioShape(16000, 16000)),
     "24-days.au": (make.sparse(make.AU, 64 * GIB), AudioShape(34359738354, 16000)),
     "1-hz.wav": (make.silence(rate_hz=1), AudioShape(16000, 1)),
-    "32-channels.wav": (make.silence(channels=32), AudioShape(16000, 16000)),
     "1024-channels.wav": (
         make.silence(channels=1024, samples=8000),
         AudioShape(8000, 16000),
@@ -72,41 +56,23 @@ MEASURED: dict[str, tuple[make.Make, Shape]] = {
 
 SKIPPED: dict[str, tuple[make.Make, str]] = {
     "empty.png": (make.bytes_of(b""), "empty file"),
-    "one-byte.jpg": (make.bytes_of(b"\xff"), NOT_MEDIA),
     "words.png": (make.bytes_of(b"words\n" * 99), f"{NOT_MEDIA} (text)"),
     "zeros.png": (make.sparse(b"", 64 * GIB), NOT_MEDIA),
     "bomb.png": (lambda path: make.png_of_zeros(path, 50_000, 50_000), "image of more than the"),
     "bomb.ppm": (make.bytes_of(b"P6\n50000 50000\n255\n"), "image of more than the"),
     "head-cut.png": (make.cut(make.noise_image, 0.1, 1), NOT_MEDIA),
-    "head-cut.jpg": (make.cut(make.noise_image, 0.1, 1), NOT_MEDIA),
     "head-cut.mp4": (make.cut(GOOD["good.mp4"], 0.1, 1), NOT_MEDIA),
-    "head-cut.flac": (make.cut(make.tone, 0.1, 1), NOT_MEDIA),
     "tail-cut.png": (make.cut(make.noise_image, 0, 0.6), "damaged: image file is truncated"),
     "tail-cut.jpg": (make.cut(make.noise_image, 0, 0.6), "damaged: image file is truncated"),
-    "tail-cut.flac": (make.cut(make.tone, 0, 0.6), "damaged: "),
     "tail-cut.ogg": (make.cut(make.tone, 0, 0.6), "damaged: ends too early"),
     "no-index.mp4": (make.video_without_index, "damaged: FFmpeg cannot read it"),
     "no-frames.mp4": (lambda path: make.video(path, (64, 48), frames=0), "container with neither"),
-    "no-frames.mkv": (
-        lambda path: make.video(path, (64, 48), frames=0, form="matroska"),
-        "damaged: ends too early",
-    ),
     "no-samples.wav": (make.silence(samples=0), "audio of 0 samples at 16000 Hz"),
     "0-hz.wav": (make.silence(rate_hz=0), "damaged: "),
     "-1-hz.wav": (make.silence(rate_hz=2**32 - 1), "damaged: "),
-    "no-channels.wav": (make.silence(channels=0), "audio of 0 samples"),
     "30000-channels.wav": (make.silence(channels=30_000, samples=10), "damaged: "),
     # Files of which Pillow reads every byte, one by one or all at once.
     "zeros.jpg": (make.sparse(b"\xff\xd8\xff\xe0", 4 * GIB), "image header without an end"),
-    "zeros.gif": (make.sparse(b"GIF89a", 4 * GIB), "image header without an end"),
-    "zeros.webp": (
-        make.sparse(b"RIFF\xff\xff\xff\xffWEBPVP8 ", 4 * GIB),
-        "image header of more than 128 MiB",
-    ),
-    "zeros.avif": (
-        make.sparse(b"\0\0\0\x1cftypavif", 4 * GIB),
-        "image header of more than 128 MiB",
-    ),
     "zeros.tif": (make.sparse(b"II*\0\x08\0\0\0", 4 * GIB), "image header damaged"),
     "zeros.mp4": (make.sparse(b"\0\0\0\x18ftypisom", 64 * GIB), "damaged: "),
     "zeros.mp3": (make.sparse(b"\xff\xfb\x90\0", GIB // 64), "damaged: "),
@@ -129,7 +95,6 @@ from pathlib import Path
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.folder import FolderSource
 from tests.census.looking import looked, prober
-from tests.census.looking import looked
 
 seen = {}
 def look(item):

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -75,11 +72,6 @@ def test_large_image_is_probed_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert probe(Item(str(tmp_path / "large.png"))) == ImageShape(12000, 10000)
-
-
-def test_image_larger_than_vllm_opens_is_skipped(tmp_path: Path) -> None:
-    Image.new("1", (20000, 10000)).save(tmp_path / "bomb.png")
-    assert "178,956,970 pixels" in reason(tmp_path / "bomb.png")
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mov", "a.ts"])
@@ -175,16 +167,6 @@ def test_mp3_whose_header_claims_years(make_audio) -> None:
     assert decode_check(Item(str(path)), "audio") is None
 
 
-def test_content_decides_over_the_name(make_image, make_video, make_audio, tmp_path) -> None:
-    def renamed(path: str, name: str) -> Item:
-        return Item(shutil.move(path, tmp_path / name).__str__())
-
-    assert isinstance(probe(renamed(make_image("a.png", 9, 8), "b.jpg")), ImageShape)
-    assert isinstance(probe(renamed(make_video("a.mp4"), "c.jpg")), VideoShape)
-    assert isinstance(probe(renamed(make_audio("a.wav"), "d.mp4")), AudioShape)
-    assert isinstance(probe(renamed(make_audio("a.flac"), "no extension")), AudioShape)
-
-
 def test_declared_modality_must_be_the_real_one(make_video, make_image) -> None:
     video, image = make_video("a.mp4"), make_image("a.jpg", 9, 8)
     assert probe(Item(video, "image")) == Skipped(video, "declared image, is video")
@@ -193,13 +175,9 @@ def test_declared_modality_must_be_the_real_one(make_video, make_image) -> None:
 
 
 def test_what_is_not_media(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_text("not an image\n")
-    (tmp_path / "b.jpg").write_bytes(b"")
     (tmp_path / "c.mp4").write_bytes(bytes(range(256)) * 40)
     os.mkfifo(tmp_path / "d.jpg")
     (tmp_path / "e.jpg").symlink_to("nowhere")
-    assert reason(tmp_path / "a.jpg") == "not an image, video or audio file (text)"
-    assert reason(tmp_path / "b.jpg") == "empty file"
     assert reason(tmp_path / "c.mp4") == "not an image, video or audio file"
     assert reason(tmp_path / "d.jpg") == "not a regular file"
     assert reason(tmp_path / "e.jpg") == "no such file"
@@ -231,11 +209,3 @@ def test_sound_and_video_cut_anywhere_are_a_value(make_video, make_audio, name) 
         assert probe(Item(str(path)))
     path.write_bytes(data[:12])
     reason(path)
-
-
-def test_neither_torch_nor_vllm_nor_librosa_is_imported() -> None:
-    code = (
-        "import sys, mmcalib.census.counter, mmcalib.census.sample, mmcalib.corpus.requests,"
-        " mmcalib.media.decode; sys.exit(bool({'torch', 'vllm', 'librosa'} & set(sys.modules)))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

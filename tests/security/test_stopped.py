@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
-from mmcalib.errors import EngineSilent
+from mmcalib.errors import EngineSilent, OutputError
+from mmcalib.files import Scratch
+from mmcalib.storage.location import keep
 from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
@@ -124,6 +128,7 @@ with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
     tickets = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
     print(sum("skipped" in answer.line for ticket in tickets for answer in pool.result(ticket)))
 """
+
 SILENT = """
 import os, signal, sys, time
 from pathlib import Path
@@ -204,3 +209,69 @@ def test_a_stopped_engine_does_not_outlive_a_parent_that_is_killed(tmp_path: Pat
     finally:
         if is_alive(child):
             os.kill(child, signal.SIGKILL)
+
+
+HOLDER = """
+import sys
+from mmcalib.files import Scratch
+scratch = Scratch()
+(scratch.path / "file").write_text("x")
+(scratch.path / "link").symlink_to(sys.argv[1])
+print(scratch.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def tmpdir(tmp_path: Path, monkeypatch) -> Path:
+    folder = tmp_path / "tmpdir"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.fixture
+def holder(tmpdir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process with a folder, in which a link leads elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("mine")
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "elsewhere"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert Path(process.stdout.readline().strip()).parent == tmpdir
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_an_end_leaves_nothing(holder: subprocess.Popen[str], tmpdir: Path, tmp_path: Path) -> None:
+    (folder,) = tmpdir.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    holder.communicate(timeout=20)
+    assert os.listdir(tmpdir) == []
+    assert (tmp_path / "elsewhere" / "mine").read_text() == "mine"
+
+
+def test_nowhere_to_write_is_one_error(tmpdir: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmpdir / "gone"))
+    with pytest.raises(OutputError) as caught:
+        Scratch()
+    assert caught.value.hint.startswith("export TMPDIR=")
+
+
+def test_copies_of_inline_media_are_their_owners_alone(tmp_path: Path) -> None:
+    import io
+
+    folder = tmp_path / "cache" / "inline"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    path = keep(io.BytesIO(b"x"), folder / "a.png", 1)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    keep(io.BytesIO(b"x"), tmp_path / "new" / "inline" / "a.png", 1)
+    assert stat.S_IMODE(os.stat(tmp_path / "new" / "inline").st_mode) == 0o700

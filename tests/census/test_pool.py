@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -85,13 +83,6 @@ def test_a_mistake_of_ours_is_no_damage_of_the_file(tmp_path: Path) -> None:
     assert "it is a bug" in raised.value.hint
 
 
-def test_several_in_one_chunk_and_at_its_ends(tmp_path: Path) -> None:
-    names = ["abort1", "segfault1", "a", "exit1", "b", "abort2"]
-    with LocalPool(behave, workers=2) as pool:
-        found = seen(pool, orders(tmp_path, *names))
-    assert [bool(reason) for reason in reasons(found)] == [True, True, False, True, False, True]
-
-
 def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=2) as pool:
         assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
@@ -144,12 +135,6 @@ def test_what_a_look_says_in_words_is_the_line(tmp_path: Path) -> None:
     assert answer.line == "said of say"
 
 
-def test_a_bound_of_memory_holds_for_native_code_too(tmp_path: Path) -> None:
-    chunk = orders(tmp_path, "explode")
-    with LocalPool(behave, workers=1, memory_bytes=GIB) as pool:
-        assert "Memory" in reasons(seen(pool, chunk))[0]
-
-
 def test_what_ends_everything_is_raised(tmp_path: Path) -> None:
     with LocalPool(behave, workers=2) as pool, pytest.raises(UsageError, match="is missing"):
         seen(pool, orders(tmp_path, "a", "missing"))
@@ -169,40 +154,6 @@ def test_a_file_that_changed_once_is_read_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1) as pool:
         (answer,) = pool.result(pool.submit(stale))
     assert answer.version == version(stale[0].item)
-
-
-def test_no_worker_is_left_behind(tmp_path: Path) -> None:
-    with LocalPool(behave, workers=2, timeout_s=1) as pool:
-        seen(pool, orders(tmp_path, "a", "hang"))
-        pids = [worker.process.pid for worker in pool._workers]
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
-    script = (
-        "from tests.census.test_local_pool import *\n"
-        "import pathlib\n"
-        f"pool = LocalPool(behave, workers=1); pool.submit(orders(pathlib.Path({str(tmp_path)!r}),"
-        " 'hang'))\n"
-        "print(pool._workers[0].process.pid, flush=True); time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    time.sleep(0.5)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 5
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid)
-
-
-def test_a_pool_that_was_never_used_starts_nothing() -> None:
-    with LocalPool(behave) as pool:
-        assert pool._workers == []
 
 
 def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -232,14 +183,6 @@ def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None
     with LocalPool(behave, workers=1) as pool:
         answers = pool.result(pool.submit([*asked, asked[0]._replace(version=None)]))
     assert [answer.version for answer in answers] == [version(asked[0].item), ""]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
-from mmcalib.progress import Silent
 from tests.census.looking import Inline
 
 
@@ -117,53 +114,22 @@ def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path)
     assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]
 
 
-def test_the_same_corpus_gives_the_same_census(folder: Path) -> None:
-    lines = requests(folder, images("d", "a"), images("b", "bad"))
-    first, second = (count_corpus([lines, FolderSource(folder)]) for _ in range(2))
-    assert first == second
+def test_every_file_is_probed_once(folder: Path) -> None:
+    looked: list[str] = []
+
+    def noted(item: Item) -> Shape | Skipped:
+        looked.append(item.path)
+        return probe(item)
+
+    lines = requests(folder, images("a", "b"), images("b", "a"))
+    count_corpus([lines, FolderSource(folder)], noted)
+    assert len(looked) == len(set(looked)) == 4
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(CorpusError, match=r"nothing to measure: .* in 1 files; .*a.txt: not an"):
         count_corpus([FolderSource(tmp_path)])
-
-
-@dataclass
-class Counting(Silent):
-    titles: list[str] = field(default_factory=list)
-    done: int = 0
-
-    @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Counting]:
-        self.titles.append(title)
-        yield self
-
-    def advance(self, done: int = 1) -> None:
-        self.done += done
-
-    def total(self, total: int) -> None: ...
-
-
-def test_every_file_is_probed_once(folder: Path) -> None:
-    progress = Counting()
-    lines = requests(folder, images("a", "b"), images("b", "a"))
-    count_corpus([lines, FolderSource(folder)], progress=progress)
-    assert progress.titles == ["reading the corpus"]
-    assert progress.done == 4
-
-
-def test_an_interrupt_passes(folder: Path) -> None:
-    class Interrupted:
-        def items(self) -> Iterator[Item | Skipped]:
-            yield Item(str(folder / "a.png"))
-            raise KeyboardInterrupt
-
-        def prompts(self) -> Iterator[Prompt | Skipped]:
-            yield from ()
-
-    with pytest.raises(KeyboardInterrupt):
-        count_corpus([Interrupted()])
 
 
 class Carried:
@@ -192,13 +158,6 @@ def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -
     sizes: list[int] = []
     take_with([Carried(size_bytes)], Prober(Noting(lambda item: A)))
     assert sizes == [together] * (12 // together)
-
-
-def test_pipes_do_not_hang(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.png")
-    taken = count_corpus([requests(folder, images("a"), images("pipe")), FolderSource(folder)])
-    assert Skipped(str(folder / "pipe.png"), "not a regular file") in taken.skipped
-    assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
 
 
 @dataclass

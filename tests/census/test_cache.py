@@ -1,0 +1,392 @@
+"""The cache of a census, also one that somebody else has written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.census import cache as cache_module
+from mmcalib.census.cache import Cache
+from mmcalib.census.executor import ProbeResult, ProbeTask
+from mmcalib.census.prober import Prober
+from mmcalib.census.worker import answer
+from mmcalib.domain.items import ByteSource, Item
+from mmcalib.progress import Silent
+from mmcalib.storage.location import is_settled, version
+from tests.census.decoders import behave
+from tests.census.looking import Inline, seen_now
+
+OLD_NS = 1_700_000_000_123_456_789
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "media" / "a.png"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    os.utime(path, ns=(OLD_NS, OLD_NS))
+    return path
+
+
+def order(path: Path | str, how: str = "", **held: Any) -> ProbeTask:
+    declared: Any = how.rstrip("+") or None
+    item = Item(str(path), declared, **held)
+    return ProbeTask(item, how.endswith("+"), version(item))
+
+
+def kept(cache: Cache, *orders: ProbeTask) -> None:
+    cache.keep(
+        (order, ProbeResult(f'["image",{n},1]', order.version or ""))
+        for n, order in enumerate(orders, 1)
+    )
+
+
+def test_what_was_seen_is_known_to_the_next_one(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)]) == [None]
+        kept(cache, order(file))
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)] * 2) == ['["image",1,1]'] * 2
+
+
+def test_a_changed_file_is_not_known(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, order(file))
+        cache.commit()
+        os.utime(file, ns=(OLD_NS, OLD_NS + 1))
+        assert cache.find([order(file)]) == [None]
+        file.write_bytes(b"xy")
+        os.utime(file, ns=(OLD_NS, OLD_NS))
+        assert cache.find([order(file)]) == [None]
+
+
+def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_path, file) -> None:
+    orders = [order(file, how) for how in ("", "+", "image", "image+", "audio")]
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, *orders)
+        cache.commit()
+        assert cache.find(orders) == [f'["image",{n},1]' for n in range(1, 6)]
+        assert cache.find([order(file, "video")]) == [None]
+
+
+def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
+    def member(name: str, archive: str, of: str) -> ProbeTask:
+        return order(f"tar://{name}::{archive}", held=ByteSource(of, 1))
+
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, member("a/b.png", "/x.tar", "1:1"), member("a/b.png", "/y.tar", "1:1"))
+        cache.commit()
+        assert cache.find([member("a/b.png", "/y.tar", "1:1")])[0] is not None
+        assert cache.find([member("a/b.png", "/y.tar", "1:2")]) == [None]
+        assert cache.find([member("b.png", "/y.tar", "1:1")]) == [None]
+
+
+def test_what_could_still_change_unseen_is_not_kept(file: Path) -> None:
+    assert answer(order(file), behave).version == order(file).version
+    os.utime(file)
+    assert not answer(order(file), behave).version
+
+
+@pytest.mark.parametrize(
+    ("version", "age_ns", "settled"),
+    [
+        (f"1:{OLD_NS}", 10_000_000, False),
+        (f"1:{OLD_NS}", 30_000_000, True),
+        ("1:1700000000000000000", 30_000_000, False),
+        ("1:1700000000000000000", 2_100_000_000, True),
+        ('"an-etag"', 0, True),
+    ],
+)
+def test_times_of_files_have_ticks(version: str, age_ns: int, settled: bool) -> None:
+    mtime = version.rpartition(":")[2]
+    assert is_settled(version, (int(mtime) if mtime.isdigit() else 0) + age_ns) == settled
+
+
+def test_answers_without_a_version_are_not_kept(tmp_path: Path) -> None:
+    gone = order(tmp_path / "gone")
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, gone)
+        cache.commit()
+        assert cache.find([gone]) == [None]
+
+
+def test_other_versions_of_the_readers_begin_anew(tmp_path: Path, file: Path, monkeypatch) -> None:
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, order(file))
+    monkeypatch.setattr(cache_module, "PROBE", cache_module.PROBE + 1)
+    with Cache(tmp_path / "c") as cache:
+        assert cache.find([order(file)]) == [None]
+
+
+def test_two_may_use_it_at_once(tmp_path: Path, file: Path) -> None:
+    with Cache(tmp_path / "c") as one, Cache(tmp_path / "c") as other:
+        kept(one, order(file))
+        one.commit()
+        kept(other, order(file, "+"))
+        other.commit()
+        assert None not in one.find([order(file), order(file, "+")])
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_cache_that_breaks_meanwhile_costs_one_line(tmp_path: Path, file: Path) -> None:
+    notes = Notes()
+    cache = Cache(tmp_path / "c")
+    prober = Prober(Inline(behave), cache, progress=notes)
+    cache._db.execute("DROP TABLE seen")
+    assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
+    assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
+    prober.close()
+    assert notes.said == ["not remembered for another time: no such table: seen"]
+
+
+def test_a_second_survey_looks_at_nothing(tmp_path: Path, file: Path) -> None:
+    looked: list[str] = []
+
+    def look(item: Item):
+        looked.append(item.path)
+        return behave(item)
+
+    for _ in range(2):
+        prober = Prober(Inline(look), Cache(tmp_path / "c"))
+        assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
+        prober.close()
+    assert looked == [str(file)]
+
+
+def test_a_crash_loses_a_moment_at_most(tmp_path: Path, file: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    kept(cache, order(file))
+    time.sleep(0.3)
+    kept(cache, order(file, "+"))  # writes, because a moment has passed
+    assert None not in Cache(tmp_path / "c").find([order(file), order(file, "+")])
+
+
+def test_more_items_than_sqlite_takes_at_once(tmp_path: Path) -> None:
+    orders = [
+        ProbeTask(Item(f"s3://b/{number}", None, ByteSource("v", 1)), False, "v")
+        for number in range(40_000)
+    ]
+    with Cache(tmp_path / "c") as cache:
+        kept(cache, *orders[-2:])
+        cache.commit()
+        found = cache.find(orders)
+    assert found[:-2] == [None] * 39_998
+    assert found[-2:] == ['["image",1,1]', '["image",2,1]']
+
+
+SEEN = '["image",5,1]'
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache" / "c.sqlite3"
+
+
+def scanned(database: Path, file: Path) -> tuple[list[str], list[str]]:
+    """What a scan sees of the file, which it must, and what it notes."""
+    notes = Notes()
+    prober = Prober(Inline(behave), Cache(database), progress=notes)
+    try:
+        return seen_now(prober, Item(str(file))), notes.said
+    finally:
+        prober.close()
+
+
+def is_known(database: Path, file: Path) -> bool:
+    with Cache(database) as opened:
+        return opened.find([ProbeTask(Item(str(file)), version=version(Item(str(file))))]) == [SEEN]
+
+
+def spoilt(database: Path, file: Path, statement: str, *values: object) -> None:
+    """A sound cache that knows the file, and then this."""
+    assert scanned(database, file) == ([SEEN], [])
+    with sqlite3.connect(database) as db:
+        db.execute(statement, values)
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        '["image","5","1"]',
+        '["image",-5,1]',
+        f'["image",1{"0" * 5000},1]',
+        json.dumps(["skipped", "\x1b]0;title\x07"]),
+        b"\xff\xfe",
+        b"x" * (8 << 20),
+    ],
+    ids=lambda line: repr(line)[:30],
+)
+def test_a_line_that_nobody_answered_is_looked_at_again(line: object, database, file) -> None:
+    spoilt(database, file, "UPDATE seen SET line = ?", line)
+    seen, _ = scanned(database, file)
+    assert seen == [SEEN]
+    scanned(database, file)
+    assert is_known(database, file)
+
+
+FOREIGN = [
+    "ALTER TABLE seen ADD COLUMN more TEXT",
+    "CREATE TRIGGER t AFTER INSERT ON seen BEGIN DELETE FROM seen; END",
+    "DROP TABLE seen",
+]
+
+
+@pytest.mark.parametrize("statement", FOREIGN)
+def test_tables_that_are_not_ours_begin_anew(statement: str, database, file) -> None:
+    spoilt(database, file, statement)
+    assert scanned(database, file) == ([SEEN], [])
+    assert is_known(database, file)
+
+
+def replaced(database: Path, *statements: str) -> None:
+    with sqlite3.connect(database) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+
+
+ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        # What earlier versions wrote, in which names stand in clear.
+        (
+            "CREATE TABLE folders (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE)",
+            "CREATE TABLE seen (folder INTEGER NOT NULL, name TEXT NOT NULL, how TEXT NOT NULL,"
+            " version TEXT NOT NULL, line TEXT NOT NULL, PRIMARY KEY (folder, name, how))"
+            " WITHOUT ROWID",
+            "CREATE TABLE made (made_by TEXT NOT NULL)",
+            "INSERT INTO folders VALUES (1, 'https://name:secret@host')",
+        ),
+        (
+            f"CREATE VIEW seen AS {ENDLESS} AS item, i AS version, i AS line FROM n",
+            f"CREATE VIEW made AS {ENDLESS} AS made_by FROM n",
+        ),
+        ("CREATE TABLE seen (item, version, line)", "CREATE TABLE made (made_by)"),
+        ("PRAGMA encoding = 'UTF-16'", "CREATE TABLE x (a)"),
+    ],
+    ids=["older", "views", "types", "utf-16"],
+)
+def test_a_database_of_another_form_begins_anew(
+    statements: tuple[str, ...], database, file
+) -> None:
+    replaced(database, *statements)
+    assert scanned(database, file) == ([SEEN], [])
+    assert is_known(database, file)
+    assert b"secret" not in database.read_bytes()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_cache_that_is_damaged_behind_its_first_page_is_begun_anew(
+    share: float, database: Path, file: Path
+) -> None:
+    spoilt(database, file, "SELECT 1")
+    data = bytearray(database.read_bytes())
+    at = 4096 + int(share * (len(data) - 4096))
+    data[4096:at] = b"\xa5" * (at - 4096)
+    database.write_bytes(data)
+    assert scanned(database, file)[0] == [SEEN]
+    assert scanned(database, file) == ([SEEN], [])
+    assert is_known(database, file)
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    def lay(path: Path) -> None:
+        replaced(path.with_name("theirs"), "CREATE TABLE theirs (a)")
+        path.with_name("empty").touch()
+        path.symlink_to(target)
+
+    return lay
+
+
+def hard_link(path: Path) -> None:
+    replaced(path.with_name("theirs"), "CREATE TABLE theirs (a)")
+    os.link(path.with_name("theirs"), path)
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+@pytest.mark.parametrize(
+    "lay",
+    [os.mkfifo, *map(link_to, ("theirs", "empty", "none", "/dev/zero")), hard_link],
+    ids=["fifo", "link", "to nothing in it", "dangling", "zero", "hard link"],
+)
+def test_what_lies_in_place_of_the_file_is_left_alone(
+    lay: Callable[[Path], None], end: str, database: Path, file: Path
+) -> None:
+    lay(Path(f"{database}{end}"))
+    others = {path: path.read_bytes() for path in database.parent.iterdir() if path.suffix == ""}
+    assert scanned(database, file) == ([SEEN], [])
+    assert is_known(database, file)
+    assert not database.is_symlink()
+    for path, content in others.items():
+        assert path.read_bytes() == content
+    assert not database.with_name("none").exists()
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_nobody_else_can_read_it(database: Path, file: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Cache(database) as opened:
+            opened.keep([(ProbeTask(Item(str(file))), ProbeResult(SEEN, "1:1"))])
+            opened.commit()
+            assert {path.name for path in database.parent.iterdir()} == {
+                *(f"{database.name}{end}" for end in ("", "-wal", "-shm"))
+            }
+            assert modes(database.parent) == {0o600}
+            for path in database.parent.iterdir():
+                path.chmod(0o666)
+            with Cache(database):
+                assert modes(database.parent) == {0o600}
+        assert modes(database.parent) == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_no_name_and_no_signature_is_kept(database: Path) -> None:
+    urls = [
+        "https://name:secret@host/folder/a.png",
+        "https://host/a.png?X-Amz-Signature=secret",
+        "tar://secret.png::https://host/a.tar?sig=secret",
+        "/media/secret/secret.png",
+    ]
+    with Cache(database) as opened:
+        orders = [ProbeTask(Item(url, held=ByteSource("tag", 1)), version="tag") for url in urls]
+        opened.keep((order, ProbeResult(SEEN, "tag")) for order in orders)
+        opened.commit()
+        assert opened.find(orders) == [SEEN] * len(urls)
+        assert all(b"secret" not in path.read_bytes() for path in database.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "reason", ["no permission to read it", "no answer in time", "cannot be read: the server says 5"]
+)
+def test_what_may_pass_is_not_remembered(reason: str, database: Path) -> None:
+    order = ProbeTask(Item("s3://b/a.png", held=ByteSource("tag", 1)), version="tag")
+    with Cache(database) as opened:
+        opened.keep([(order, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
+        opened.commit()
+        assert opened.find([order]) == [None]
