@@ -48,8 +48,8 @@ MAX_LINES = 600
 CEILINGS = {
     "modules": 259,
     "product lines": 50_241,
-    "test lines": 41_182,
-    "words of docs": 46_234,
+    "test lines": 36_070,
+    "words of docs": 46_113,
     "options of run": 40,
 }
 SLACK = {"modules": 5, "options of run": 0}
