@@ -42,7 +42,7 @@ def small() -> str:
 def test_it_opens_without_a_complaint_and_shows_its_charts(open_page: Open, demo: str) -> None:
     page = open_page(demo)
     charts = page.locator("figure")
-    assert charts.count() == 10
+    assert charts.count() == 9
     for chart in charts.all():
         svg = chart.locator("svg:visible")
         assert svg.count() == 1
@@ -185,14 +185,14 @@ def test_a_screen_reader_finds_its_way(open_page: Open, demo: str) -> None:
     for role in ("banner", "main", "navigation"):
         assert page.get_by_role(role).count() == 1, role
     assert page.get_by_role("heading", level=1).count() == 1
-    assert page.get_by_role("heading", level=2).count() == 13
+    assert page.get_by_role("heading", level=2).count() == 12
     assert page.locator("img:not([alt])").count() == 0
     assert page.locator("th:not([scope])").count() == 0
 
 
 def test_without_a_script_all_but_the_buttons_is_there(open_page: Open, demo: str) -> None:
     page = open_page(demo, java_script_enabled=False)
-    assert page.locator("figure svg:visible").count() == 10
+    assert page.locator("figure svg:visible").count() == 9
     assert page.get_by_role("button").count() == 0
     page.locator("#chart-cache ~ details summary").click()
     assert page.locator("#chart-cache ~ details table").is_visible()
