@@ -287,9 +287,9 @@ class MemoryJudge(Protocol):
         """The same of vLLM's defaults."""
         ...
 
-    def overruns(self, decision: Decision) -> bool:
-        """Whether the corpus' own requests take more than it reserves, and than vLLM's defaults
-        would have them take beyond theirs.
+    def serves_worse(self, decision: Decision) -> bool:
+        """Whether the corpus' own requests run worse than with vLLM's defaults: they take more than
+        is reserved, or are preempted more often.
         """
         ...
 
@@ -306,7 +306,7 @@ class NoGpu:
     def default_kv_tokens(self) -> int:
         return 0
 
-    def overruns(self, decision: Decision) -> bool:
+    def serves_worse(self, decision: Decision) -> bool:
         return False
 
 
@@ -322,7 +322,7 @@ def decide(
     """Measure under the default, explore each knob, choose, and settle limits and budget.
 
     Of configurations of equal quality the one with the most KV cache is taken, if the corpus' own
-    requests stay within its reserve. Where the longest
+    requests run no worse with it than with vLLM's defaults. Where the longest
     prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
     will do; where no step helps, the policy's own choice stays.
     """
@@ -367,7 +367,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_within_its_reserve(ranked, judge)
+        return _first_that_serves(ranked, judge)
     settled: dict[int, list[Decision]] = {}
 
     def does(at_most: int) -> bool:
@@ -381,7 +381,7 @@ def decide(
     if not steps or not does(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    chosen = _first_within_its_reserve(settled[most], judge)
+    chosen = _first_that_serves(settled[most], judge)
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
@@ -416,12 +416,12 @@ def _roomiest_first(
     return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
 
 
-def _first_within_its_reserve(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
+def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
     """The very first where none is, or there is no other."""
     if len(ranked) == 1:
         return ranked[0]
     return next(
-        (one for one in ranked if not (judge.rejects(one) or judge.overruns(one))), ranked[0]
+        (one for one in ranked if not (judge.rejects(one) or judge.serves_worse(one))), ranked[0]
     )
 
 

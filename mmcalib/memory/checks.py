@@ -30,7 +30,7 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import configurations, shortfall
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
-from mmcalib.results.memory import ServedTraffic
+from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import first_sentence, gib, room
 
 _UNKNOWN: Final = (
@@ -239,17 +239,27 @@ def _compared(
     yield "requests of full length at once", f"{usual:,.1f} → {now:,.1f}", now < usual
     if traffic is None or traffic.default is None:
         return
-    plain, tuned = traffic.default, traffic.calibrated
-    left = plain.margin_bytes, tuned.margin_bytes
+    yield from _under_load(traffic.default, traffic.calibrated)
+
+
+def serves_worse(before: TrafficFigures | None, after: TrafficFigures) -> bool:
+    """Whether the same requests run worse than with vLLM's defaults, which may not start."""
+    if before is None:
+        return _falls_short(after.margin_bytes, 0)
+    return any(is_worse for _, _, is_worse in _under_load(before, after))
+
+
+def _under_load(before: TrafficFigures, after: TrafficFigures) -> Iterator[tuple[str, str, bool]]:
+    left = before.margin_bytes, after.margin_bytes
     said = f"{room(left[0])} → {room(left[1])}"
-    yield "reserve left under load", said, falls_short(left[1], left[0])
-    preempted = plain.preemptions, tuned.preemptions
-    if plain.served != tuned.served:  # the defaults refuse some
+    yield "reserve left under load", said, _falls_short(left[1], left[0])
+    if before.served != after.served:  # the defaults refuse some
         return
+    preempted = before.preemptions, after.preemptions
     yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
 
 
-def falls_short(left_bytes: int, default_bytes: int) -> bool:
+def _falls_short(left_bytes: int, default_bytes: int) -> bool:
     """Whether load takes more of what is beyond the reserve than with vLLM's defaults, and than the
     slack that vLLM itself keeps. Leaving less of the reserve unused is no loss.
     """

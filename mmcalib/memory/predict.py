@@ -16,12 +16,13 @@ from mmcalib.derive.pools import FixedPool, fixed_pool
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import MmcalibError, VerdictError
-from mmcalib.memory.checks import falls_short, predicted_shortfall
+from mmcalib.memory.checks import predicted_shortfall, serves_worse
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps, on_gpu
 from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import Evidence
+from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import gib, room
 
 Profile = tuple[Any, ...]
@@ -80,15 +81,15 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge:
     """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
-    said; `concurrency` is how many sequences of its context the KV cache must hold; `margin_bytes`
-    is what the corpus' own requests leave of a reserve, None where that is not known.
+    said; `concurrency` is how many sequences of its context the KV cache must hold; `traffic`
+    serves the corpus' own requests, None where that is not possible.
     """
 
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
     progress: Progress
-    margin_bytes: Callable[[EngineArgs], int | None]
+    traffic: Callable[[EngineArgs], TrafficFigures | None]
 
     def rejects(self, decision: Decision) -> str:
         """It does not start, or holds too few sequences. What cannot be rehearsed does."""
@@ -113,10 +114,10 @@ class RehearsalJudge:
         found = self._rehearsed(self.default)
         return 0 if found is None else found.kv_cache_tokens or 0
 
-    def overruns(self, decision: Decision) -> bool:
+    def serves_worse(self, decision: Decision) -> bool:
         with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
-            left = self.margin_bytes(decision.engine_args)
-            return left is not None and falls_short(left, self.margin_bytes(self.default) or 0)
+            found = self.traffic(decision.engine_args)
+            return found is not None and serves_worse(self.traffic(self.default), found)
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):

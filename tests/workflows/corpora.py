@@ -66,7 +66,7 @@ class PretendGpu(NoGpu):
     def default_kv_tokens(self) -> int:
         return self.default
 
-    def overruns(self, decision: Decision) -> bool:
+    def serves_worse(self, decision: Decision) -> bool:
         return self.taken is not None and self.taken(decision)
 
 
@@ -79,7 +79,7 @@ def decide(
     rejects: Callable[[Decision], str] | None = None,
     kv_tokens: Callable[[Decision], int] | None = None,
     default_kv_tokens: int = 0,
-    overruns: Callable[[Decision], bool] | None = None,
+    serves_worse: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
@@ -90,7 +90,7 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose(read.census, 12, 0)
-    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, overruns)
+    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(

@@ -112,7 +112,7 @@ def derive(session: Session, served: Served) -> Decided:
             session.default_args,
             job.policy.concurrency,
             progress,
-            margin_bytes=serving.margin_bytes if serving else lambda args: None,
+            traffic=serving.figures if serving else lambda args: None,
         )
     if serving is not None and serving.process.apart:
         serving.begin(session.default_args)

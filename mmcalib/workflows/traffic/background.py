@@ -19,7 +19,7 @@ from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Reh
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import gib, number, several
 from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.traffic.figures import margin, traffic_figures
+from mmcalib.workflows.traffic.figures import traffic_figures
 from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
 from mmcalib.workflows.traffic.requests import trace
 
@@ -86,15 +86,15 @@ class Serving:
             self._begun[key] = self.process.submit(lambda: self._under(args))
         return self._begun[key]
 
-    def margin_bytes(self, args: EngineArgs) -> int | None:
-        """What the highest step leaves of what startup reserves; None where that is not known."""
+    def figures(self, args: EngineArgs) -> TrafficFigures | None:
+        """Waits for it; None where it is not served."""
         try:
             served, started = self.begin(args).result(), self.prediction.known(args)
         except MmcalibError:
             return None
         if served is None or not isinstance(started, Rehearsed):
             return None
-        return margin(served, started).nbytes
+        return traffic_figures(served, self.asked, started)
 
     def _under(self, args: EngineArgs) -> Traffic | None:
         found = self.prediction.known(args)

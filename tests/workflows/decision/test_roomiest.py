@@ -47,14 +47,14 @@ def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
     assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
 
 
-def test_a_reserve_that_the_corpus_requests_overrun_is_passed_over() -> None:
-    def decided(*overrun: int) -> Decision:
+def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> None:
+    def decided(*worse: int) -> Decision:
         return decide(
             corpus([SOUND]),
             model=opened(chunks=True),
             kv_tokens=less_for_large_steps,
             default_kv_tokens=70_000,
-            overruns=lambda one: batch(one) in overrun,
+            serves_worse=lambda one: batch(one) in worse,
         )
 
     first = decided()
