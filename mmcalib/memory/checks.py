@@ -239,24 +239,42 @@ def _compared(
     yield "requests of full length at once", f"{usual:,.1f} → {now:,.1f}", now < usual
     if traffic is None or traffic.default is None:
         return
-    yield from _under_load(traffic.default, traffic.calibrated)
+    larger = steps_are_larger(before, after)
+    yield from _under_load(traffic.default, traffic.calibrated, larger_steps=larger)
 
 
-def serves_worse(before: TrafficFigures | None, after: TrafficFigures) -> bool:
+def steps_are_larger(before: Rehearsed | None, after: Rehearsed | None) -> bool:
+    """Whether a step may take more tokens, so that numbers of steps do not compare."""
+    budgets = before and before.budget, after and after.budget
+    if not budgets[0] or not budgets[1]:
+        return True
+    return budgets[1].max_num_batched_tokens > budgets[0].max_num_batched_tokens
+
+
+def serves_worse(
+    before: TrafficFigures | None, after: TrafficFigures, *, larger_steps: bool
+) -> bool:
     """Whether the same requests run worse than with vLLM's defaults, which may not start."""
     if before is None:
         return _falls_short(after.margin_bytes, 0)
-    return any(is_worse for _, _, is_worse in _under_load(before, after))
+    return any(worse for _, _, worse in _under_load(before, after, larger_steps=larger_steps))
 
 
-def _under_load(before: TrafficFigures, after: TrafficFigures) -> Iterator[tuple[str, str, bool]]:
+def _under_load(
+    before: TrafficFigures, after: TrafficFigures, *, larger_steps: bool
+) -> Iterator[tuple[str, str, bool]]:
     left = before.margin_bytes, after.margin_bytes
     said = f"{room(left[0])} → {room(left[1])}"
     yield "reserve left under load", said, _falls_short(left[1], left[0])
     if before.served != after.served:  # the defaults refuse some
         return
-    preempted = before.preemptions, after.preemptions
-    yield "preemptions", f"{preempted[0]:,} → {preempted[1]:,}", preempted[1] > preempted[0]
+    said = f"{before.preemptions:,} → {after.preemptions:,}"
+    if after.preemptions <= before.preemptions:
+        yield "preemptions", said, False
+        return
+    # Where more run at once, more are preempted: that is a loss if serving them all takes longer.
+    said += f" in {before.steps:,} → {after.steps:,} steps"
+    yield "preemptions", said, larger_steps or after.steps > before.steps
 
 
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:

@@ -16,7 +16,7 @@ from mmcalib.derive.pools import FixedPool, fixed_pool
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import MmcalibError, VerdictError
-from mmcalib.memory.checks import predicted_shortfall, serves_worse
+from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps, on_gpu
 from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
 from mmcalib.progress import Progress
@@ -117,7 +117,11 @@ class RehearsalJudge:
     def serves_worse(self, decision: Decision) -> bool:
         with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
             found = self.traffic(decision.engine_args)
-            return found is not None and serves_worse(self.traffic(self.default), found)
+            if found is None:
+                return False
+            started = self._rehearsed(self.default), self._rehearsed(decision.engine_args)
+            larger = steps_are_larger(*started)
+            return serves_worse(self.traffic(self.default), found, larger_steps=larger)
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,27 @@ def test_steps_that_go_beyond_the_reserve_are_worse() -> None:
     check = compared(BEFORE, with_tokens(120_000), traffic=traffic)
     assert check.status == "fail"
     assert "reserve left under load" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "steps", "batch", "status"),
+    [
+        (3, 90, 2048, "pass"),
+        (3, 110, 2048, "fail"),
+        (3, 90, 4096, "fail"),
+        (2, 110, 4096, "pass"),
+    ],
+)
+def test_more_preemptions_are_worse_unless_the_same_steps_serve_sooner(
+    preemptions: int, steps: int, batch: int, status: str
+) -> None:
+    before = figures().model_copy(update={"preemptions": 2, "steps": 100})
+    after = before.model_copy(update={"preemptions": preemptions, "steps": steps})
+    traffic = ServedTraffic(gpu="L4", calibrated=after, default=before, assumptions=[])
+    budget = FOUR.budget
+    started = replace(with_tokens(120_000), budget=replace(budget, max_num_batched_tokens=batch))
+    default = replace(BEFORE, budget=replace(budget, max_num_batched_tokens=2048))
+    assert compared(default, started, traffic=traffic).status == status
 
 
 def test_as_good_as_the_defaults_with_nothing_turned_says_to_keep_them() -> None:
