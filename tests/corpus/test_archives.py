@@ -241,7 +241,9 @@ def test_a_damaged_header_ends_an_archive(shard: Path) -> None:
     assert skipped(shard) == {str(shard): "damaged: bad checksum"}
 
 
-@pytest.mark.parametrize("data", [b"", png(), gzip.compress(b"words"), b"\x1f\x8b" + bytes(600)])
+@pytest.mark.parametrize(
+    "data", [b"", png(), gzip.compress(b"words"), b"\x1f\x8b" + bytes(600)], ids=len
+)
 def test_what_is_no_archive(shard: Path, data: bytes) -> None:
     shard.write_bytes(data)
     assert skipped(shard) == {str(shard): "damaged: not a tar archive"}

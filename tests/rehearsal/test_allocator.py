@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
+
 from mmcalib.child.rehearsal.allocator import (
     AllocatorSettings,
     CachingAllocator,

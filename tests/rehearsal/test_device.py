@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mmcalib.child.rehearsal.ledger import Ledger, Machine, Workspaces
 from mmcalib.models.gpus import find
 from mmcalib.text import MIB
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
 from mmcalib.child.rehearsal.device import LARGE_HOST_BYTES, ImaginaryGpu, NoFakeImplementation  # noqa: E402
+from mmcalib.child.rehearsal.ledger import Ledger, Machine, Workspaces  # noqa: E402
 
 pytestmark = pytest.mark.engine
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
+
 from mmcalib.child.rehearsal.allocator import CachingAllocator
 from mmcalib.child.rehearsal.ledger import (
     Workspaces,
