@@ -113,6 +113,7 @@ class Side:
     margin_bytes: int | None
     preemptions: int | None
     served: int | None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ def _side(page: dict[str, Any], side: str) -> Side:
         traffic.get("margin_bytes"),
         traffic.get("preemptions"),
         traffic.get("served"),
+        traffic.get("steps"),
     )
 
 
@@ -201,7 +203,9 @@ def losses(row: Row) -> Iterator[str]:
         if had is not None and (has is None or has < had):
             yield f"{name} {had:,g} → {'none' if has is None else f'{has:,g}'}"
     same = before.preemptions is not None and before.served == after.served
-    if before.preemptions is not None and same and (after.preemptions or 0) > before.preemptions:
+    more = before.preemptions is not None and same and (after.preemptions or 0) > before.preemptions
+    sooner = before.batch == after.batch and (after.steps or 0) < (before.steps or 0)
+    if more and not sooner:
         yield f"preemptions {before.preemptions} → {after.preemptions}"
 
 
