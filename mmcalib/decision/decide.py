@@ -417,7 +417,7 @@ def _roomiest_first(
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
-    """The very first where none is, or there is no other."""
+    """The first that serves no worse than vLLM's defaults; the very first where none does."""
     if len(ranked) == 1:
         return ranked[0]
     return next(

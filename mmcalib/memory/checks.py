@@ -245,10 +245,9 @@ def _compared(
 
 def steps_are_larger(before: Rehearsed | None, after: Rehearsed | None) -> bool:
     """Whether a step may take more tokens, so that numbers of steps do not compare."""
-    budgets = before and before.budget, after and after.budget
-    if not budgets[0] or not budgets[1]:
+    if before is None or after is None or before.budget is None or after.budget is None:
         return True
-    return budgets[1].max_num_batched_tokens > budgets[0].max_num_batched_tokens
+    return after.budget.max_num_batched_tokens > before.budget.max_num_batched_tokens
 
 
 def serves_worse(

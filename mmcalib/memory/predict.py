@@ -115,12 +115,12 @@ class RehearsalJudge:
         return 0 if found is None else found.kv_cache_tokens or 0
 
     def serves_worse(self, decision: Decision) -> bool:
+        before, after = (self._rehearsed(args) for args in (self.default, decision.engine_args))
         with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
             found = self.traffic(decision.engine_args)
             if found is None:
                 return False
-            started = self._rehearsed(self.default), self._rehearsed(decision.engine_args)
-            larger = steps_are_larger(*started)
+            larger = steps_are_larger(before, after)
             return serves_worse(self.traffic(self.default), found, larger_steps=larger)
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:

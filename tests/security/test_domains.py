@@ -33,6 +33,17 @@ def redirect(to: str, header: str = "Location"):
     return lambda connection: connection.answer("302 Found", f"{header}: {to}")
 
 
+def test_what_one_thread_allows_ends_with_it() -> None:
+    """Another, which allows nothing, ends after it."""
+    one, other = allowing(["host.example"]), allowing([])
+    one.__enter__()
+    other.__enter__()
+    assert is_allowed("https://host.example/a.png")
+    one.__exit__(None, None, None)
+    other.__exit__(None, None, None)
+    assert not is_allowed("https://host.example/a.png")
+
+
 @pytest.mark.parametrize("header", ["Location", "URI"])
 def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
     with (
