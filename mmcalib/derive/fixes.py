@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -317,6 +317,23 @@ def every_fix(
     return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
 
 
+def _levels(
+    argument: str, values: Iterable[int], cost: Cost, price: Callable[[int], str]
+) -> Iterator[Fix]:
+    """A fix for each value of an engine argument, the mildest first."""
+    for level, value in enumerate(values):
+        yield Fix(
+            name=f"{argument}={value}",
+            knob=argument,
+            changes={argument: value},
+            cost=cost,
+            price=price(value),
+            level=level,
+            severity=level,
+            alone=level == 0,
+        )
+
+
 def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
     """More of the GPU for vLLM."""
     if unfixed.engine_args.get(UTILIZATION, 0) >= _MOST_UTILIZATION:
@@ -335,17 +352,12 @@ def _context(unfixed: Unfixed) -> Iterator[Fix]:
     """A shorter context."""
     lengths = unfixed.kept.down("max_model_len", _MODEL_LENS)
     shorter = [tokens for tokens in lengths if tokens < unfixed.facts.max_model_len]
-    for level, tokens in enumerate(shorter):
-        yield Fix(
-            name=f"max_model_len={tokens}",
-            knob="max_model_len",
-            changes={"max_model_len": tokens},
-            cost="requests",
-            price=f"prompt and answer have at most {tokens:,} tokens together",
-            level=level,
-            severity=level,
-            alone=level == 0,
-        )
+    yield from _levels(
+        "max_model_len",
+        shorter,
+        "requests",
+        lambda tokens: f"prompt and answer have at most {tokens:,} tokens together",
+    )
 
 
 def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
@@ -466,17 +478,9 @@ def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
     counts = unfixed.kept.down("max_num_seqs", _SEQS)
     seqs = [count for count in counts if least <= count < unfixed.facts.max_num_seqs]
-    for level, count in enumerate(seqs):
-        yield Fix(
-            name=f"max_num_seqs={count}",
-            knob="max_num_seqs",
-            changes={"max_num_seqs": count},
-            cost="speed",
-            price=f"at most {count} requests run at once",
-            level=level,
-            severity=level,
-            alone=level == 0,
-        )
+    yield from _levels(
+        "max_num_seqs", seqs, "speed", lambda count: f"at most {count} requests run at once"
+    )
 
 
 def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
@@ -529,17 +533,12 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
     sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
-    for level, gib in enumerate(size for size in sizes if size > before):
-        yield Fix(
-            name=f"cpu_offload_gb={gib}",
-            knob="cpu_offload_gb",
-            changes={"cpu_offload_gb": gib},
-            cost="most of the speed",
-            price=f"every step reads {gib} GiB of weights from host memory",
-            level=level,
-            severity=level,
-            alone=level == 0,
-        )
+    yield from _levels(
+        "cpu_offload_gb",
+        [size for size in sizes if size > before],
+        "most of the speed",
+        lambda gib: f"every step reads {gib} GiB of weights from host memory",
+    )
 
 
 def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
@@ -547,17 +546,7 @@ def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
     # vLLM refuses ranks that cannot share the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
-    for level, ranks in enumerate(more):
-        yield Fix(
-            name=f"tensor_parallel_size={ranks}",
-            knob="tensor_parallel_size",
-            changes={"tensor_parallel_size": ranks},
-            cost="hardware",
-            price=f"{ranks} such GPUs",
-            level=level,
-            severity=level,
-            alone=level == 0,
-        )
+    yield from _levels("tensor_parallel_size", more, "hardware", lambda ranks: f"{ranks} such GPUs")
 
 
 def _host(_: Unfixed) -> Iterator[Fix]:
