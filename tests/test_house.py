@@ -47,8 +47,8 @@ MAX_LINES = 600
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 259,
-    "product lines": 50_274,
-    "test lines": 36_098,
+    "product lines": 50_271,
+    "test lines": 36_132,
     "words of docs": 46_142,
     "options of run": 40,
 }

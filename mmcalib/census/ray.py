@@ -35,7 +35,7 @@ from mmcalib.census.worker import (
 )
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.processes import SAFE, Closing, safe_environment
-from mmcalib.storage.location import VARIABLE, Location
+from mmcalib.storage.location import VARIABLE, Location, allowed
 
 # A pool that waits longer than a slow driver takes between two chunks has been left behind.
 _IDLE_S = 10.0
@@ -346,7 +346,7 @@ def _environment() -> dict[str, Any]:
     would be the working folder.
     """
     root = Path(__file__).resolve().parents[2]
-    given = {**SAFE, VARIABLE: os.environ.get(VARIABLE, "")}
+    given = {**SAFE, VARIABLE: allowed()}
     if root.name in ("site-packages", "dist-packages"):
         return {"env_vars": given}
     return {"env_vars": {**given, "PYTHONPATH": f"{root}:/${{PYTHONPATH}}"}}

@@ -25,7 +25,7 @@ from mmcalib.media.sniff import (
 )
 from mmcalib.processes import Closing, patient_pipe
 from mmcalib.storage.archive import Archive, Member
-from mmcalib.storage.location import NOT_REGULAR, inside, is_here
+from mmcalib.storage.location import NOT_REGULAR, allowed, inside, is_here
 from mmcalib.storage.remote import plain_errors
 from mmcalib.text import MIB
 
@@ -90,7 +90,8 @@ class _Reader(Closing):
     """The process, as its parent sees it. One that is idle is kept for the next source."""
 
     def __init__(self, memory_bytes: int) -> None:
-        self.memory_bytes = memory_bytes
+        # What its process has for good.
+        self.begun_with = memory_bytes, allowed()
         self._pipe, theirs = patient_pipe(SILENCE_S)
         numbers = [theirs.fileno(), memory_bytes]
         self._process = processes.spawn("mmcalib.corpus.reader", numbers, numbers[:1])
@@ -130,7 +131,7 @@ _IDLE: list[_Reader] = []
 def _taken(memory_bytes: int) -> _Reader:
     """A reader that waits for work, or a new one."""
     for reader in list(_IDLE):
-        if reader.memory_bytes == memory_bytes:
+        if reader.begun_with == (memory_bytes, allowed()):
             _IDLE.remove(reader)
             if reader.alive():
                 return reader

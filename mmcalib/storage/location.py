@@ -88,7 +88,7 @@ def allowing(domains: Collection[str]) -> Iterator[None]:
     if not domains:  # What another thread allows must not be put back once it has ended.
         yield
         return
-    before = os.environ.get(VARIABLE, "")
+    before = allowed()
     os.environ[VARIABLE] = ",".join((before, *domains)).lower()
     try:
         yield
@@ -106,7 +106,12 @@ def is_allowed(url: str) -> bool:
 
 def is_allowed_host(host: str | None) -> bool:
     """Of a name without its port, in small letters."""
-    return bool(host) and host in os.environ.get(VARIABLE, "").split(",")
+    return bool(host) and host in allowed().split(",")
+
+
+def allowed() -> str:
+    """The hosts that are allowed now, with commas between them."""
+    return os.environ.get(VARIABLE, "")
 
 
 def is_http(url: str) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mmcalib.corpus.archives import Apart, ArchiveSource
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Prompt, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
@@ -42,6 +45,26 @@ def test_what_one_thread_allows_ends_with_it() -> None:
     one.__exit__(None, None, None)
     other.__exit__(None, None, None)
     assert not is_allowed("https://host.example/a.png")
+
+
+def test_a_reader_of_archives_knows_no_hosts_of_before() -> None:
+    """One that is idle is kept, with what it was begun with."""
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            member = tarfile.TarInfo("a.png")
+            member.size = len(PICTURE)
+            tar.addfile(member, io.BytesIO(PICTURE))
+        data = file.getvalue()
+    with server(lambda connection: connection.answer_range(data)) as host:
+        url = f"{host.url}/a.tar"
+
+        def found() -> list[type]:
+            return [type(one) for one in Apart(ArchiveSource("tar", url), url).items()]
+
+        assert found() == [Skipped]
+        with allowing(["127.0.0.1"]):
+            assert found() == [Item]
+        assert found() == [Skipped]
 
 
 @pytest.mark.parametrize("header", ["Location", "URI"])
