@@ -29,7 +29,9 @@ import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 from empty_media import write_image  # noqa: E402
 
+from mmcalib.admission.calibration import Calibration  # noqa: E402
 from mmcalib.releases.constants import VLLM_SLACK_BYTES  # noqa: E402
+from mmcalib.results.memory import EncoderBudget, Memory, TrafficFigures  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
@@ -154,34 +156,30 @@ def measured(corpus: str, model: str, gpus: Sequence[str], folder: Path, out: Pa
 def _row(corpus: str, model: str, gpu: str, folder: Path, problem: str) -> Row:
     """The figures of one calibration, or why there is none."""
     kept = folder / "calibration.json"
-    page = json.loads(kept.read_text()) if kept.is_file() else None
-    if page is None or page["memory"]["calibrated"]["label"] != "rehearsed":
+    found = Calibration.load(kept) if kept.is_file() else None
+    if found is None or found.memory.calibrated.label != "rehearsed":
         return Row(corpus, model, gpu, problem=problem)
-    parts = [part["kept"] for part in page["corpus"]["modalities"].values()]
+    parts = [part.kept for part in found.corpus.modalities.values() if part.kept]
+    budget, memory, traffic = found.budget, found.memory, found.traffic
     return Row(
         corpus,
         model,
         gpu,
-        _side(page, "default"),
-        _side(page, "calibrated"),
-        min((part["mean"] for part in parts), default=1.0),
-        min((part["worst"] for part in parts), default=1.0),
-        page["verdict"],
-        tuple(check["name"] for check in page["checks"] if check["status"] == "fail"),
+        _side(memory.default, budget.default, traffic.default if traffic else None),
+        _side(memory.calibrated, budget.calibrated, traffic.calibrated if traffic else None),
+        min((part.mean for part in parts), default=1.0),
+        min((part.worst for part in parts), default=1.0),
+        found.verdict,
+        tuple(check.name for check in found.checks if check.status == "fail"),
     )
 
 
-def _side(page: dict[str, Any], side: str) -> Side:
-    memory, traffic = page["memory"][side], (page.get("traffic") or {}).get(side) or {}
-    return Side(
-        memory["kv_cache_tokens"],
-        memory["max_concurrency"],
-        page["budget"][side]["max_num_batched_tokens"],
-        traffic.get("margin_bytes"),
-        traffic.get("preemptions"),
-        traffic.get("served"),
-        traffic.get("steps"),
-    )
+def _side(memory: Memory, budget: EncoderBudget, traffic: TrafficFigures | None) -> Side:
+    known = memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens
+    if traffic is None:
+        return Side(*known, None, None, None, None)
+    margin_bytes = traffic.margin.nbytes
+    return Side(*known, margin_bytes, traffic.preemptions, traffic.served, traffic.steps)
 
 
 def losses(row: Row) -> Iterator[str]:

@@ -63,7 +63,10 @@ def misses(target: Target, found: Calibration) -> Iterator[str]:
 
 def downscaled(found: Calibration) -> float:
     """The share of items that the chosen points downscale."""
-    return max((point.share_downscaled for point in found.frontier if point.chosen), default=0.0)
+    return max(
+        (point.share_downscaled for point in found.frontier if point.choice == "chosen"),
+        default=0.0,
+    )
 
 
 def status(found: Calibration, name: str) -> str:
@@ -76,7 +79,7 @@ def page(results: list[tuple[Target, Calibration]]) -> Iterator[str]:
     first = results[0][1]
     yield (
         f"{MODEL} (bundled geometry), the {first.corpus.items} images of the sample corpus, "
-        f"max_model_len {CONTEXT_TOKENS:,}, vLLM {first.tool.vllm}. Printed by "
+        f"max_model_len {CONTEXT_TOKENS:,}, vLLM {first.tool['vllm']}. Printed by "
         "`python benchmarks/small_gpus.py`; memory is rehearsed, not measured on these GPUs."
     )
     yield ""
@@ -106,7 +109,7 @@ def page(results: list[tuple[Target, Calibration]]) -> Iterator[str]:
         yield "|--:|--:|--:|--:|--:|---|"
         for point in found.frontier:
             kept = f"{gib(point.activation_peak_bytes)} | {gib(point.kv_cache_bytes)}"
-            chosen = "chosen" if point.chosen else ""
+            chosen = "chosen" if point.choice == "chosen" else ""
             yield (
                 f"| {point.value:,} px | {point.max_tokens:,} | {point.share_downscaled:.1%} | "
                 f"{kept} | {chosen} |"

@@ -82,10 +82,10 @@ class Row:
             found.steps,
             found.peak_bytes,
             found.reserved_bytes,
-            found.margin_bytes,
+            found.margin.nbytes,
             found.encoder_waits,
             found.preemptions,
-            found.encoder_cache.alive_bytes,
+            found.cache_alive_bytes,
             found.seconds,
         )
 
@@ -135,12 +135,11 @@ def orders(shapes: Sequence[Shape], budget: Budget, embeds: Mapping[Shape, int])
                 sent_s = requests[-1].sent_s + 1000 if requests else 0.0
                 requests += [TrafficRequest(i.content, 8, 1, (i,), sent_s=sent_s) for i in group]
             lightest.append(new[0])
-        yield Trace(tuple(requests), len(requests), ())
+        yield Trace(tuple(requests), ())
 
 
 def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigures:
     """What the worst of these orders takes under the calibrated configuration."""
-    assert calibration.costs is not None
     known = calibration.costs.modalities["image"].known
     embeds = {one.shape: one.embeds for one in known}
     sizes = sorted({size: shape for shape, size in embeds.items()}.items())

@@ -28,7 +28,7 @@ class Calibration(CalibrationDocument):
     def counting(self) -> Counting | None:
         """What counts texts without vLLM, by the checkpoint's files; None where nothing does."""
         if self._counting is None or self._counting[0] is not self.costs:
-            how = self.costs.counting if self.costs else None
+            how = self.costs.counting
             model = str(self.engine_config.get("model", self.model.id))
             self._counting = self.costs, Counting(model, how) if how else None
         return self._counting[1]
@@ -59,10 +59,10 @@ class Calibration(CalibrationDocument):
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""
         budget, corpus = self.budget.calibrated, self.corpus
-        limits = self.limits.limit_mm_per_prompt
-        counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits.items()}
+        limits = self.limits.items()
+        counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits}
         parts = [
-            f"{self.model.id}, vLLM {self.tool.vllm}",
+            f"{self.model.id}, vLLM {self.tool['vllm']}",
             f"verdict {verdict_words(self.verdict, self.checks, self.corpus.losses())}",
             f"{several(corpus.items, 'item')} in {several(corpus.prompts, 'request')}",
             *(f"{count} {modality} per prompt" for modality, count in counts.items()),

@@ -117,8 +117,6 @@ def filter(  # noqa: A001 - mmcalib.filter
         raise ValueError(f"errors is 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
         raise TypeError(f"the second argument is a Calibration, not {type(calibration).__name__}")
-    if calibration.costs is None:
-        _ = calibration.gate
     keeps = Admits(
         calibration,
         key=key,

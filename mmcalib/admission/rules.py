@@ -387,7 +387,7 @@ def costs(
     decision: Decision,
     policy: Policy,
     rules: Mapping[Modality, ProvenRule],
-    texts: Texts | None = None,
+    texts: Texts,
     *,
     encoder_decoder: bool = False,
 ) -> c.Costs:
@@ -406,22 +406,23 @@ def costs(
         most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
         named = {cost.shape: cost.exemplar for cost in most}
         known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
-        no = {shape: why for shape, why in reasons.items() if shape.modality == modality}
+        no = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
         if not known and not no:
             continue
         modalities[str(modality)] = c.ModalityCosts(
             known=known,
-            refused=[c.RefusedShape(shape=s, reason=why) for s, why in no.items()],
+            refused=no,
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
-            unlisted=_summary(said) if said else None,
+            unlisted=c.Unlisted(tokens=token_bins(said), sizes=size_cells(said)) if said else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
-        text=_text(texts.bound, texts.measured) if texts else None,
-        counting=texts.counting if texts else None,
-        uncounted=texts.uncounted if texts else "",
+        text=texts.bound or TextBound(),
+        counted=sorted(texts.measured.items())[:_COUNTED] if texts.bounded else [],
+        counting=texts.counting,
+        uncounted=texts.uncounted,
         encoder_decoder=encoder_decoder,
     )
 
@@ -438,32 +439,6 @@ def _listed(
         rows = every.shapes.places(list(odd))
         listed[rows[rows >= 0]] = True
     return every.take(listed), every.take(~listed)
-
-
-def _summary(costs: CostColumns) -> c.Unlisted:
-    return c.Unlisted(
-        shapes=len(costs),
-        items=costs.items(),
-        tokens=[c.TokensBetween.showing(found) for found in token_bins(costs)],
-        sizes=[c.SizesAbout.showing(found) for found in size_cells(costs)],
-    )
-
-
-def _text(bound: TextBound | None, counted: Mapping[str, int]) -> c.TextCost | None:
-    if bound is None or not bound.compared:
-        return None
-    return c.TextCost(
-        base_tokens=bound.base_tokens,
-        message_tokens=bound.message_tokens,
-        item_tokens=bound.item_tokens,
-        tools_tokens=bound.tools_tokens,
-        tokens_per_byte=bound.tokens_per_byte,
-        compared=bound.compared,
-        counted=[
-            c.CountedText(digest=digest, tokens=tokens)
-            for digest, tokens in sorted(counted.items())[:_COUNTED]
-        ],
-    )
 
 
 def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:

@@ -186,7 +186,7 @@ def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
     if decision.forced:
         kept = decision.retention()
         items = sum(one.items_smaller for one in kept.values())
-        total = sum(one.items for one in kept.values())
+        total = sum(decision.default_table.of(m).items() for m in kept)
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {several(total, 'item')} made smaller: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()

@@ -253,8 +253,8 @@ def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound
     try:
         scale = _Scale(texts.tokenizer)
         return _found(texts, scale, modalities)
-    except Exception as error:  # noqa: BLE001 - no template, or one of its own kind: no bound
-        return TextBound(why=" ".join(str(error).split())[:200] or type(error).__name__)
+    except Exception:  # noqa: BLE001 - no template, or one of its own kind: no bound
+        return TextBound()
 
 
 class _Scale:
@@ -328,10 +328,12 @@ def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -
     seen += list(worded())
     compared = 0
     for request in seen:
+        # A template that writes some words more than once, or a tokenizer that makes more tokens
+        # than the text has bytes.
         if weight(request) > most(bound, request) + _taken(texts, request):
-            return TextBound(why="its template writes some words more than once")
+            return TextBound()
         if texts.count(request) > most(bound, request):
-            return TextBound(why="its tokenizer makes more tokens than the text has bytes")
+            return TextBound()
         compared += 1
     return replace(bound, compared=compared)
 

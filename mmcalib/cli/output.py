@@ -142,7 +142,7 @@ def finish(
         console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
-        if wanting := calibration.server.wanting if calibration.server else {}:
+        if wanting := calibration.wanting:
             said = f"{_LEFT_OUT}: {with_variables(wanting, again(command))}"
             console.print(said, markup=False, soft_wrap=True)
     if calibration.verdict == "fail":

@@ -66,8 +66,8 @@ class Texts:
         """With the bound of the model that the host has open."""
         try:
             bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template").bound
-        except (VllmMoved, VllmRefused) as error:
-            bound = TextBound(why=error.message)
+        except (VllmMoved, VllmRefused):
+            bound = TextBound()
         return cls(host, bound, again)
 
     def find_counting(self, modalities: Collection[Modality]) -> None:

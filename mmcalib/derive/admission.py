@@ -51,7 +51,7 @@ class Gate:
 
     `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
     that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
-    the text of a request, None where the calibration says nothing of texts, and `counted` has the
+    the text of a request, and `counted` has the
     text tokens of requests by their digests; items of an `encoder_decoder` model are no part of its
     context.
     """
@@ -64,7 +64,7 @@ class Gate:
     refused: Mapping[Shape, str]
     rules: Mapping[Modality, Rule]
     server: Server = field(default_factory=Server)
-    text: TextBound | None = None
+    text: TextBound = field(default_factory=TextBound)
     encoder_decoder: bool = False
     counted: Mapping[str, int] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import (
@@ -61,7 +61,7 @@ class Area:
     max_px: int
     max_aspect: float
     around_tokens: int = 0
-    kind: Literal["area"] = "area"
+    kind: ClassVar[str] = "area"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """Exact, for images; other modalities are not this rule's."""
@@ -117,7 +117,7 @@ class Ceiling:
     embeds: int
     min_side_px: int
     max_aspect: float
-    kind: Literal["ceiling"] = "ceiling"
+    kind: ClassVar[str] = "ceiling"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """None outside of what was proven."""
@@ -209,7 +209,7 @@ class Frames:
     step_tokens: int = 0
     around_embeds: int = 0
     around_tokens: int = 0
-    kind: Literal["frames"] = "frames"
+    kind: ClassVar[str] = "frames"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """At least by the frames that the header promises, at most with some more."""
@@ -264,7 +264,7 @@ class Ladder:
 
     rate_hz: int
     rungs: tuple[Rung, ...]
-    kind: Literal["ladder"] = "ladder"
+    kind: ClassVar[str] = "ladder"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
         """None for clips shorter than the first rung or longer than the last."""

@@ -15,20 +15,18 @@ STEPS = 3
 
 @dataclass(slots=True)
 class TokenBin:
-    """How many shapes, and items of them, cost from `least_tokens` to `most_tokens`."""
+    """How many shapes, and items of them, cost `least_tokens` and less than the next bin."""
 
     least_tokens: int
-    most_tokens: int
     shapes: int = 0
     items: int = 0
 
 
 @dataclass(slots=True)
 class SizeCell:
-    """Shapes of about one size; `width_px`, `height_px` and `tokens` are of the costliest."""
+    """Shapes of about one size; `shape` and `tokens` are of the costliest."""
 
-    width_px: int
-    height_px: int
+    shape: ImageShape
     tokens: int
     shapes: int
 
@@ -50,7 +48,7 @@ def token_bins(costs: Iterable[ItemCost]) -> list[TokenBin]:
         at = place(cost.tokens)
         bin_ = found.get(at)
         if bin_ is None:
-            bin_ = found[at] = TokenBin(math.ceil(edge(at)), math.ceil(edge(at + 1)) - 1)
+            bin_ = found[at] = TokenBin(math.ceil(edge(at)))
         bin_.shapes += 1
         bin_.items += cost.count
     return [found[at] for at in sorted(found)]
@@ -66,10 +64,9 @@ def size_cells(costs: Iterable[ItemCost]) -> list[SizeCell]:
         at = place(shape.width_px), place(shape.height_px)
         cell = found.get(at)
         if cell is None:
-            found[at] = SizeCell(shape.width_px, shape.height_px, cost.tokens, 1)
+            found[at] = SizeCell(shape, cost.tokens, 1)
             continue
         cell.shapes += 1
         if cost.tokens > cell.tokens:
-            cell.width_px, cell.height_px = shape.width_px, shape.height_px
-            cell.tokens = cost.tokens
+            cell.shape, cell.tokens = shape, cost.tokens
     return [found[at] for at in sorted(found)]

@@ -75,7 +75,7 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         setting=table.setting,
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
-        items=kept.items,
+        items=before.items(),
         items_downscaled=kept.items_smaller,
         worst_retention=kept.worst,
         items_enlarged=int(before.counts[now > before.tokens].sum()),
@@ -94,11 +94,10 @@ def retention(costs: CostColumns, before: CostColumns) -> Retention:
     now, items = tokens_of(costs, before), before.items()
     smaller = np.flatnonzero(now < before.tokens)
     if not len(smaller):
-        return Retention(items)
+        return Retention()
     shares, losing = now[smaller] / before.tokens[smaller], before.counts[smaller]
     worst = int(shares.argmin())
     return Retention(
-        items,
         int(losing.sum()),
         float(1 - (losing * (1 - shares)).sum() / items),
         float(shares[worst]),

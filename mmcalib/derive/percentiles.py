@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,37 +11,19 @@ from mmcalib.derive.costs import CostColumns
 from mmcalib.domain.knobs import least_covering
 from mmcalib.domain.shape_columns import Column
 
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Tokens per item, each item counted; `exemplar` is the path of the heaviest."""
-
-    items: int
-    unique_shapes: int
-    min: int
-    p50: int
-    p90: int
-    p99: int
-    max: int
-    exemplar: str
+Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
 
-def spread(costs: CostColumns) -> Spread:
-    """The spread of at least one cost, weighted by how many items have it."""
-    most = costs.heaviest
-    if most is None:
-        raise ValueError("no costs to spread")
+def spread(costs: CostColumns) -> dict[Quantile, int]:
+    """Tokens per item, each item counted, of at least one."""
     tokens, counts = costs.tokens, costs.counts
-    return Spread(
-        items=costs.items(),
-        unique_shapes=len(costs),
-        min=int(tokens.min()),
-        p50=quantile(tokens, counts, 0.50),
-        p90=quantile(tokens, counts, 0.90),
-        p99=quantile(tokens, counts, 0.99),
-        max=int(tokens.max()),
-        exemplar=most.exemplar,
-    )
+    return {
+        "min": int(tokens.min()),
+        "p50": quantile(tokens, counts, 0.50),
+        "p90": quantile(tokens, counts, 0.90),
+        "p99": quantile(tokens, counts, 0.99),
+        "max": int(tokens.max()),
+    }
 
 
 def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:

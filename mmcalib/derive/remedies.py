@@ -76,16 +76,12 @@ def with_prompt_remedy(
 
 
 def _unbounded(gate: Gate) -> str:
-    """What to do where the calibration bounds no text: of an earlier version, or because no run
-    could. Empty where it bounds one.
-    """
-    if gate.text is not None and gate.text.compared:
+    """What to do where no run could bound a text; empty where the calibration bounds one."""
+    if gate.text.compared:
         return ""
     if gate.encoder_decoder:
         return "it does not chat: check the file alone, as /v1/audio/transcriptions takes it"
-    if gate.text is not None:
-        return "nothing bounds a text of this model: --allow-unknown lets it pass"
-    return "calibrate again: the calibration does not say what bounds a text"
+    return "nothing bounds a text of this model: --allow-unknown lets it pass"
 
 
 def prompts_needed(

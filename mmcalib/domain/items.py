@@ -137,8 +137,7 @@ class TextBound:
     """The most tokens that a text takes: `tokens_per_byte`, and around it those of the template:
     once, per message, per item and, None where they are not bounded, of tools beside their JSON.
 
-    It was at least what vLLM's renderer made of each of `compared` requests; 0: there is no bound,
-    `why` says the reason.
+    It was at least what vLLM's renderer made of each of `compared` requests; 0: there is no bound.
     """
 
     base_tokens: int = 0
@@ -147,7 +146,6 @@ class TextBound:
     tools_tokens: int | None = None
     tokens_per_byte: int = 1
     compared: int = 0
-    why: str = ""
 
     def most(self, asked: Asked, items: Mapping[Modality, int]) -> int | None:
         """Tokens of a request beside the placeholders of its items, of which it has so many; None

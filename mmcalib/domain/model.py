@@ -43,7 +43,13 @@ class Server:
     decodes: Mapping[str, bool] = field(default_factory=dict)
     lone_frames: bool = True
     torchcodec: bool = False
-    label: Literal["measured"] = "measured"
+
+    @property
+    def environment(self) -> dict[str, int]:
+        """What a server must have in its environment to let in what this one does. Other variables
+        than mmcalib's own are left out: a file that says so may come from somebody else.
+        """
+        return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,6 @@ class Retention:
     items, `worst` of the item that keeps least, `exemplar`; both are shares of its tokens.
     """
 
-    items: int
     items_smaller: int = 0
     mean: float = 1.0
     worst: float = 1.0

@@ -40,12 +40,11 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in their order, of as many as there are; `assumptions` are what they do not say,
-    `unsaid` how many do not say how long their answers may be.
+    """Requests in their order; `assumptions` are what they do not say, and whether they are a
+    sample; `unsaid` how many do not say how long their answers may be.
     """
 
     requests: tuple[TrafficRequest, ...]
-    of: int
     assumptions: tuple[str, ...]
     unsaid: int = 0
 

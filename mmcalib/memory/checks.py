@@ -255,14 +255,14 @@ def serves_worse(
 ) -> bool:
     """Whether the same requests run worse than with vLLM's defaults, which may not start."""
     if before is None:
-        return _falls_short(after.margin_bytes, 0)
+        return _falls_short(after.margin.nbytes, 0)
     return any(worse for _, _, worse in _under_load(before, after, larger_steps=larger_steps))
 
 
 def _under_load(
     before: TrafficFigures, after: TrafficFigures, *, larger_steps: bool
 ) -> Iterator[tuple[str, str, bool]]:
-    left = before.margin_bytes, after.margin_bytes
+    left = before.margin.nbytes, after.margin.nbytes
     said = f"{room(left[0])} → {room(left[1])}"
     yield "reserve left under load", said, _falls_short(left[1], left[0])
     if before.served != after.served:  # the defaults refuse some

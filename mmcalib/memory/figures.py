@@ -18,7 +18,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
-from mmcalib.results.memory import EncoderBudget, Memory, Phase, Rehearsal
+from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.text import gib
 from mmcalib.version import __version__
 
@@ -69,7 +69,9 @@ _COMPUTED: Final = ("kv_cache_bytes", "kv_cache_tokens", "max_concurrency", "enc
 
 def memory(found: Rehearsed, gpu: Gpu) -> Memory:
     """The keys of calibration.json's memory entries, each with its label."""
-    peaks = {phase.name: phase.peak_bytes for phase in found.phases}
+    phases = {phase.name: phase.peak_bytes for phase in found.phases}
+    if found.prefill is not None:
+        phases["language model, served"] = found.prefill.phase.peak_bytes
     assumed: dict[str, Label] = dict.fromkeys(_ASSUMED, "assumed")
     computed: dict[str, Label] = dict.fromkeys(_COMPUTED, "computed")
     total: Label = "given" if gpu.total_status == "given" else "assumed"
@@ -78,10 +80,7 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
         requested_bytes=found.requested_bytes,
         weights_bytes=found.weights_bytes,
         buffers_bytes=found.buffers_bytes,
-        encoder_peak_bytes=peaks.get("encoder"),
-        language_model_peak_bytes=peaks.get("language model"),
-        prefill_peak_bytes=found.prefill.phase.peak_bytes if found.prefill else None,
-        sampler_peak_bytes=peaks.get("sampler"),
+        phases=phases,
         encoder_cache_bytes=found.encoder_cache_bytes,
         activation_peak_bytes=found.activation_peak_bytes,
         non_torch_bytes=found.non_torch_bytes,
@@ -110,14 +109,11 @@ def encoder_budget(
     return EncoderBudget(
         encoder_budget_tokens=budget.encoder_budget_tokens,
         max_tokens_per_item={str(m): n for m, n in budget.max_tokens_per_item.items()},
-        items_per_batch={str(m): n for m, n in budget.max_items_per_batch.items()},
         profiled_modality=budget.profiled_modality,
         profiled_items=budget.profiled_items,
         profiled_tokens=found.profiled_tokens if found else None,
         worst_step_tokens=found.worst_step_tokens if found else None,
-        adequacy=round(found.ratio, 4) if found else None,
         max_num_batched_tokens=budget.max_num_batched_tokens,
-        max_model_len=budget.max_model_len,
         resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 
@@ -141,7 +137,6 @@ def _rehearsed_budget(found: Rehearsed) -> EncoderBudget | None:
         update={
             "profiled_tokens": tokens.profiled_tokens,
             "worst_step_tokens": tokens.worst_step_tokens,
-            "adequacy": round(tokens.ratio, 4),
         }
     )
 
@@ -165,7 +160,8 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
         starts=found.kv_cache_tokens is not None,
         memory=memory(found, gpu),
         budget=_rehearsed_budget(found),
-        phases=[Phase.showing(phase) for phase in found.phases],
+        max_model_len=found.budget.max_model_len if found.budget else None,
+        phases=list(found.phases),
         encoder_estimate_bytes=estimate_bytes(found.budget, model.path),
         cross_check=disagreement(found, model.path),
         assumptions=[*found.assumptions, *model.notes],
@@ -203,7 +199,7 @@ def by_formula(
         requested_bytes=requested,
         weights_bytes=weights,
         buffers_bytes=ALLOWANCE_BYTES,
-        encoder_peak_bytes=peak,
+        phases={"encoder": peak},
         activation_peak_bytes=peak,
         kv_cache_bytes=left,
         kv_cache_tokens=left // per_token if left > 0 else None,

@@ -166,16 +166,14 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     return found.model_copy(update=_of_gpu(figures.gpu)) if own and figures.gpu else found
 
 
-def _of_gpu(gpu: WorkerMemory) -> dict[str, int | float | None]:
+def _of_gpu(gpu: WorkerMemory) -> dict[str, Any]:
     """The fields of `Memory` that only a start on a GPU has."""
     outside = gpu.non_torch_bytes or 0
     return {
         "total_bytes": gpu.total_bytes,
         "requested_bytes": gpu.requested_bytes,
         "buffers_bytes": None if gpu.beside_bytes is None else gpu.beside_bytes - outside,
-        "encoder_peak_bytes": gpu.phases.get("encoder"),
-        "language_model_peak_bytes": gpu.phases.get("language model"),
-        "sampler_peak_bytes": gpu.phases.get("sampler"),
+        "phases": gpu.phases,
         "non_torch_bytes": gpu.non_torch_bytes,
         "cudagraph_bytes": gpu.cudagraph_bytes,
         "kv_cache_bytes": gpu.kv_cache_bytes,
@@ -231,6 +229,5 @@ def _replay(burst: Burst | None, replayed: Replayed | None) -> ReplayResult | No
         token_mismatches=len(mismatched(burst, replayed)),
         encoder_tokens=burst.encoder_tokens,
         largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
-        left_out=burst.too_heavy,
         seconds=round(replayed.seconds, 2),
     )

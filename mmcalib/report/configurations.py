@@ -19,10 +19,11 @@ import yaml
 
 from mmcalib import text
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
+from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
 from mmcalib.releases.constants import reaching
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, ServerPart, serving
+from mmcalib.results.calibration import CalibrationDocument, serving
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
 from mmcalib.results.part import first_failed
 from mmcalib.text import GIB
@@ -45,7 +46,7 @@ class ConfigurationFormat:
         """The name of the file that it is kept in."""
         return f"engine.{self.suffix}"
 
-    def used(self, server: ServerPart | None, name: str) -> str:
+    def used(self, server: Server, name: str) -> str:
         """How an engine is started from the file of that name, quoted for a shell."""
         how = self.use.replace("{file}", name)
         return how if self.variables else serving(server, how)
@@ -107,13 +108,12 @@ def _check_visible(line: str, form: str) -> None:
 
 def _variables(calibration: CalibrationDocument) -> dict[str, str]:
     """Of the server's environment: the limits on media that were raised for the run."""
-    given = calibration.server.environment if calibration.server else {}
-    return {name: str(value) for name, value in given.items()}
+    return {name: str(value) for name, value in calibration.server.environment.items()}
 
 
 def _image(calibration: CalibrationDocument) -> str:
     """vLLM's official image of the release that was calibrated with."""
-    release = re.match(r"\d+\.\d+\.\d+", calibration.tool.vllm)
+    release = re.match(r"\d+\.\d+\.\d+", calibration.tool["vllm"])
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
 
@@ -123,19 +123,19 @@ def _title(calibration: CalibrationDocument) -> str:
 
 def _head(calibration: CalibrationDocument, *lines: str) -> str:
     """Comments on top: what it is, and what was left out."""
-    notes = [*(f"# {text.plain(line)}" for line in lines), *_left_out_words(calibration.server)]
+    notes = [*(f"# {text.plain(line)}" for line in lines), *_left_out_words(calibration.wanting)]
     return _title(calibration) + "".join(f"{line}\n" for line in notes)
 
 
-def _left_out_words(server: ServerPart | None) -> list[str]:
+def _left_out_words(wanting: Mapping[str, int]) -> list[str]:
     """Comments on what was not calibrated for, as lines."""
-    if server is None or not server.wanting:
+    if not wanting:
         return []
     return [
         "# The server refuses items of the corpus. They were left out, and limits derived without",
         "# them; so these are comments: set here alone they let in what no limit was derived for.",
         "# With them in its environment, mmcalib run counts the items in, and sets them here:",
-        *(f"# {name}={value}" for name, value in server.wanting.items()),
+        *(f"# {name}={value}" for name, value in wanting.items()),
     ]
 
 
@@ -218,7 +218,7 @@ def _env(calibration: CalibrationDocument) -> str:
         f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
         line,
         *limits,
-        *_left_out_words(calibration.server),
+        *_left_out_words(calibration.wanting),
     ]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 

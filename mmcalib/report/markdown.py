@@ -69,8 +69,8 @@ def issue(calibration: CalibrationDocument) -> str:
     gpu = rows.on_gpu(memory).removeprefix(" on ") or "no GPU was named"
     items = ", ".join(f"{m.items:,} {cell(name)}" for name, m in shown.corpus.modalities.items())
     head = [
-        f"- mmcalib {tool.mmcalib}, vLLM {tool.vllm}, transformers {tool.transformers}, "
-        f"torch {tool.torch}, Python {tool.python}",
+        f"- mmcalib {tool['mmcalib']}, vLLM {tool['vllm']}, transformers {tool['transformers']}, "
+        f"torch {tool['torch']}, Python {tool['python']}",
         f"- {cell(shown.model.id)} ({shown.model.source}), {cell(shown.model.architecture)}",
         f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
         f"- Verdict: {verdict_words(shown.verdict, shown.checks, shown.corpus.losses())}",
@@ -170,15 +170,15 @@ def _about(shown: CalibrationDocument) -> dict[str, str]:
     about = {
         "verdict": verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
         "model": shown.model.id,
-        "vLLM": shown.tool.vllm,
-        "transformers": shown.tool.transformers,
+        "vLLM": shown.tool["vllm"],
+        "transformers": shown.tool["transformers"],
         "items": number(corpus.items),
         "requests": number(corpus.prompts),
         "skipped": number(corpus.skipped),
     }
     for modality, found in corpus.modalities.items():
         about[f"{modality} items"] = number(found.items)
-        about[f"largest {modality}, tokens"] = number(found.tokens.max)
+        about[f"largest {modality}, tokens"] = number(found.tokens["max"])
     return about
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from mmcalib import text as wording
 from mmcalib.derive.limits import ADEQUATE
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
-from mmcalib.results.memory import EncoderBudget, Memory, PeakTensor
+from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.text import gib, number, plain, several, share
 
@@ -68,7 +69,7 @@ def _kept(calibration: CalibrationDocument, others: int) -> Iterator[Row]:
             worst = f" (worst {share(part.kept.worst)})" if part.kept.items_smaller else ""
             kept = f"{share(part.kept.mean)}{worst}"
             unknown = ("—",) * others
-            yield f"{modality} tokens kept", share(1), *unknown, kept, part.tokens.label
+            yield f"{modality} tokens kept", share(1), *unknown, kept, part.label
 
 
 def diff_heading(yours: YourConfiguration) -> str:
@@ -200,11 +201,11 @@ def check_line(check: CheckResult) -> str:
     return plain(f"{check.name}: {check.detail}")
 
 
-def tensor_cells(one: PeakTensor) -> tuple[str, str, str, str]:
+def tensor_cells(one: LiveTensor) -> tuple[str, str, str, str]:
     """How much it takes, its shape, its type, and what made it."""
     shape = " × ".join(wording.number(size) for size in one.shape)
     operation = one.operation.removeprefix("aten.").partition(".")[0]
-    return wording.gib(one.bytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
+    return wording.gib(one.nbytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
 
 
 def cell(value: object) -> str:

@@ -28,7 +28,7 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
     """
     model, tool = calibration.model, calibration.tool
     console.print()
-    title = f"{model.id} ({model.source}), vLLM {tool.vllm}, transformers {tool.transformers}"
+    title = f"{model.id} ({model.source}), vLLM {tool['vllm']}, transformers {tool['transformers']}"
     console.print(Text(text.plain(title), style="bold"))
     corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
     tables = [
@@ -108,7 +108,7 @@ def corpus_table(corpus: Corpus) -> Table:
         table.add_column(name, justify="left" if name in ("", "heaviest") else "right")
     for modality, found in corpus.modalities.items():
         tokens = found.tokens
-        counts = (tokens.min, tokens.p50, tokens.p90, tokens.p99, tokens.max)
+        counts = (tokens["min"], tokens["p50"], tokens["p90"], tokens["p99"], tokens["max"])
         numbers = [text.number(value) for value in (found.items, *counts)]
         table.add_row(modality, *numbers, Text(text.plain(found.heaviest)))
     return table
@@ -135,7 +135,7 @@ def settings_table(calibration: CalibrationDocument) -> Table:
     table.add_column("", overflow="fold")
     table.add_column("", overflow="fold", justify="right")
     table.add_column("", overflow="fold")
-    for settings, values, entry in grouped(calibration.limits.evidence):
+    for settings, values, entry in grouped(calibration.evidence):
         names = "\n".join(text.plain(_short(setting)) for setting in settings)
         numbers = "\n".join(text.plain(value) for value in values)
         reason = f"{text.plain(entry.reason)} [{entry.label}]"

@@ -11,17 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mmcalib import text as wording
+from mmcalib.domain.memory import LiveTensor, PhasePeak
 from mmcalib.report import rows as words
 from mmcalib.report.rows import tensor_cells
-from mmcalib.results.memory import (
-    HighestTrafficStep,
-    Memory,
-    PeakTensor,
-    Phase,
-    Rehearsal,
-    ServedTraffic,
-    TrafficFigures,
-)
+from mmcalib.results.memory import Memory, Rehearsal, ServedTraffic, TrafficFigures
 
 # Rows of the listing of what lives at the peak: the rest is small.
 _NAMED_TENSORS = 6
@@ -96,22 +89,12 @@ def memory_rows(memory: Memory) -> list[MemoryRow]:
         size = wording.number(getattr(memory, field))
         return MemoryRow(name, size, memory.labels.get(field, label), left)
 
-    phases = [
-        row(f"   {name}", field)
-        for name, field in (
-            ("encoder", "encoder_peak_bytes"),
-            ("language model", "language_model_peak_bytes"),
-            ("language model, served", "prefill_peak_bytes"),
-            ("sampler", "sampler_peak_bytes"),
-        )
-        if getattr(memory, field) is not None
-    ]
     return [
         row("requested", "requested_bytes"),
         row("weights", "weights_bytes", minus=True),
         row("buffers", "buffers_bytes", minus=True),
         row("activation peak, highest of", "activation_peak_bytes", minus=True),
-        *phases,
+        *(MemoryRow(f"   {p}", wording.gib(n), label) for p, n in sorted(memory.phases.items())),
         row("outside torch", "non_torch_bytes", minus=True),
         row("CUDA graphs", "cudagraph_bytes", minus=True),
         row("KV cache", "kv_cache_bytes", left=True),
@@ -137,13 +120,13 @@ def _memory(found: Sequence[Rehearsal]) -> Table:
             f"{wording.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
             for b in budgets
         ]
-        contexts = [wording.number(b.max_model_len if b else None) for b in budgets]
+        contexts = [wording.number(one.max_model_len) for one in found]
         table.add_row(Text("context, tokens"), *map(Text, contexts), Text("computed", "dim"))
         table.add_row(Text("encoder budget, profiled"), *map(Text, said), Text("computed", "dim"))
     return table
 
 
-def _peak(phase: Phase) -> Table:
+def _peak(phase: PhasePeak) -> Table:
     table = _tensors()
     if phase.scratch_bytes:
         own = f"{phase.scratch_operation}'s own scratch"
@@ -151,7 +134,7 @@ def _peak(phase: Phase) -> Table:
     return tensor_table(phase.largest, table)
 
 
-def tensor_table(largest: Sequence[PeakTensor], table: Table | None = None) -> Table:
+def tensor_table(largest: Sequence[LiveTensor], table: Table | None = None) -> Table:
     """A row for each of the first, below those of `table`."""
     table = _tensors() if table is None else table
     for one in largest[:_NAMED_TENSORS]:
@@ -201,7 +184,6 @@ def timeline_rows(found: TrafficFigures) -> Iterator[tuple[str, ...]]:
 def traffic_rows(found: TrafficFigures) -> list[tuple[str, str, str]]:
     """(what, how much, more about it)."""
     gib, number = wording.gib, wording.number
-    cache = found.encoder_cache
     return [
         ("highest step", gib(found.peak_bytes), "rehearsed"),
         ("reserved at startup", gib(found.reserved_bytes), "rehearsed"),
@@ -214,8 +196,9 @@ def traffic_rows(found: TrafficFigures) -> list[tuple[str, str, str]]:
         ),
         (
             "encoder cache, most",
-            f"{number(cache.used_tokens)} of {number(cache.tokens)}",
-            f"tokens: {gib(cache.logical_bytes)}, and {gib(cache.alive_bytes)} kept alive",
+            f"{number(found.most_cache_tokens)} of {number(found.cache_tokens)}",
+            f"tokens: {gib(found.cache_logical_bytes)}, "
+            f"and {gib(found.cache_alive_bytes)} kept alive",
         ),
         (
             "items encoded",
@@ -237,12 +220,16 @@ def both(served: ServedTraffic) -> list[tuple[str, ...]]:
     ]
 
 
-def highest_line(highest: HighestTrafficStep) -> str:
-    """What the highest step did, and for whom."""
-    said = f"Step {wording.number(highest.number)}: {wording.number(highest.tokens)} tokens"
-    if highest.encoder_tokens:
-        said += f", beside {wording.number(highest.encoder_tokens)} that the encoder makes"
-    named = highest.encoding or highest.requests
+def highest_line(found: TrafficFigures) -> str:
+    """What the highest step did, and for whom; empty where none was."""
+    highest = found.highest
+    if highest is None:
+        return ""
+    step = next(one for one in found.timeline if one.step == highest.number)
+    said = f"Step {wording.number(step.step)}: {wording.number(step.tokens)} tokens"
+    if step.encoder_tokens:
+        said += f", beside {wording.number(step.encoder_tokens)} that the encoder makes"
+    named = highest.encoding or highest.origins
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{said}, for {', '.join(named[:_NAMED])}{more}"
 
@@ -255,8 +242,9 @@ def traffic_sentence(found: TrafficFigures) -> str:
 
 def traffic_line(found: TrafficFigures) -> str:
     """The verdict in a line."""
-    left = wording.gib(abs(found.margin_bytes))
-    if found.status == "pass" and found.margin_bytes >= 0:
+    margin = found.margin
+    left = wording.gib(abs(margin.nbytes))
+    if found.status == "pass" and margin.nbytes >= 0:
         return f"every step stays within what startup reserved: {left} are never used"
     over = f"the highest step takes {left} more than startup reserved"
     if found.status == "pass":
@@ -264,8 +252,8 @@ def traffic_line(found: TrafficFigures) -> str:
     if found.status == "warn":
         return f"{over}: it finds room in what gpu_memory_utilization leaves to others"
     cure = ""
-    if found.fitting_utilization is not None:
-        cure = f"; gpu_memory_utilization {found.fitting_utilization:g} would leave enough"
+    if margin.utilization is not None:
+        cure = f"; gpu_memory_utilization {margin.utilization:g} would leave enough"
     return f"{over}, and that is more than is left on the GPU: out of memory{cure}"
 
 
@@ -293,7 +281,7 @@ def _figures(found: TrafficFigures, title: str, console: Console) -> None:
         console.print(Text(f"!! refused: {wording.plain(line)}", style="yellow"))
     if found.highest is not None:
         console.print()
-        console.print(Text(wording.plain(highest_line(found.highest)), style="bold"))
+        console.print(Text(wording.plain(highest_line(found)), style="bold"))
         console.print(tensor_table(found.highest.largest))
     console.print()
     console.print(Text(traffic_line(found), style=words.STYLES[found.status]))

@@ -8,19 +8,22 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import is_
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
 
 from mmcalib.derive.admission import Gate
+from mmcalib.derive.percentiles import Quantile
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Retention, Server
 from mmcalib.errors import UsageError
 from mmcalib.files import read_json
+from mmcalib.releases.constants import PROCESSOR_CACHES
 from mmcalib.results.costs import Costs, gate_of
 from mmcalib.results.memory import Budgets, Memories, Rehearsal, ServedTraffic, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, said_of
+from mmcalib.text import GIB
 
 
 class Evidence(DocumentPart):
@@ -46,39 +49,37 @@ def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Ev
     return found
 
 
-class Tokens(DocumentPart):
-    """Prompt tokens per item; `exemplar` is the path of the heaviest."""
-
-    min: int
-    p50: int
-    p90: int
-    p99: int
-    max: int
-    exemplar: str
-    label: Label = "measured"
-
-
 class ModalityItems(DocumentPart):
-    """`tokens` are those under vLLM's default, `kept` is what the calibrated settings leave of
+    """`tokens` of the prompt per item are those under vLLM's default, `heaviest` and `exemplar` the
+    size and the path of the item of most; `kept` is what the calibrated settings leave of
     them. `witnesses`: so many stand-ins were processed, and vLLM's own count, which agreed with all
     of them, stands for the others; None where all were processed.
     """
 
     items: int
     unique_shapes: int
-    tokens: Tokens
+    tokens: dict[Quantile, int]
     heaviest: str
+    exemplar: str
     witnesses: int | None = None
     kept: Retention | None = None
+
+    @property
+    def label(self) -> Label:
+        """How the tokens are known."""
+        return "measured" if self.witnesses is None else "computed"
 
 
 class Corpus(DocumentPart):
     """Item counts: with requests, every mention of an item counts."""
 
-    items: int
     prompts: int
     skipped: int
     modalities: dict[str, ModalityItems]
+
+    @property
+    def items(self) -> int:
+        return sum(part.items for part in self.modalities.values())
 
     def losses(self) -> list[str]:
         """What calibrated settings take off items: a sentence for each modality they shrink."""
@@ -91,27 +92,27 @@ class FrontierPoint(DocumentPart):
 
     Retention is the share of its tokens that an item keeps, p99 and p50 count every item.
     `process_s` is the mean to load and process one; `resident_items` of the largest fit into the
-    encoder cache. `adequacy` is that of the configuration without size hints. `dominated`: another
-    point of the modality is nowhere worse. `bleeds`: other modalities whose items it changes too.
+    encoder cache. `adequacy` is that of the configuration without size hints. `choice`: beaten is
+    one that was not chosen where another of the modality is nowhere worse. `bleeds`: other
+    modalities whose items it changes too.
     """
 
     knob: str
     modality: str
     value: int | float
     max_tokens: int
+    p99_tokens: int
     p50_tokens: int
     share_downscaled: float
+    mean_retention: float
     worst_retention: float
+    process_s: float
     encoder_budget_tokens: int
     profiled_items: int
-    chosen: bool
-    mean_retention: float | None = None
-    p99_tokens: int | None = None
-    process_s: float | None = None
-    adequacy: float | None = None
-    resident_items: int | None = None
-    dominated: bool = False
-    bleeds: list[str] = Field(default_factory=list)
+    adequacy: float
+    resident_items: int | None
+    choice: Literal["chosen", "beaten", "open"]
+    bleeds: tuple[str, ...] = ()
     activation_peak_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
@@ -119,38 +120,34 @@ class FrontierPoint(DocumentPart):
     label: Literal["measured", "computed"] = "measured"
 
 
-class CachePoint(DocumentPart):
-    """One point of the hit curve."""
-
-    capacity_bytes: int
-    hit_rate: float
-
-
 class ProcessorCache(DocumentPart):
-    """The size for `mm_processor_cache_gb` and the hit curve that it was read from.
+    """The size for `mm_processor_cache_gb` and the hit curve that it was read from, *computed*.
 
-    An access is one request's use of one item. The curve begins at the least capacity that hits
-    at all; below `largest_request_bytes` it is no promise. `admissible_request_bytes` is what one
-    request within the limits may bring, and the least size; `wanted_gb` has nearly all of the hits
-    that there are, whether it is allowed or not. Both are null in files of earlier versions.
+    An access is one request's use of one item. The curve has (capacity in bytes, hit rate), and
+    begins at the least capacity that hits at all; the last hits as often as any. `wanted` is the
+    size in GiB that has nearly all of the hits, and its rate, where more is wanted than is allowed.
     """
+
+    label: ClassVar[Label] = "computed"
 
     requests: int
     accesses: int
-    distinct: int
-    distinct_bytes: int
-    largest_request_bytes: int
-    admissible_request_bytes: int | None = None
     complete: bool
     mm_processor_cache_gb: float
-    total_bytes: int
-    wanted_gb: float | None = None
-    wanted_hit_rate: float | None = None
     hit_rate: float
-    most_hit_rate: float
     default_hit_rate: float
-    curve: list[CachePoint]
-    label: Literal["computed"] = "computed"
+    wanted: tuple[float, float] | None
+    curve: tuple[tuple[int, float], ...]
+
+    @property
+    def most_hit_rate(self) -> float:
+        """That of a cache that forgets nothing."""
+        return self.curve[-1][1] if self.curve else 0.0
+
+    @property
+    def total_bytes(self) -> int:
+        """What it may hold in all processes of a server."""
+        return round(self.mm_processor_cache_gb * GIB) * PROCESSOR_CACHES
 
 
 def with_variables(values: Mapping[str, int], command: str) -> str:
@@ -158,73 +155,28 @@ def with_variables(values: Mapping[str, int], command: str) -> str:
     return " ".join([*(f"{name}={value}" for name, value in values.items()), command])
 
 
-class ServerPart(DocumentPart):
-    """`limits` by vLLM's environment variables, `given` those that were set when it was asked;
-    `decodes` by video codec. With `needed` in its environment it would also take the items of the
-    corpus that were left out.
-    """
-
-    limits: dict[str, int]
-    given: list[str] = Field(default_factory=list)
-    decodes: dict[str, bool] = Field(default_factory=dict)
-    lone_frames: bool = True
-    torchcodec: bool = False
-    needed: dict[str, int] = Field(default_factory=dict)
-    label: Literal["measured"] = "measured"
-
-    @classmethod
-    def of(cls, server: Server, needed: dict[str, int]) -> ServerPart:
-        return cls(
-            limits=dict(server.limits),
-            given=list(server.given),
-            decodes=dict(server.decodes),
-            lone_frames=server.lone_frames,
-            torchcodec=server.torchcodec,
-            needed=needed,
-        )
-
-    @property
-    def server(self) -> Server:
-        return Server(
-            self.limits, tuple(self.given), self.decodes, self.lone_frames, self.torchcodec
-        )
-
-    @property
-    def environment(self) -> dict[str, int]:
-        """What a server must have in its environment to let in what this one does. Other variables
-        than mmcalib's own are left out: the file may come from somebody else.
-        """
-        return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
-
-    @property
-    def wanting(self) -> dict[str, int]:
-        """What it would need beside that for the items that were left out."""
-        return {n: self.needed[n] for n in VARIABLES if n in self.needed}
-
-
 SERVE: Final = "vllm serve --config engine.yaml"
 
 
-def serving(server: ServerPart | None, command: str) -> str:
+def serving(server: Server, command: str) -> str:
     """The command that serves with the limits that were raised when the corpus was read."""
-    return with_variables(server.environment, command) if server else command
+    return with_variables(server.environment, command)
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 
 # Bytes of a file name that are not UTF-8, as Python holds them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Tool(DocumentPart):
-    """Versions that the numbers depend on."""
+_PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
 
-    mmcalib: str
-    vllm: str
-    transformers: str
-    torch: str
-    python: str
+
+def _with_packages(tool: dict[str, str]) -> dict[str, str]:
+    if missing := _PACKAGES - tool.keys():
+        raise ValueError(f"no version of {', '.join(sorted(missing))}")
+    return tool
 
 
 class Model(DocumentPart):
@@ -237,47 +189,43 @@ class Model(DocumentPart):
 
 
 class Preprocessing(DocumentPart):
-    """CPU seconds, of all threads, to load and process an item: the mean over the corpus, computed
-    from so many `measured_files`.
+    """CPU seconds, of all threads, to load and process an item: the mean over the corpus,
+    *computed* from so many `measured_files`.
     """
+
+    label: ClassVar[Label] = "computed"
 
     cpu_s_per_item: float
     measured_files: int
-    label: Literal["computed"] = "computed"
-
-
-class Limits(DocumentPart):
-    limit_mm_per_prompt: dict[str, Any]
-    mm_processor_kwargs: dict[str, Any]
-    media_io_kwargs: dict[str, Any]
-    evidence: list[Evidence]
 
 
 class YourConfiguration(DocumentPart):
     """What the user gave to start from: `file` is empty where flags say it all, `engine_config` as
-    vLLM reads it. `compared` of it mmcalib derives anew; `diff` leads from it to the tuned one.
+    vLLM reads it. `diff` leads from it to the tuned one; `refused`: why vLLM does not take it.
     """
 
     file: str
     engine_config: dict[str, Any]
-    compared: list[str]
     diff: str
     refused: str = ""
 
 
 class CalibrationDocument(DocumentPart):
-    """What `mmcalib.calibrate` returns and `calibration.json` holds. `default_config` is what the
-    user says and the default that is compared with has, too.
+    """What `mmcalib.calibrate` returns and `calibration.json` holds. `tool` are the versions that
+    the numbers depend on, by package; `evidence` has the reason of each setting, in the order of
+    `engine_config`. `default_config` is what the user says and the default that is compared with
+    has, too. With `needed` in its environment the server would also take the items of the corpus
+    that were left out.
     """
 
     model_config = ConfigDict(title="Calibration")
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     created_at: str
-    tool: Tool
+    tool: Annotated[dict[str, str], AfterValidator(_with_packages)]
     model: Model
     corpus: Corpus
-    limits: Limits
+    evidence: list[Evidence]
     engine_config: dict[str, Any]
     default_config: dict[str, Any] = Field(default_factory=dict)
     yours: YourConfiguration | None = None
@@ -287,28 +235,39 @@ class CalibrationDocument(DocumentPart):
     startup: Startup | None
     checks: list[CheckResult]
     verdict: Literal["pass", "fail"]
-    costs: Costs | None = None
+    costs: Costs
     cache: ProcessorCache | None = None
     preprocessing: Preprocessing | None = None
-    server: ServerPart | None = None
+    server: Server
+    needed: dict[str, int] = Field(default_factory=dict)
     traffic: ServedTraffic | None = None
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 
     @property
     def gate(self) -> Gate:
-        """What the configuration admits. Raises UsageError where no costs were kept."""
+        """What the configuration admits. Raises UsageError where its limits are not there."""
         # Built once; a copy with other fields has another.
         made_of = (self.costs, self.engine_config, self.budget, self.server)
-        if self.costs is None:
-            raise UsageError("the calibration has no costs: it is an old one", hint=MADE_BY)
         known = self._gate
         if known is None or not all(map(is_, known[0], made_of)):
             budget = self.budget.calibrated.encoder_budget_tokens
-            server = self.server.server if self.server else Server()
-            known = made_of, gate_of(self.costs, self.engine_config, budget, server)
+            known = made_of, gate_of(self.costs, self.engine_config, budget, self.server)
             self._gate = known
         return known[1]
+
+    @property
+    def wanting(self) -> dict[str, int]:
+        """`needed`, without variables that are not mmcalib's own: the file may come from somebody
+        else.
+        """
+        return {n: self.needed[n] for n in VARIABLES if n in self.needed}
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """`limit_mm_per_prompt`, by modality; empty where a file changed by hand has none."""
+        found = self.engine_config.get("limit_mm_per_prompt")
+        return found if isinstance(found, Mapping) else {}
 
     def engine_args(self) -> dict[str, Any]:
         """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""
@@ -337,7 +296,16 @@ def calibration_in(source: Path) -> Path:
 def read_calibration(path: str | Path, kind: type[C]) -> C:
     """What `Calibration.save` wrote. Raises UsageError for anything else."""
     try:
-        return kind.model_validate(read_json(path, _MOST_BYTES, ("known", "refused")))
+        found = read_json(path, _MOST_BYTES, ("known", "refused"))
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        if isinstance(version, int) and version != SCHEMA_VERSION:
+            age = "an older" if version < SCHEMA_VERSION else "a newer"
+            raise UsageError(
+                f"{path} is a calibration of {age} mmcalib: its schema_version is {version}, and "
+                f"this one reads {SCHEMA_VERSION}",
+                hint="mmcalib run again",
+            )
+        return kind.model_validate(found)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
     except (ValueError, RecursionError) as error:

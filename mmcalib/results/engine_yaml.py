@@ -60,16 +60,16 @@ def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
     """
     tool, corpus = calibration.tool, calibration.corpus
     head = (
-        f"vLLM configuration for {calibration.model.id}, made by mmcalib {tool.mmcalib}",
-        f"for a corpus of {corpus.items:,} items, with vLLM {tool.vllm} and transformers "
-        f"{tool.transformers}, {calibration.created_at}.",
+        f"vLLM configuration for {calibration.model.id}, made by mmcalib {tool['mmcalib']}",
+        f"for a corpus of {corpus.items:,} items, with vLLM {tool['vllm']} and transformers "
+        f"{tool['transformers']}, {calibration.created_at}.",
         f"Serve with: {serve_with}",
         "Each setting below: why, (what set it), [how that is known].",
     )
     lines = [*(f"# {wording.plain(line)}" for line in head), ""]
     for key, value in calibration.engine_config.items():
         if value is not None:
-            lines += _reasons(key, calibration.limits.evidence)
+            lines += _reasons(key, calibration.evidence)
             lines.append(entry(key, value))
     return "\n".join(lines)
 

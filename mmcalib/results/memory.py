@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
+from mmcalib.derive.demand import Margin
+from mmcalib.derive.limits import Adequacy
 from mmcalib.domain.knobs import Label
+from mmcalib.domain.memory import PhasePeak
+from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
 
@@ -15,19 +19,17 @@ class Memory(DocumentPart):
     measured or rehearsed.
 
     KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
-    is the highest of its phases; while serving a full encoder cache takes its part of that.
-    `prefill_peak_bytes` is a step full of prompts as it is served, the costlier of one and of as
-    many as may come at once, of a model with recurrent layers: vLLM's profile leaves them out.
+    is the highest of `phases`, peaks by name; while serving a full encoder cache takes its part of
+    that. *language model, served* is a step full of prompts as it is served, the costlier of one
+    and of as many as may come at once, of a model with recurrent layers: vLLM's profile leaves
+    them out. `labels` are those of figures that have another than `label`.
     """
 
     total_bytes: int | None = None
     requested_bytes: int | None = None
     weights_bytes: int | None = None
     buffers_bytes: int | None = None
-    encoder_peak_bytes: int | None = None
-    language_model_peak_bytes: int | None = None
-    prefill_peak_bytes: int | None = None
-    sampler_peak_bytes: int | None = None
+    phases: dict[str, int] = Field(default_factory=dict)
     encoder_cache_bytes: int | None = None
     activation_peak_bytes: int | None = None
     non_torch_bytes: int | None = None
@@ -56,23 +58,27 @@ class Memories(DocumentPart):
 
 
 class EncoderBudget(DocumentPart):
-    """Tokens, as vLLM's MultiModalBudget has them for one configuration; `resident_items` of the
-    corpus' largest fit into its encoder cache at once. `max_model_len` is the context that vLLM
-    arrives at, None in documents of before.
+    """Tokens, *computed*, as vLLM's MultiModalBudget has them for one configuration;
+    `resident_items` of the corpus' largest fit into its encoder cache at once.
     """
+
+    label: ClassVar[Label] = "computed"
 
     encoder_budget_tokens: int
     max_tokens_per_item: dict[str, int]
-    items_per_batch: dict[str, int]
     profiled_modality: str | None
     profiled_items: int
     profiled_tokens: int | None
     worst_step_tokens: int | None
-    adequacy: float | None
     max_num_batched_tokens: int
-    max_model_len: int | None = None
     resident_items: dict[str, int] = Field(default_factory=dict)
-    label: Label = "computed"
+
+    @property
+    def adequacy(self) -> float | None:
+        """Profiled tokens over those of the worst step; None where either is not known."""
+        if self.profiled_tokens is None or self.worst_step_tokens is None:
+            return None
+        return round(Adequacy(self.profiled_tokens, self.worst_step_tokens).ratio, 4)
 
 
 class Budgets(DocumentPart):
@@ -81,16 +87,6 @@ class Budgets(DocumentPart):
     default: EncoderBudget
     calibrated: EncoderBudget
     yours: EncoderBudget | None = None
-
-
-class PeakTensor(DocumentPart):
-    """One tensor that lived at a phase's peak, and what made it."""
-
-    bytes: int = Field(validation_alias=AliasChoices("bytes", "nbytes"))
-    shape: tuple[int, ...]
-    dtype: str
-    operation: str
-    module: str
 
 
 class ReplayResult(DocumentPart):
@@ -103,7 +99,6 @@ class ReplayResult(DocumentPart):
     token_mismatches: int
     encoder_tokens: int
     largest_encoder_step_tokens: int
-    left_out: int
     seconds: float
 
 
@@ -118,66 +113,34 @@ class Startup(DocumentPart):
     replay: ReplayResult | None = None
 
 
-class EncoderCacheUse(DocumentPart):
-    """The encoder cache at its fullest: embeddings of `tokens` it may count, bytes of its entries,
-    and of the storages that these keep alive.
-    """
-
-    tokens: int
-    used_tokens: int
-    logical_bytes: int
-    alive_bytes: int
-
-
-class HighestTrafficStep(DocumentPart):
-    """The step that took most, what it ran and encoded by the requests' origins, and its largest
-    tensors.
-    """
-
-    number: int
-    tokens: int
-    encoder_tokens: int
-    requests: list[str]
-    encoding: list[str]
-    largest: list[PeakTensor]
-
-
 class TimelineStep(DocumentPart):
     """One step of the timeline, the highest of its stretch; bytes above the loaded model."""
 
     step: int
     peak_bytes: int
     held_bytes: int
-    logical_bytes: int
     alive_bytes: int
     tokens: int
     encoder_tokens: int
-    kv_blocks: int
     scheduled: int
     waiting: int
 
 
 class TrafficFigures(DocumentPart):
-    """What serving took. `margin_bytes` is what the highest step left of what startup reserved,
-    `outside_bytes` what `gpu_memory_utilization` leaves beside that.
-
-    `status`: pass where no step went beyond the reserve, warn where it found room beside it, fail
-    where it did not; `fitting_utilization` is the `gpu_memory_utilization` that would leave enough.
-    Counts of steps are exact; `encoder_waits` are requests held up in a step by
-    the encoder or its cache. `concurrency` is the most requests that one step ran.
+    """What serving took. `outside_bytes` is what `gpu_memory_utilization` leaves of the GPU's
+    `total_bytes` beside what startup reserved. Counts of steps are exact; `encoder_waits` are
+    requests held up in a step by the encoder or its cache. `concurrency` is the most requests that
+    one step ran. The encoder cache may count `cache_tokens`; at its fullest it had embeddings of
+    `most_cache_tokens` and entries of so many logical bytes, in storages of `cache_alive_bytes`
+    that these keep alive. `timeline` has the step that took most, which `highest` describes.
     """
 
     requests: int
-    of: int
-    served: int
     refused: list[str]
     steps: int
-    peak_bytes: int
     reserved_bytes: int
     outside_bytes: int
-    margin_bytes: int
-    fitting_utilization: float | None = None
-    status: Literal["pass", "warn", "fail"]
+    total_bytes: int
     preemptions: int
     encoder_waits: int
     encoded_items: int
@@ -186,46 +149,65 @@ class TrafficFigures(DocumentPart):
     concurrency: int
     kv_blocks: int
     most_kv_blocks: int
-    encoder_cache: EncoderCacheUse
-    highest: HighestTrafficStep | None
+    cache_tokens: int
+    most_cache_tokens: int
+    cache_logical_bytes: int
+    cache_alive_bytes: int
+    highest: HighestStep | None
     timeline: list[TimelineStep]
     seconds: float
 
+    @property
+    def served(self) -> int:
+        """Requests that were answered: all that vLLM did not refuse."""
+        return self.requests - len(self.refused)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the highest step."""
+        return max((one.peak_bytes for one in self.timeline), default=0)
+
+    @property
+    def margin(self) -> Margin:
+        return Margin(self.peak_bytes, self.reserved_bytes, self.outside_bytes, self.total_bytes)
+
+    @property
+    def status(self) -> Literal["pass", "warn", "fail"]:
+        """Pass where no step went beyond the reserve, warn where it found room beside it, fail
+        where it did not.
+        """
+        if not self.margin.fits:
+            return "fail"
+        return "pass" if self.margin.within else "warn"
+
 
 class ServedTraffic(DocumentPart):
-    """The corpus' requests served on a GPU under the calibrated configuration and, where that
-    starts there, under vLLM's defaults; else `default_problem` says why not. `assumptions` are what
-    the requests do not say.
+    """The corpus' requests served, *rehearsed*, on a GPU under the calibrated configuration and,
+    where that starts there, under vLLM's defaults; else `default_problem` says why not.
+    `assumptions` are what the requests do not say.
     """
+
+    label: ClassVar[Label] = "rehearsed"
 
     gpu: str
     calibrated: TrafficFigures
     default: TrafficFigures | None
     default_problem: str = ""
     assumptions: list[str]
-    label: Label = "rehearsed"
-
-
-class Phase(DocumentPart):
-    """The most that a phase of vLLM's profile held above the loaded model, and in what."""
-
-    name: str
-    peak_bytes: int
-    scratch_bytes: int
-    scratch_operation: str
-    largest: list[PeakTensor]
 
 
 class Rehearsal(DocumentPart):
     """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
 
     True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
+    `max_model_len` is the context that vLLM arrives at, None where it does not start that far.
     `traffic` is what requests took that were served there, None where none were.
     `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
     """
 
     memory: Memory
     budget: EncoderBudget | None
+    max_model_len: int | None
     assumptions: list[str]
     starts: bool
     model: str
@@ -241,7 +223,7 @@ class Rehearsal(DocumentPart):
     encoder_attention: str | None
     dtype: str
     tensor_parallel_size: int
-    phases: list[Phase]
+    phases: list[PhasePeak]
     encoder_estimate_bytes: int | None
     cross_check: str
     seconds: float

@@ -34,7 +34,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
-from mmcalib.results.calibration import Corpus, ModalityItems, Tokens
+from mmcalib.results.calibration import Corpus, ModalityItems
 
 
 def requests_over(prompts: PromptCensus, counts: Mapping[Modality, Count]) -> Over | None:
@@ -59,29 +59,17 @@ def corpus_figures(
     """
     modalities = {}
     for modality in table.modalities():
-        found, heaviest = spread(table.of(modality)), table.heaviest(modality)
+        costs, heaviest = table.of(modality), table.heaviest(modality)
         modalities[str(modality)] = ModalityItems(
-            items=found.items,
-            unique_shapes=found.unique_shapes,
-            tokens=Tokens(
-                min=found.min,
-                p50=found.p50,
-                p90=found.p90,
-                p99=found.p99,
-                max=found.max,
-                exemplar=found.exemplar,
-                label="computed" if modality in table.witnesses else "measured",
-            ),
+            items=costs.items(),
+            unique_shapes=len(costs),
+            tokens=spread(costs),
             heaviest=str(heaviest.shape) if heaviest else "",
+            exemplar=heaviest.exemplar if heaviest else "",
             witnesses=table.witnesses.get(modality),
-            kept=retention(calibrated.of(modality), table.of(modality)) if calibrated else None,
+            kept=retention(calibrated.of(modality), costs) if calibrated else None,
         )
-    return Corpus(
-        items=table.items(),
-        prompts=prompts,
-        skipped=skipped,
-        modalities=modalities,
-    )
+    return Corpus(prompts=prompts, skipped=skipped, modalities=modalities)
 
 
 CACHE = "census.sqlite3"

@@ -15,7 +15,6 @@ from PIL import Image
 from mmcalib import Calibration
 from mmcalib.admission.check import check
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.errors import UsageError
 from mmcalib.results.check import Checked
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
@@ -199,6 +198,15 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
 
 
+@pytest.mark.parametrize("words", [("report",), ("check", ".", "--calibration"), ("diff", "out")])
+def test_a_calibration_of_an_older_version_is_one_line(cli, kept: Path, words: list[str]) -> None:
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "schema_version": 1}))
+    ended = cli(*(kept if word == "out" else word for word in words), kept)
+    said = f"{kept} is a calibration of an older mmcalib: its schema_version is 1, and this one"
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines() == [f"error: {said} reads 2", "  try: mmcalib run again"]
+
+
 def test_what_cannot_be_read_has_a_remedy_too(
     cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,14 +229,12 @@ def test_what_cannot_be_read_has_a_remedy_too(
 
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
-    """`uncounted` is what only a run says that had looked for a bound."""
     (new / "requests.jsonl").write_text(request("page.png") + "\n")
     without = json.loads(kept.read_text())
-    for why, remedy in (("no template", "nothing bounds a text"), ("", "calibrate again")):
-        without["costs"] |= {"text": None, "counting": None, "uncounted": why}
-        kept.write_text(json.dumps(without))
-        ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
-        assert f"→ {remedy}" in ended.err
+    without["costs"]["text"]["compared"] = 0
+    kept.write_text(json.dumps(without))
+    ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
+    assert "→ nothing bounds a text" in ended.err
 
 
 def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:
@@ -239,8 +245,6 @@ def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:
     assert loaded.admits(new / "strip.png").answer == "no"
     assert loaded.admits(new / "notes.txt").reason.startswith("not an image")
     assert loaded.admits(ImageShape(1316, 756)).exact
-    with pytest.raises(UsageError, match="no costs"):
-        loaded.model_copy(update={"costs": None}).admits(new / "page.png")
 
 
 def test_answers_come_before_the_next_line_is_read_and_inline_media_go(

@@ -16,10 +16,10 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
+from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import VerdictError
 from mmcalib.report.terminal import first_answer
-from mmcalib.results.calibration import ServerPart
 from mmcalib.workflows.run.job import RunSoFar
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
@@ -84,9 +84,9 @@ def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> N
 LENGTH = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 
 
-def with_server(**more: object) -> Calibration:
-    server = ServerPart.model_validate({"limits": {LENGTH: 1200}, **more})
-    return calibration().model_copy(update={"server": server})
+def with_server(*given: str, **needed: int) -> Calibration:
+    server = Server(limits={LENGTH: 1200}, given=given)
+    return calibration().model_copy(update={"server": server, "needed": needed})
 
 
 def test_items_that_the_server_refuses_are_named_with_the_command_that_counts_them_in(
@@ -96,19 +96,19 @@ def test_items_that_the_server_refuses_are_named_with_the_command_that_counts_th
     words = ("run", "--data", "my media", "--emit", "k8s")
     (line,) = [
         line
-        for line in leave(with_server(needed={LENGTH: 1800}), tmp_path, command=words).splitlines()
+        for line in leave(with_server(**{LENGTH: 1800}), tmp_path, command=words).splitlines()
         if LENGTH in line
     ]
     assert line.startswith("the server refuses items of the corpus, which were left out; to have ")
     assert line.endswith(f": {LENGTH}=1800 mmcalib run --data 'my media' --emit k8s --force")
     assert LENGTH not in leave(calibration(), tmp_path, command=words)
-    forced = leave(with_server(needed={LENGTH: 1800}), tmp_path, command=("run", "--force"))
+    forced = leave(with_server(**{LENGTH: 1800}), tmp_path, command=("run", "--force"))
     assert f"{LENGTH}=1800 mmcalib run --force --emit env\n" in forced
 
 
 def test_limits_that_were_raised_for_the_run_stand_before_the_server(tmp_path: Path) -> None:
     """A shell without them would start a server that refuses what was calibrated for."""
-    said = leave(with_server(given=[LENGTH]), tmp_path)
+    said = leave(with_server(LENGTH), tmp_path)
     assert f"serve with: {LENGTH}=1200 " in said
     assert f"# Serve with: {LENGTH}=1200 vllm serve" in (tmp_path / "engine.yaml").read_text()
 

@@ -191,12 +191,10 @@ def a_validation(**changes: Any) -> Validation:
     budget = EncoderBudget(
         encoder_budget_tokens=16_384,
         max_tokens_per_item={"image": 16_384},
-        items_per_batch={"image": 1},
         profiled_modality="image",
         profiled_items=1,
         profiled_tokens=324,
         worst_step_tokens=16_384,
-        adequacy=0.0198,
         max_num_batched_tokens=2048,
     )
     found = Validation(

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from mmcalib.cli.output import finish, save
+from mmcalib.domain.model import Server
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.results.calibration import ServerPart
 from mmcalib.results.part import CheckResult
 from mmcalib.workflows.run.job import RunSoFar
 from tests.report.example import calibration
@@ -110,7 +110,7 @@ def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
     cli, out: Path, form: str, said: bool
 ) -> None:
     name = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
-    server = ServerPart(limits={name: 1200}, given=[name])
+    server = Server(limits={name: 1200}, given=(name,))
     calibration().model_copy(update={"server": server}).save(out / "calibration.json")
     shown = cli("report", "out", "--emit", form)
     assert (f"{name}=1200 " in shown.err) is said

@@ -33,7 +33,7 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     checks = {check.name: check for check in calibration.checks}
     # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.
-    assert calibration.corpus.modalities["audio"].tokens.max == 300
+    assert calibration.corpus.modalities["audio"].tokens["max"] == 300
     assert calibration.engine_config["limit_mm_per_prompt"] == {"audio": 2}
     assert calibration.budget.calibrated.max_tokens_per_item == {"audio": 750}
     assert calibration.engine_config["max_num_batched_tokens"] % 750 == 0

@@ -38,10 +38,8 @@ def test_the_calibrated_corpus_fits(out: Path, engine_cache: Path) -> None:
 
 def test_every_modality_has_a_proven_rule(out: Path) -> None:
     kept = json.loads((out / "calibration.json").read_text())["costs"]["modalities"]
-    assert {name: part["rule"]["kind"] for name, part in kept.items()} == {
-        "image": "area",
-        "video": "frames",
-    }
+    assert kept["image"]["rule"]["max_px"] > kept["image"]["rule"]["min_px"]
+    assert kept["video"]["rule"]["sampling"]["num_frames"]
     assert all(part["compared"] > 20 for part in kept.values())
 
 

@@ -32,6 +32,6 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     check = next(c for c in calibration.checks if c.name == "settings have effect")
     assert check.status == "warn"
     assert "media_io_kwargs.video.num_frames" in check.detail
-    effects = {e.setting: e.effect for e in calibration.limits.evidence}
+    effects = {e.setting: e.effect for e in calibration.evidence}
     assert all(effects.values()), effects
     assert effects["media_io_kwargs.video.fps"].startswith("without it: video of")

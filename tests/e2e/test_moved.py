@@ -76,7 +76,7 @@ def test_a_run_goes_on_without_a_rehearsal(without: Lacks, tmp_path: Path) -> No
     memory = next(check for check in found.checks if check.name == "memory on L4")
     assert memory.status == "skip"
     assert "get_kv_cache_configs" in memory.detail
-    assert found.limits.limit_mm_per_prompt["image"]
+    assert found.limits["image"]
 
 
 def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:

@@ -89,7 +89,7 @@ def test_limits_are_what_the_corpus_needs(images_only: Ran) -> None:
     size = config["mm_processor_kwargs"]["images_kwargs"]["size"]
     # 1280×720 becomes 46×26 patches of 28×28 pixels; nothing in the corpus needs more.
     assert size["longest_edge"] == 46 * 26 * 28 * 28
-    chosen = [point for point in images_only.calibration.frontier if point.chosen]
+    chosen = [point for point in images_only.calibration.frontier if point.choice == "chosen"]
     assert [point.share_downscaled for point in chosen] == [0.0]
 
 
@@ -169,11 +169,11 @@ def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) 
     calibration = calibrate(QWEN, tmp_path / "media")
     assert calibration.verdict == "pass", calibration.checks
     # 4 s at 2 frames a second are 8 frames in 4 temporal patches of 11×9 tokens.
-    assert calibration.corpus.modalities["video"].tokens.max == 4 * 11 * 9
+    assert calibration.corpus.modalities["video"].tokens["max"] == 4 * 11 * 9
     assert calibration.engine_config["limit_mm_per_prompt"]["video"] != 0
     kwargs = calibration.engine_config["mm_processor_kwargs"]
     assert kwargs["videos_kwargs"]["size"]["longest_edge"] == 11 * 9 * 28 * 28
-    assumed = [e for e in calibration.limits.evidence if e.label == "assumed"]
+    assumed = [e for e in calibration.evidence if e.label == "assumed"]
     assert any("no request structure" in e.reason for e in assumed)
     assert calibration.startup is not None
     assert calibration.startup.replay is not None

@@ -41,13 +41,13 @@ def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration
     # The placeholder's begin and end stand around each item, in the prompt and not in the item.
     around = 2
     wide = server.prompt_tokens(part("image", media / "wide.jpg"))
-    assert wide - text_only == corpus["image"].tokens.max + around
+    assert wide - text_only == corpus["image"].tokens["max"] + around
     both = server.prompt_tokens(
         part("image", media / "wide.jpg"), part("image", media / "small.jpg")
     )
-    assert both - wide == corpus["image"].tokens.min + around
+    assert both - wide == corpus["image"].tokens["min"] + around
     video = server.prompt_tokens(part("video", media / "clip.mp4"))
-    assert video - text_only == corpus["video"].tokens.max + around
+    assert video - text_only == corpus["video"].tokens["max"] + around
 
 
 def test_what_the_limits_exclude_is_rejected_and_the_server_lives_on(

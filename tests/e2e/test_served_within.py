@@ -64,15 +64,15 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
     asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
     before = served(tmp_path, DEEPSTACK, written, **asked)
     assert before.status == "warn"
-    assert before.encoder_cache.used_tokens > 50 * 324 - 1
-    assert before.encoder_cache.logical_bytes == before.encoder_cache.used_tokens * 4 * 2048 * 2
+    assert before.most_cache_tokens > 50 * 324 - 1
+    assert before.cache_logical_bytes == before.most_cache_tokens * 4 * 2048 * 2
     check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["adequately reserved"]
     assert check.status == "fail"
     for cure in check.remedy.split(" or "):
         mended = text + (cure if "batched" in cure else f"max-num-batched-tokens: 16384\n{cure}")
         lines = mended.replace("max-num-seqs: 4\n", "") if "num-seqs" in cure else mended
         after = served(tmp_path, DEEPSTACK, f"{lines}\n", **asked)
-        assert after.status == "pass", (cure, after.margin_bytes, check.remedy)
+        assert after.status == "pass", (cure, after.margin.nbytes, check.remedy)
 
 
 def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     for cure in check.remedy.split(" or "):
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text
         after = served(tmp_path, AUDIO, kept + cure.replace(" and ", "\n") + "\n", **asked)
-        assert after.status == "pass", (cure, after.margin_bytes, check.remedy)
+        assert after.status == "pass", (cure, after.margin.nbytes, check.remedy)
 
 
 def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> None:

@@ -28,7 +28,7 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     assert done.returncode == 0, done.stderr
     first = Calibration.load(out / "calibration.json")
     assert first.corpus.items == 1
-    assert first.corpus.modalities["audio"].tokens.max == 75
+    assert first.corpus.modalities["audio"].tokens["max"] == 75
     # Without a GPU that is all that R4 knows, and every output says so.
     reserved = {check.name: check for check in first.checks}["adequately reserved"]
     assert (first.verdict, reserved.status) == ("pass", "warn")
@@ -46,7 +46,7 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     assert done.returncode == 0, done.stderr
     second = Calibration.load(out / "calibration.json")
     assert second.corpus.items == 2
-    assert second.corpus.modalities["audio"].tokens.max == 225
+    assert second.corpus.modalities["audio"].tokens["max"] == 225
     assert "the server refuses items" not in done.stderr
     assert f"serve with: {NAME}=9 " in done.stderr
     assert [x for x in (out / "engine.env").read_text().splitlines() if NAME in x] == [f"{NAME}=9"]

@@ -107,7 +107,7 @@ def test_members_of_an_archive_give_limits_as_files_do(shard: Ran) -> None:
     size = config["mm-processor-kwargs"]["images_kwargs"]["size"]
     # 1280×720 becomes 46×26 patches of 28×28 pixels.
     assert size["longest_edge"] == 46 * 26 * 28 * 28
-    assert shard.calibration.corpus.modalities["video"].tokens.max == 4 * 11 * 9
+    assert shard.calibration.corpus.modalities["video"].tokens["max"] == 4 * 11 * 9
 
 
 def test_members_are_replayed(shard: Ran) -> None:

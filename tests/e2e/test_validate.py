@@ -329,7 +329,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     # Finding §8 of the server conformance work: what they cost under the file is said.
     assert found.corpus is not None
     assert (found.corpus.items, found.corpus.prompts) == (5, 2)
-    assert found.corpus.modalities["image"].tokens.max == 609
+    assert found.corpus.modalities["image"].tokens["max"] == 609
     page = io.StringIO()
     validated(found, Console(file=page, width=100))
     said = page.getvalue()

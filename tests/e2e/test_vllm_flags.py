@@ -38,7 +38,7 @@ def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cach
     weights = found["memory"]["calibrated"]["weights_bytes"] / 2**30
     # Half of the language model's; each rank has the whole vocabulary's share, too.
     assert 3.4 < weights < 4.2
-    said = {one["setting"]: one for one in found["limits"]["evidence"]}
+    said = {one["setting"]: one for one in found["evidence"]}
     for name in ("tensor_parallel_size", "max_num_seqs", "gpu_memory_utilization"):
         assert said[name]["label"] == "given"
     checks = {check["name"]: check for check in found["checks"]}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mmcalib.admission.rules import costs, prove_rules
 from mmcalib.decision.decide import decide
 from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import Gate, admit
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
@@ -83,7 +84,7 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
     decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())
     rules = prove_rules(lab.host, lab.opened, decision, Silent())
-    kept = costs(decision, Policy(), rules)
+    kept = costs(decision, Policy(), rules, Texts())
     gate = gate_of(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
     return Calibrated(lab, gate, decision.setting)
 

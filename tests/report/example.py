@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Status
 from mmcalib.derive.bounds import Area
+from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import Label
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.results.calibration import (
-    CachePoint,
     Corpus,
     Evidence,
     FrontierPoint,
-    Limits,
     ModalityItems,
     Model,
     Preprocessing,
     ProcessorCache,
-    ServerPart,
-    Tokens,
-    Tool,
 )
-from mmcalib.results.costs import Costs, KnownCost, ModalityCosts, RefusedShape, TextCost
+from mmcalib.results.costs import Costs, KnownCost, ModalityCosts
 from mmcalib.results.memory import (
     Budgets,
     EncoderBudget,
@@ -45,9 +42,13 @@ def calibration() -> Calibration:
     """A corpus of pages and clips on Qwen2.5-VL, started on a CPU; all checks but one pass."""
     return Calibration(
         created_at="2026-11-21T02:56:23+00:00",
-        tool=Tool(
-            mmcalib="0.1.0", vllm="0.32.0", transformers="5.19.0", torch="2.13.0", python="3.11.7"
-        ),
+        tool={
+            "mmcalib": "0.1.0",
+            "vllm": "0.32.0",
+            "transformers": "5.19.0",
+            "torch": "2.13.0",
+            "python": "3.11.7",
+        },
         model=Model(
             id="Qwen/Qwen2.5-VL-3B-Instruct",
             source="bundled",
@@ -55,15 +56,15 @@ def calibration() -> Calibration:
             doubts=["bundled geometry: weights are dummy: no answer of the model means anything"],
         ),
         corpus=_corpus(),
-        limits=_limits(),
+        evidence=_evidence(),
         engine_config=_engine_config(),
         budget=_budgets(),
         memory=_memories(),
         frontier=[
             _point(200704, 247, 234, 0.775, 0.206897, 3584, 2, mean=0.784107, computed=True),
             _point(602112, 768, 300, 0.0004, 0.679045, 5376, 1, mean=0.999872, computed=True),
-            _point(1003520, 1269, 300, 0.0, 1.0, 8883, 1, chosen=True),
-            _point(12845056, 1269, 300, 0.0, 1.0, 114688, 1, dominated=True),
+            _point(1003520, 1269, 300, 0.0, 1.0, 8883, 1, choice="chosen"),
+            _point(12845056, 1269, 300, 0.0, 1.0, 114688, 1, choice="beaten"),
         ],
         startup=_startup(),
         checks=_checks(),
@@ -81,9 +82,9 @@ def calibration() -> Calibration:
     )
 
 
-def _server() -> ServerPart:
+def _server() -> Server:
     """Of a release whose decoder lacks AV1."""
-    return ServerPart(
+    return Server(
         limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
         decodes={"h264": True, "av1": False},
         lone_frames=False,
@@ -94,23 +95,12 @@ def _cache() -> ProcessorCache:
     return ProcessorCache(
         requests=600,
         accesses=1247,
-        distinct=848,
-        distinct_bytes=1_204_331_520,
-        largest_request_bytes=23_876_256,
-        admissible_request_bytes=47_752_512,
         complete=True,
         mm_processor_cache_gb=0.42,
-        total_bytes=901_943_132,
-        wanted_gb=0.42,
-        wanted_hit_rate=0.314354,
         hit_rate=0.314354,
-        most_hit_rate=0.319968,
         default_hit_rate=0.319968,
-        curve=[
-            CachePoint(capacity_bytes=5_969_112, hit_rate=0.120289),
-            CachePoint(capacity_bytes=448_221_184, hit_rate=0.314354),
-            CachePoint(capacity_bytes=803_219_456, hit_rate=0.319968),
-        ],
+        wanted=None,
+        curve=((5_969_112, 0.120289), (448_221_184, 0.314354), (803_219_456, 0.319968)),
     )
 
 
@@ -133,17 +123,15 @@ def _costs() -> Costs:
                     ),
                     KnownCost(shape=stamp, tokens=4, embeds=4, basis="blank", items=10),
                 ],
-                refused=[
-                    RefusedShape(shape=ImageShape(2, 900), reason="aspect ratio must be below 200")
-                ],
+                refused=[(ImageShape(2, 900), "aspect ratio must be below 200")],
                 rule=Area(factor_px=28, min_px=3136, max_px=1003520, max_aspect=200.0),
                 compared=41,
             ),
             "video": ModalityCosts(
-                known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real")], refused=[]
+                known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real")]
             ),
         },
-        text=TextCost(
+        text=TextBound(
             base_tokens=15,
             message_tokens=3,
             item_tokens={"image": 0, "video": 0},
@@ -155,25 +143,22 @@ def _costs() -> Costs:
 
 def _corpus() -> Corpus:
     return Corpus(
-        items=1247,
         prompts=600,
         skipped=2,
         modalities={
             "image": ModalityItems(
                 items=1200,
                 unique_shapes=87,
-                tokens=Tokens(
-                    min=4, p50=300, p90=1131, p99=1269, max=1269, exemplar="/data/scan/page-7.png"
-                ),
+                tokens={"min": 4, "p50": 300, "p90": 1131, "p99": 1269, "max": 1269},
                 heaviest="1316×756",
+                exemplar="/data/scan/page-7.png",
             ),
             "video": ModalityItems(
                 items=47,
                 unique_shapes=6,
-                tokens=Tokens(
-                    min=120, p50=850, p90=1020, p99=1020, max=1020, exemplar="/data/clip/door.mp4"
-                ),
+                tokens={"min": 120, "p50": 850, "p90": 1020, "p99": 1020, "max": 1020},
                 heaviest="640×360, 240 frames, 8.0 s",
+                exemplar="/data/clip/door.mp4",
             ),
         },
     )
@@ -197,77 +182,71 @@ def _engine_config() -> dict[str, Any]:
     }
 
 
-def _limits() -> Limits:
-    config = _engine_config()
+def _evidence() -> list[Evidence]:
     page = "/data/scan/page-7.png"
     hint = "names the costliest image, 1316×756: 1269 tokens, which is what vLLM's dummy costs too"
-    return Limits(
-        limit_mm_per_prompt=config["limit_mm_per_prompt"],
-        mm_processor_kwargs=config["mm_processor_kwargs"],
-        media_io_kwargs={},
-        evidence=[
-            _why(
-                "limit_mm_per_prompt.image.count",
-                4,
-                "computed",
-                "most of any request, of 600",
-                exemplar="requests.jsonl:17",
-            ),
-            _why(
-                "limit_mm_per_prompt.image.width",
-                1316,
-                "measured",
-                hint,
-                exemplar=page,
-                effect="without it: profiled image 1,269 → 1,280 tokens",
-            ),
-            _why(
-                "limit_mm_per_prompt.image.height",
-                756,
-                "measured",
-                hint,
-                exemplar=page,
-                effect="without it: profiled image 1,269 → 1,080 tokens",
-            ),
-            _why(
-                "limit_mm_per_prompt.video",
-                1,
-                "computed",
-                "most of any request, of 600",
-                exemplar="requests.jsonl:30",
-            ),
-            _why("limit_mm_per_prompt.audio", 0, "computed", "no audio in the corpus"),
-            _why(
-                f"mm_processor_kwargs.{AREA}",
-                1003520,
-                "measured",
-                "smallest tried that downscales no item of the corpus; default 12845056",
-                exemplar=page,
-                effect=CAPPED,
-            ),
-            _why(
-                "max_model_len",
-                128000,
-                "computed",
-                "the model's own context",
-                effect="vLLM has the same without it here",
-            ),
-            _why(
-                "max_num_batched_tokens",
-                2538,
-                "computed",
-                "vLLM's default here, 2048, rounded up to whole items of 1269 tokens",
-            ),
-            _why(
-                "mm_processor_cache_gb",
-                0.42,
-                "computed",
-                "hits 31.4% of 1,247 items in 600 requests; any cache at most 32.0%, vLLM's 4 GiB "
-                "32.0%",
-                exemplar="/data/scan/letterhead.png",
-            ),
-        ],
-    )
+    return [
+        _why(
+            "limit_mm_per_prompt.image.count",
+            4,
+            "computed",
+            "most of any request, of 600",
+            exemplar="requests.jsonl:17",
+        ),
+        _why(
+            "limit_mm_per_prompt.image.width",
+            1316,
+            "measured",
+            hint,
+            exemplar=page,
+            effect="without it: profiled image 1,269 → 1,280 tokens",
+        ),
+        _why(
+            "limit_mm_per_prompt.image.height",
+            756,
+            "measured",
+            hint,
+            exemplar=page,
+            effect="without it: profiled image 1,269 → 1,080 tokens",
+        ),
+        _why(
+            "limit_mm_per_prompt.video",
+            1,
+            "computed",
+            "most of any request, of 600",
+            exemplar="requests.jsonl:30",
+        ),
+        _why("limit_mm_per_prompt.audio", 0, "computed", "no audio in the corpus"),
+        _why(
+            f"mm_processor_kwargs.{AREA}",
+            1003520,
+            "measured",
+            "smallest tried that downscales no item of the corpus; default 12845056",
+            exemplar=page,
+            effect=CAPPED,
+        ),
+        _why(
+            "max_model_len",
+            128000,
+            "computed",
+            "the model's own context",
+            effect="vLLM has the same without it here",
+        ),
+        _why(
+            "max_num_batched_tokens",
+            2538,
+            "computed",
+            "vLLM's default here, 2048, rounded up to whole items of 1269 tokens",
+        ),
+        _why(
+            "mm_processor_cache_gb",
+            0.42,
+            "computed",
+            "hits 31.4% of 1,247 items in 600 requests; any cache at most 32.0%, vLLM's 4 GiB "
+            "32.0%",
+            exemplar="/data/scan/letterhead.png",
+        ),
+    ]
 
 
 def _why(setting: str, value: float, label: Label, reason: str, **more: str) -> Evidence:
@@ -279,24 +258,20 @@ def _budgets() -> Budgets:
         default=EncoderBudget(
             encoder_budget_tokens=114688,
             max_tokens_per_item={"image": 16384, "video": 114688},
-            items_per_batch={"image": 7, "video": 1},
             profiled_modality="video",
             profiled_items=1,
             profiled_tokens=None,
             worst_step_tokens=None,
-            adequacy=None,
             max_num_batched_tokens=2048,
             resident_items={"image": 90, "video": 112},
         ),
         calibrated=EncoderBudget(
             encoder_budget_tokens=2538,
             max_tokens_per_item={"image": 1269, "video": 1020},
-            items_per_batch={"image": 2, "video": 2},
             profiled_modality="image",
             profiled_items=2,
             profiled_tokens=2538,
             worst_step_tokens=2538,
-            adequacy=1.0,
             max_num_batched_tokens=2538,
             resident_items={"image": 2, "video": 2},
         ),
@@ -330,8 +305,7 @@ def _point(
     batch: int,
     *,
     mean: float = 1.0,
-    chosen: bool = False,
-    dominated: bool = False,
+    choice: Literal["chosen", "beaten", "open"] = "open",
     computed: bool = False,
 ) -> FrontierPoint:
     return FrontierPoint(
@@ -344,13 +318,12 @@ def _point(
         worst_retention=retention,
         encoder_budget_tokens=budget,
         profiled_items=batch,
-        chosen=chosen,
+        choice=choice,
         mean_retention=mean,
         p99_tokens=min(most, 770),
         process_s=round(p50 * 0.00004, 6),
         adequacy=round(min(batch * most / budget, 1.0), 4),
         resident_items=budget // most,
-        dominated=dominated,
         label="computed" if computed else "measured",
     )
 
@@ -370,7 +343,6 @@ def _startup() -> Startup:
             token_mismatches=0,
             encoder_tokens=3558,
             largest_encoder_step_tokens=2538,
-            left_out=1,
             seconds=21.5,
         ),
     )

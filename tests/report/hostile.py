@@ -33,24 +33,17 @@ NAMES = {
 def named(name: str) -> Calibration:
     """The example, with this name wherever an item, request or reason is named."""
     found = calibration()
-    limits = found.limits.model_copy(
-        update={
-            "evidence": [
-                entry.model_copy(update={"exemplar": name, "reason": f"because of {name}"})
-                for entry in found.limits.evidence
-            ]
-        }
-    )
     modalities = {
-        modality: items.model_copy(
-            update={"tokens": items.tokens.model_copy(update={"exemplar": name})}
-        )
+        modality: items.model_copy(update={"exemplar": name})
         for modality, items in found.corpus.modalities.items()
     }
     return found.model_copy(
         update={
             "model": found.model.model_copy(update={"id": name, "doubts": [name]}),
-            "limits": limits,
+            "evidence": [
+                entry.model_copy(update={"exemplar": name, "reason": f"because of {name}"})
+                for entry in found.evidence
+            ],
             "corpus": found.corpus.model_copy(update={"modalities": modalities}),
             "checks": [
                 CheckResult(name=f"{name} x", status=status, detail=name, remedy=name)

@@ -17,7 +17,6 @@ def huge(shapes: int) -> Calibration:
     while len(sizes) < shapes:
         sizes.add((int(2 ** draw.uniform(3, 14)), int(2 ** draw.uniform(3, 14))))
     found = calibration()
-    assert found.costs is not None
     known = [
         KnownCost.model_construct(
             shape=ImageShape(width, height), tokens=tokens, embeds=tokens, basis="blank"
@@ -31,7 +30,7 @@ def huge(shapes: int) -> Calibration:
         update={"items": 1_000_000, "unique_shapes": shapes}
     )
     corpus = found.corpus.model_copy(
-        update={"items": 1_000_047, "modalities": {**found.corpus.modalities, "image": images}}
+        update={"modalities": {**found.corpus.modalities, "image": images}}
     )
     costs = found.costs.model_copy(update={"modalities": modalities})
     return found.model_copy(update={"costs": costs, "corpus": corpus})

@@ -37,4 +37,4 @@ def figures(peak_bytes: int = 700 * MIB, outside_bytes: int = GIB) -> TrafficFig
     started = rehearsed(
         activation_peak_bytes=GIB, total_bytes=22 * GIB, requested_bytes=22 * GIB - outside_bytes
     )
-    return traffic_figures(found, Trace(requests, 3, ()), started)
+    return traffic_figures(found, Trace(requests, ()), started)

@@ -47,7 +47,7 @@ def test_without_a_gpu_nothing_is_said_of_memory() -> None:
 def test_detail_is_the_mean_over_all_items() -> None:
     corpus = calibration().corpus
     image, video = corpus.modalities["image"], corpus.modalities["video"]
-    halved = video.model_copy(update={"kept": Retention(video.items, video.items, 0.5, 0.1, "v")})
+    halved = video.model_copy(update={"kept": Retention(video.items, 0.5, 0.1, "v")})
     kept = corpus.model_copy(update={"modalities": {"image": image, "video": halved}})
     share = (image.items + video.items / 2) / (image.items + video.items)
     assert row(corpus=kept).detail_kept == pytest.approx(share)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.domain.model import Server
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.results.calibration import ServerPart
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments
 from mmcalib.results.part import CheckResult
 from tests.report.example import SERVE, calibration
@@ -103,7 +103,7 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
 @pytest.mark.parametrize("value", NASTY)
 def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
     made = with_config({"model": f"/models/{value}", "a": value})
-    server = ServerPart(limits={LIMIT: 41}, given=[LIMIT])
+    server = Server(limits={LIMIT: 41}, given=(LIMIT,))
     words = docker(made.model_copy(update={"server": server}))
     assert words[words.index("--env") + 1] == f"{LIMIT}=41"
     assert f"type=bind,source=/models/{value},target=/models/{value},readonly" in words
@@ -127,7 +127,7 @@ def test_a_container_has_room_for_a_cache_in_shared_memory() -> None:
 
 
 def test_no_word_of_a_release_reaches_the_shell() -> None:
-    tool = calibration().tool.model_copy(update={"vllm": "1; id"})
+    tool = {**calibration().tool, "vllm": "1; id"}
     words = docker(calibration().model_copy(update={"tool": tool}))
     assert words[words.index("serve") - 1] == "vllm/vllm-openai:latest"
 
@@ -158,7 +158,7 @@ def test_a_deployment_is_complete_and_names_nothing_of_this_machine(tmp_path: Pa
     volumes = {one["name"] for one in found["spec"]["template"]["spec"]["volumes"]}
     assert volumes == {one["name"] for one in started["volumeMounts"]} == {"shm", "models"}
     assert "/home" not in text
-    exemplars = [entry.exemplar for entry in calibration().limits.evidence if entry.exemplar]
+    exemplars = [entry.exemplar for entry in calibration().evidence if entry.exemplar]
     assert exemplars
     whole = CONFIGURATIONS["k8s"].render(calibration())
     assert not [name for name in exemplars if name in whole]
@@ -215,14 +215,14 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
 
 
-def with_server(**more: Any) -> Calibration:
-    server = ServerPart(limits={LIMIT: 41}, **more)
-    return calibration().model_copy(update={"server": server})
+def with_server(*given: str, **needed: int) -> Calibration:
+    server = Server(limits={LIMIT: 41}, given=given)
+    return calibration().model_copy(update={"server": server, "needed": needed})
 
 
 def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
     """Finding §5 of the server conformance work: without them the server refuses the items."""
-    made = with_server(given=[LIMIT, "LD_PRELOAD"])
+    made = with_server(LIMIT, "LD_PRELOAD")
     lines = CONFIGURATIONS["env"].render(made).splitlines()
     assert lines[-1] == f"{LIMIT}=41"
     started = container(kubernetes(CONFIGURATIONS["k8s"].render(made)))
@@ -231,14 +231,14 @@ def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
 
 @pytest.mark.parametrize("form", ["env", "k8s"])
 def test_limits_that_would_admit_more_are_named_and_not_set(form: str) -> None:
-    made = with_server(needed={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 900, "LD_PRELOAD": 1})
+    made = with_server(VLLM_MAX_AUDIO_DECODE_DURATION_S=900, LD_PRELOAD=1)
     said = CONFIGURATIONS[form].render(made)
     assert "\n# VLLM_MAX_AUDIO_DECODE_DURATION_S=900\n" in said
     assert "limits derived without" in said
     assert "mmcalib run" in said
     assert "\nVLLM" not in said
     assert "LD_PRELOAD" not in said
-    plain = calibration().model_copy(update={"server": None})
+    plain = with_server()
     code = [line for line in said.splitlines() if not line.startswith("#")]
     assert code == [
         x for x in CONFIGURATIONS[form].render(plain).splitlines() if not x.startswith("#")
@@ -271,7 +271,7 @@ def test_every_value_has_its_reason_right_above() -> None:
         for block in blocks[1:]
         if block.strip()
     }
-    for entry in calibration().limits.evidence:
+    for entry in calibration().evidence:
         key, _, inner = entry.setting.partition(".")
         block = by_key[key.replace("_", "-")].replace("\n#  ", "")
         assert (inner or key) in block

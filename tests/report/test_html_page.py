@@ -167,9 +167,9 @@ def with_memory(found: Calibration, gpu: str) -> Calibration:
 
 
 def test_what_is_not_known_is_said_in_one_line() -> None:
-    bare = calibration().model_copy(
-        update={"costs": None, "cache": None, "frontier": [], "startup": None}
-    )
+    found = calibration()
+    costs = found.costs.model_copy(update={"modalities": {}})
+    bare = found.model_copy(update={"costs": costs, "cache": None, "frontier": [], "startup": None})
     text = re.sub(r"<[^>]+>", "", rendered(bare))
     assert "No costs are kept in this calibration" in text
     assert "No hit-rate curve" in text
@@ -195,7 +195,7 @@ def test_the_processor_cache_says_what_more_would_bring() -> None:
     found = calibration().cache
     assert found is not None
     enough = cache_figure(found)
-    short = cache_figure(found.model_copy(update={"wanted_gb": 76.54, "wanted_hit_rate": 0.5}))
+    short = cache_figure(found.model_copy(update={"wanted": (76.54, 0.5)}))
     assert enough is not None
     assert short is not None
     said = "50.0% would hit with 76.54 GiB in each process, more than is allowed."
@@ -209,12 +209,13 @@ def test_what_was_chosen_is_where_it_starts() -> None:
     at their defaults, and the configuration that was emitted a hollow ring.
     """
     found = Calibration.load(DEMO)
-    kept = {point.kv_cache_tokens for point in found.frontier if point.chosen}
+    kept = {point.kv_cache_tokens for point in found.frontier if point.choice == "chosen"}
     assert kept == {found.memory.calibrated.kv_cache_tokens} != {None}
     for figure in frontiers(found):
         drawn = str(figure.drawing.wide)
         marks = re.findall(r'<path aria-label="([^"]*)"[^>]*fill="var\(--accent\)"', drawn)
-        chosen = [p for p in found.frontier if p.chosen and f"-{p.modality}" in figure.key]
+        mine = [p for p in found.frontier if f"-{p.modality}" in figure.key]
+        chosen = [p for p in mine if p.choice == "chosen"]
         assert len(marks) == len(chosen) > 0
         for mark in marks:
             assert mark.endswith("chosen")
@@ -225,8 +226,8 @@ def test_one_file_has_one_name_everywhere() -> None:
     clean, names = redacted(calibration())
     alias = names["/data/scan/page-7.png"]
     assert alias.endswith(".png")
-    assert clean.corpus.modalities["image"].tokens.exemplar == alias
-    assert [e.exemplar for e in clean.limits.evidence].count(alias) == 3
+    assert clean.corpus.modalities["image"].exemplar == alias
+    assert [e.exemplar for e in clean.evidence].count(alias) == 3
     assert any(alias in check.detail for check in clean.checks)
 
 
@@ -237,4 +238,4 @@ def test_numbers_settings_and_the_model_stay() -> None:
     assert clean.engine_config == found.engine_config
     assert clean.frontier == found.frontier
     assert clean.memory == found.memory
-    assert [e.reason for e in clean.limits.evidence] == [e.reason for e in found.limits.evidence]
+    assert [e.reason for e in clean.evidence] == [e.reason for e in found.evidence]

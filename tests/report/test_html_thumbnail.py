@@ -103,10 +103,9 @@ def with_picture(tmp_path: Path) -> Calibration:
     Image.new("RGB", (1316, 756), "teal").save(path)
     found = calibration()
     images = found.corpus.modalities["image"]
-    tokens = images.tokens.model_copy(update={"exemplar": str(path)})
-    modalities = {**found.corpus.modalities, "image": images.model_copy(update={"tokens": tokens})}
+    images = images.model_copy(update={"exemplar": str(path)})
+    modalities = {**found.corpus.modalities, "image": images}
     corpus = found.corpus.model_copy(update={"modalities": modalities})
-    assert found.costs is not None
     part = found.costs.modalities["image"]
     known = [one.model_copy(update={"exemplar": ""}) for one in part.known]
     parts = {**found.costs.modalities, "image": part.model_copy(update={"known": known})}

@@ -86,7 +86,13 @@ def test_golden_issue() -> None:
 def test_it_has_what_a_maintainer_asks_for() -> None:
     found = Calibration.load(DEMO)
     text = issue(found)
-    for said in (found.model.id, found.tool.vllm, "L4", "Verdict: pass", "KV cache on L4, tokens"):
+    for said in (
+        found.model.id,
+        found.tool["vllm"],
+        "L4",
+        "Verdict: pass",
+        "KV cache on L4, tokens",
+    ):
         assert said.replace("_", "\\_") in text
     block = text.partition("```yaml\n")[2].partition("```")[0]
     assert block.startswith("# vllm serve --config engine.yaml\n")

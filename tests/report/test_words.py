@@ -41,13 +41,13 @@ def test_plain_text_is_printable_and_leaves_good_text_alone(text: str) -> None:
 
 
 def test_neighbours_with_one_reason_are_said_once() -> None:
-    groups = grouped(calibration().limits.evidence)
+    groups = grouped(calibration().evidence)
     assert [settings for settings, _, _ in groups][:2] == [
         ["limit_mm_per_prompt.image.count"],
         ["limit_mm_per_prompt.image.width", "limit_mm_per_prompt.image.height"],
     ]
     assert groups[1][1] == ["1316", "756"]
-    assert sum(len(settings) for settings, _, _ in groups) == len(calibration().limits.evidence)
+    assert sum(len(settings) for settings, _, _ in groups) == len(calibration().evidence)
 
 
 def with_yours(**default_config: object) -> Calibration:
@@ -57,7 +57,7 @@ def with_yours(**default_config: object) -> Calibration:
     update = {
         "default_config": default_config,
         "yours": YourConfiguration(
-            file="a.yaml", engine_config={"mm_processor_cache_gb": 2}, compared=[], diff=diff
+            file="a.yaml", engine_config={"mm_processor_cache_gb": 2}, diff=diff
         ),
         "budget": made.budget.model_copy(update={"yours": budget}),
         "memory": made.memory.model_copy(update={"yours": Memory(kv_cache_tokens=4242)}),
@@ -81,7 +81,7 @@ def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> 
     assert made.budget.yours is not None
     assert made.yours is not None
     short = made.budget.yours.model_copy(
-        update={"adequacy": 0.02, "profiled_tokens": 324, "worst_step_tokens": 16_384}
+        update={"profiled_tokens": 324, "worst_step_tokens": 16_384}
     )
     budget = made.budget.model_copy(update={"yours": short})
     said = words.yours_note(made.model_copy(update={"budget": budget}))

@@ -97,10 +97,9 @@ def test_what_is_named_is_not_in_the_page_either() -> None:
     names = [name for key, name in NAMES.items() if key != "not utf-8"]
     checks = [check for name in names for check in checked(name)]
     found = calibration().model_copy(update={"checks": checks})
-    one = found.limits.evidence[0]
+    one = found.evidence[0]
     evidence = [one.model_copy(update={"exemplar": name, "reason": name}) for name in names]
-    limits = found.limits.model_copy(update={"evidence": evidence})
-    shown = found.model_copy(update={"limits": limits})
+    shown = found.model_copy(update={"evidence": evidence})
     assert T not in html(Report(shown, "vllm serve", thumbnails=False, redact_paths=True))
 
 
@@ -158,8 +157,7 @@ def test_no_character_lets_a_known_name_through(before: str, behind: str) -> Non
 
 def test_more_names_than_a_run_writes_are_refused() -> None:
     found = calibration()
-    one = found.limits.evidence[0]
+    one = found.evidence[0]
     evidence = [one.model_copy(update={"exemplar": f"/d/{n}"}) for n in range(6_000)]
-    limits = found.limits.model_copy(update={"evidence": evidence})
     with pytest.raises(UsageError, match="does not name"):
-        redacted(found.model_copy(update={"limits": limits}))
+        redacted(found.model_copy(update={"evidence": evidence}))

@@ -26,10 +26,6 @@ _CHOSEN_PX2, _POINT_PX2 = 150, 75
 _SHUT, _SHUT_PX = "would not start", 104
 
 
-def kept_share(point: FrontierPoint) -> float:
-    return point.worst_retention if point.mean_retention is None else point.mean_retention
-
-
 def closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
     """The part of the chart where no engine starts."""
     low, high = x["scale"]["domain"]
@@ -63,7 +59,7 @@ def series(
         }
     for wanted, style in _STYLES.items():
         for number, knob in enumerate(knobs):
-            mine_too = [s for s in spots if s[0].knob == knob and kind(s[0]) == wanted]
+            mine_too = [s for s in spots if s[0].knob == knob and s[0].choice == wanted]
             if mine_too:
                 yield {
                     "data": {
@@ -74,10 +70,6 @@ def series(
                     "mark": {"type": "point", "shape": SHAPES[min(number, 3)], **style},
                     "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
                 }
-
-
-def kind(point: FrontierPoint) -> str:
-    return "chosen" if point.chosen else "beaten" if point.dominated else "open"
 
 
 _STYLES: dict[str, Layer] = {
@@ -111,7 +103,7 @@ def _tip(point: FrontierPoint) -> str:
     """What the reader would have to type, and what it does."""
     parts = [
         f"{wording.plain(point.knob)} = {wording.number(point.value)}",
-        f"keeps {wording.share(kept_share(point))}, "
+        f"keeps {wording.share(point.mean_retention)}, "
         f"worst item {wording.share(point.worst_retention)}",
         f"largest item {wording.number(point.max_tokens)} tokens",
         f"encoder budget {wording.number(point.encoder_budget_tokens)} tokens",
@@ -123,8 +115,8 @@ def _tip(point: FrontierPoint) -> str:
         )
     elif point.kv_cache_bytes is not None:
         parts.append(f"KV cache {wording.room(point.kv_cache_bytes)}: would not start")
-    if kind(point) != "open":
-        parts.append(kind(point))
+    if point.choice != "open":
+        parts.append(point.choice)
     return " · ".join(parts)
 
 
@@ -159,12 +151,12 @@ def _figure(
     by_memory = all(value is not None for value in room.values())
     if not by_memory:
         room = {id(point): max(1.0, point.encoder_budget_tokens) for point in points}
-    spots = [(p, float(room[id(p)] or 0), kept_share(p)) for p in points]
+    spots = [(p, float(room[id(p)] or 0), p.mean_retention) for p in points]
     # The KV cache has to hold one request of full length.
     least = float(calibration.engine_config.get("max_model_len") or 0)
     x = _axis([at for _, at, _ in spots], memory.gpu, by_memory=by_memory)
     knobs = list(dict.fromkeys(point.knob for point in points))
-    beaten = any(kind(point) == "beaten" for point in points)
+    beaten = any(point.choice == "beaten" for point in points)
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         y = {
@@ -183,9 +175,9 @@ def _figure(
             yield from closed(canvas, x, least)
         yield from series(spots, knobs, x, y)
 
-    chosen = [point for point in points if point.chosen]
+    chosen = [point for point in points if point.choice == "chosen"]
     kept = "; ".join(
-        f"{wording.plain(p.knob)} {wording.number(p.value)} keeps {wording.share(kept_share(p))}"
+        f"{wording.plain(p.knob)} {wording.number(p.value)} keeps {wording.share(p.mean_retention)}"
         for p in chosen
     )
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
@@ -253,7 +245,7 @@ def _row(point: FrontierPoint) -> tuple[str, ...]:
         wording.number(point.encoder_budget_tokens),
         wording.number(point.kv_cache_tokens),
         wording.ratio(point.max_concurrency),
-        "" if kind(point) == "open" else kind(point),
+        "" if point.choice == "open" else point.choice,
     )
 
 

@@ -33,10 +33,10 @@ class Costed:
 
 def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
     """The shapes of the corpus that are listed, with their tokens under the calibrated setting."""
-    if calibration.costs is None or modality not in calibration.costs.modalities:
+    if modality not in calibration.costs.modalities:
         return []
     found = calibration.corpus.modalities.get(modality)
-    named, exemplar = (found.heaviest, found.tokens.exemplar) if found else ("", "")
+    named, exemplar = (found.heaviest, found.exemplar) if found else ("", "")
     known = calibration.costs.modalities[modality].known
     most = max((one.tokens for one in known), default=0)
     # Writing a shape out is slow, and there may be a million.
@@ -53,14 +53,13 @@ def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
 
 def unlisted(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
     """The others, of which only how many there are is kept."""
-    costs = calibration.costs
-    found = costs.modalities.get(modality) if costs else None
+    found = calibration.costs.modalities.get(modality)
     return found.unlisted if found else None
 
 
 def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
     """The size hints that the configuration gives vLLM for this modality, by vLLM's names."""
-    limit = calibration.limits.limit_mm_per_prompt.get(modality)
+    limit = calibration.limits.get(modality)
     if not isinstance(limit, Mapping):
         return {}
     hints = {name: value for name, value in limit.items() if name != "count"}

@@ -73,10 +73,8 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
     """The largest item of the corpus under the calibrated settings, in the encoder cache that has
     to hold it.
     """
-    name, parts = "Largest item, of the encoder cache", calibration.costs
-    known = (
-        {m: [one.embeds for one in p.known] for m, p in parts.modalities.items()} if parts else {}
-    )
+    name, parts = "Largest item, of the encoder cache", calibration.costs.modalities
+    known = {modality: [one.embeds for one in part.known] for modality, part in parts.items()}
     largest = {modality: max(embeds) for modality, embeds in known.items() if embeds}
     if not largest:
         return Headline(name, "", "—", "The corpus has no items.", "measured")
@@ -90,7 +88,7 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
         "",
         f"{text.number(most)} of {text.number(cache)}",
         f"{item}, in tokens. By default the cache holds {text.number(before)}.",
-        found.tokens.label if found else "measured",
+        found.label if found else "measured",
         bad=cache is not None and most > cache,
     )
 
@@ -103,8 +101,6 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
         if replay
         else "No request was replayed."
     )
-    if calibration.costs is None:
-        return Headline("Items that would be rejected", "", "—", said, "computed")
     parts = calibration.costs.modalities.values()
     known = [one.shape for part in parts for one in part.known]
     refused = sum(len(part.refused) for part in parts)
@@ -131,7 +127,7 @@ def _assumed(calibration: CalibrationDocument) -> str:
     return "".join(
         f"Requests of more than {entry.value} {name} are rejected, which is assumed. "
         for name in calibration.corpus.modalities
-        for entry in calibration.limits.evidence
+        for entry in calibration.evidence
         if entry.label == "assumed" and entry.setting in _counts_of(name)
     )
 
@@ -151,7 +147,7 @@ def facts(calibration: CalibrationDocument) -> Iterator[str]:
         yield f"{text.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
         yield text.plain(calibration.memory.calibrated.gpu)
-    yield f"vLLM {text.plain(calibration.tool.vllm)}"
+    yield f"vLLM {text.plain(calibration.tool['vllm'])}"
     yield text.plain(calibration.created_at.replace("T", " ")[:16])
 
 
@@ -210,7 +206,7 @@ def page(
         columns=[column.name for column in rows.columns(shown)],
         rows=rows.reservation_rows(shown),
         diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
-        settings=grouped(shown.limits.evidence),
+        settings=grouped(shown.evidence),
         verdict=verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,

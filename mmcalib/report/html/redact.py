@@ -64,17 +64,16 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
                 text = text.replace(one, alias)
         return WITHHELD if any(folder in text for folder in folders) else text
 
-    clean = CalibrationDocument.model_validate(
-        _walk(calibration.model_dump(exclude={"costs"}), hide)
-    )
-    return clean.model_copy(update={"costs": calibration.costs}), names
+    # Costs are large, and no report shows a name of theirs.
+    clean = _walk(calibration.model_dump(exclude={"costs"}), hide)
+    return CalibrationDocument.model_validate({**clean, "costs": calibration.costs}), names
 
 
 def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     """Every name that a field of the calibration gives → what takes its place."""
-    given = [m.tokens.exemplar for m in calibration.corpus.modalities.values()]
-    given += [entry.exemplar for entry in calibration.limits.evidence]
-    parts = calibration.costs.modalities.values() if calibration.costs else ()
+    given = [m.exemplar for m in calibration.corpus.modalities.values()]
+    given += [entry.exemplar for entry in calibration.evidence]
+    parts = calibration.costs.modalities.values()
     given += [known.exemplar for part in parts for known in part.known]
     foreign = [name for check in calibration.checks for name in check.names]
     names: dict[str, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmcalib import text as wording
+from mmcalib.domain.traffic import HighestStep
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report.html.canvas import (
     ROW_PX,
@@ -21,7 +22,7 @@ from mmcalib.report.html.canvas import (
 from mmcalib.report.rows import tensor_cells
 from mmcalib.report.terminal_memory import HEAD, highest_line, timeline_rows, traffic_sentence
 from mmcalib.results.calibration import ProcessorCache
-from mmcalib.results.memory import HighestTrafficStep, ServedTraffic, TimelineStep, TrafficFigures
+from mmcalib.results.memory import ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.text import GIB
 
 # (words, field of a step, colour): each is above the next.
@@ -83,7 +84,7 @@ def traffic(served: ServedTraffic) -> PageFigure:
         notes=[
             *([_beside(found, default)] if default is not None else []),
             *([f"The default is not served: {problem}."] if problem else []),
-            *([f"{highest_line(found.highest)}."] if found.highest else []),
+            *([f"{highest_line(found)}."] if found.highest else []),
             *(f"Assumed: {one}." for one in served.assumptions),
         ],
     )
@@ -146,7 +147,7 @@ def _line(
     }
 
 
-def _highest(found: TrafficFigures, highest: HighestTrafficStep, x: Layer, y: Layer) -> Layer:
+def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) -> Layer:
     """The highest step, and what lived in it."""
     alive = (tensor_cells(one) for one in highest.largest[:_NAMED])
     tip = [
@@ -183,7 +184,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     """The curve, or None where nothing repeats."""
     if not found.curve:
         return None
-    sizes = [point.capacity_bytes / GIB for point in found.curve]
+    sizes = [capacity_bytes / GIB for capacity_bytes, _ in found.curve]
     chosen = found.mm_processor_cache_gb
     lines = [(f"vLLM's default {_DEFAULT_GIB:g} GiB", _DEFAULT_GIB, "var(--ink-3)")]
     if chosen:
@@ -192,7 +193,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     low, high = min(shown) / 1.4, max(shown) * 1.4
     x = log_axis("size", "size of the cache, GiB", low, high)
     x["axis"]["labelExpr"] = "format(datum.value, '~g')"
-    ends = [*zip(sizes, (point.hit_rate for point in found.curve), strict=True)]
+    ends = [*zip(sizes, (rate for _, rate in found.curve), strict=True)]
     most = max(found.most_hit_rate, ends[-1][1])
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
@@ -258,9 +259,10 @@ def cache(found: ProcessorCache) -> PageFigure | None:
 
 def _more(found: ProcessorCache) -> Iterator[str]:
     """What a larger cache than is allowed would bring."""
-    if found.wanted_gb is not None and found.wanted_gb > found.mm_processor_cache_gb:
-        rate, size = wording.share(found.wanted_hit_rate), f"{found.wanted_gb:g} GiB"
-        yield f"{rate} would hit with {size} in each process, more than is allowed."
+    if found.wanted is not None:
+        size_gib, rate = found.wanted
+        size = f"{size_gib:g} GiB in each process"
+        yield f"{wording.share(rate)} would hit with {size}, more than is allowed."
 
 
 def _ceiling(rate: float) -> float:

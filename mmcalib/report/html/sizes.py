@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mmcalib import text
 from mmcalib.checks.reserve import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
-from mmcalib.derive.distribution import edge, place
+from mmcalib.derive.distribution import SizeCell, edge, place
 from mmcalib.report.html.canvas import (
     ROW_PX,
     Canvas,
@@ -24,7 +24,6 @@ from mmcalib.report.html.canvas import (
 )
 from mmcalib.report.html.items import Costed, costed, hint_tokens, hinted, size_px, unlisted
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
-from mmcalib.results.costs import SizesAbout
 
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
@@ -88,8 +87,8 @@ def _distribution_figure(
     tokens = found.tokens
     summary = (
         f"Half of the {text.number(found.items)} {modality} items cost "
-        f"{text.number(tokens.p50)} tokens or fewer, 99% no more than "
-        f"{text.number(tokens.p99)}; the costliest costs {text.number(tokens.max)}."
+        f"{text.number(tokens['p50'])} tokens or fewer, 99% no more than "
+        f"{text.number(tokens['p99'])}; the costliest costs {text.number(tokens['max'])}."
     )
     return PageFigure(
         key=f"tokens-{modality}",
@@ -122,9 +121,10 @@ def _lines(
         lines.append((f"cap {text.number(after)}{same}", after, "var(--accent-ink)"))
     if hint:
         lines.append((f"hint {text.number(hint)}", hint, "var(--ink-2)"))
-    most = found.tokens.max
+    most = found.tokens["max"]
     lines.append((f"costliest {text.number(most)}", most, "var(--ink-2)"))
-    lines.append((f"median {text.number(found.tokens.p50)}", found.tokens.p50, "var(--ink-2)"))
+    median = found.tokens["p50"]
+    lines.append((f"median {text.number(median)}", median, "var(--ink-2)"))
     return [(said, max(1, value), colour) for said, value, colour in lines]
 
 
@@ -283,8 +283,8 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
 
 def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
     """Pixels of one picture above which the processor downscales."""
-    costs = calibration.costs
-    rule = costs.modalities[modality].rule if costs and modality in costs.modalities else None
+    costs = calibration.costs.modalities
+    rule = costs[modality].rule if modality in costs else None
     if isinstance(rule, Frames):
         return rule.area.max_px if rule.area and not rule.whole_clip else None
     return rule.max_px if isinstance(rule, Area) else None
@@ -332,13 +332,13 @@ class Spot:
     shapes: int
 
 
-def spots_of(known: Sequence[Costed], others: Sequence[SizesAbout] = ()) -> tuple[list[Spot], bool]:
+def spots_of(known: Sequence[Costed], others: Sequence[SizeCell] = ()) -> tuple[list[Spot], bool]:
     """Every size by itself while there are few, else cells; and whether the former."""
     pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
     exact = not others and len({size for size, _ in of_sizes}) <= _POINTS
     every = [(size, tokens, 1) for size, tokens in of_sizes]
-    every += [((cell.width_px, cell.height_px), cell.tokens, cell.shapes) for cell in others]
+    every += [((c.shape.width_px, c.shape.height_px), c.tokens, c.shapes) for c in others]
     for size, tokens, more in every:
         at = size if exact else (_centre(size[0]), _centre(size[1]))
         shapes, most = pairs.get(at, (0, 0))

@@ -24,11 +24,8 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import measured_memory, startup_figures
 from mmcalib.results.calibration import (
     FrontierPoint,
-    Limits,
     Model,
     Preprocessing,
-    ServerPart,
-    Tool,
     YourConfiguration,
 )
 from mmcalib.results.memory import Budgets, Memories, Memory
@@ -62,6 +59,7 @@ def _frontier_point(
     decision: Decision, explored: Explored, figures: Memory, beaten: bool
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
+    chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
     counts = {modality: count.value for modality, count in decision.counts.items()}
     return FrontierPoint(
         knob=point.knob.name,
@@ -78,9 +76,8 @@ def _frontier_point(
         profiled_items=budget.profiled_items,
         adequacy=round(adequacy(budget, counts).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
-        chosen=(point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen},
-        dominated=beaten,
-        bleeds=list(point.knob.bleeds),
+        choice="chosen" if chosen else "beaten" if beaten else "open",
+        bleeds=point.knob.bleeds,
         activation_peak_bytes=figures.activation_peak_bytes,
         kv_cache_bytes=figures.kv_cache_bytes,
         kv_cache_tokens=figures.kv_cache_tokens,
@@ -117,7 +114,7 @@ def assemble(
     engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        tool=Tool(mmcalib=__version__, **opened.versions),
+        tool={"mmcalib": __version__, **opened.versions},
         model=Model(
             id=served.resolved.id,
             source=served.resolved.source,
@@ -130,17 +127,12 @@ def assemble(
             len(decided.skipped),
             decision.table,
         ),
-        limits=Limits(
-            limit_mm_per_prompt=decision.engine_args["limit_mm_per_prompt"],
-            mm_processor_kwargs=decision.engine_args.get("mm_processor_kwargs", {}),
-            media_io_kwargs=decision.engine_args.get("media_io_kwargs", {}),
-            evidence=[
-                *with_effects(
-                    evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
-                ),
-                *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
-            ],
-        ),
+        evidence=[
+            *with_effects(
+                evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
+            ),
+            *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
+        ],
         engine_config=engine_config,
         default_config=default_args(job.policy, decided.given),
         yours=_yours(decided, engine_config),
@@ -168,7 +160,8 @@ def assemble(
         cache=cache_report(decision),
         preprocessing=_preprocessing(decision.table),
         traffic=memory_found.traffic if memory_found else None,
-        server=ServerPart.of(opened.server, dict(reviewed.needed)),
+        server=opened.server,
+        needed=dict(reviewed.needed),
     )
 
 
@@ -186,7 +179,6 @@ def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfigurat
     return YourConfiguration(
         file=str(found.written.source or ""),
         engine_config=dict(found.engine_args),
-        compared=found.compared,
         diff=found.written.diff(engine_config, found.values),
         refused=decided.refused_yours,
     )

@@ -19,7 +19,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.results.calibration import CachePoint, Evidence, ProcessorCache
+from mmcalib.results.calibration import Evidence, ProcessorCache
 from mmcalib.text import GIB, flag, gib, number, several, share
 
 SETTING = "mm_processor_cache_gb"
@@ -100,22 +100,14 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
     return ProcessorCache(
         requests=cache.requests,
         accesses=curve.accesses,
-        distinct=curve.distinct,
-        distinct_bytes=curve.distinct_bytes,
-        largest_request_bytes=curve.largest_request_bytes,
-        admissible_request_bytes=size.floor_bytes,
         complete=cache.complete,
         mm_processor_cache_gb=cache.mm_processor_cache_gb,
-        total_bytes=size.total_bytes,
-        wanted_gb=size.wanted_gib,
-        wanted_hit_rate=round(size.wanted_hit_rate, 6),
         hit_rate=round(size.hit_rate, 6),
-        most_hit_rate=round(size.most_hit_rate, 6),
         default_hit_rate=round(curve.rate_at(PROCESSOR_CACHE_GIB * GIB), 6),
-        curve=[
-            CachePoint(capacity_bytes=capacity, hit_rate=round(rate, 6))
-            for capacity, rate in curve.points(_POINTS)
-        ],
+        wanted=(size.wanted_gib, round(size.wanted_hit_rate, 6))
+        if size.wanted_gib > cache.mm_processor_cache_gb
+        else None,
+        curve=tuple((capacity, round(rate, 6)) for capacity, rate in curve.points(_POINTS)),
     )
 
 

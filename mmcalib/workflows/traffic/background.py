@@ -194,7 +194,7 @@ def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
     """A lower share of the GPU, tried before it is named, else what may help."""
     if found.status == "pass":
         return ""
-    share = found.fitting_utilization
+    share = found.margin.utilization
     if share is not None and starts_with(share):
         return f"-- --gpu-memory-utilization {share:g}"
     return (

@@ -97,7 +97,7 @@ def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trac
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
     sampled = said_of_sample(len(chosen), census.items(), "items")
-    return Trace(requests, census.items(), (*sampled, *said), len(requests))
+    return Trace(requests, (*sampled, *said), len(requests))
 
 
 def by_chance(
@@ -125,7 +125,7 @@ def by_chance(
         said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
     if without := sum(many for entry, many in taken if entry.signature not in texts):
         said.append(f"a token for {_TOKEN_BYTES} bytes of text in {several(without, 'request')}")
-    return Trace(tuple(requests), prompts.prompts(), tuple(said), unsaid)
+    return Trace(tuple(requests), tuple(said), unsaid)
 
 
 def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
@@ -227,7 +227,7 @@ def trace(
         said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
     if missing := sum(access.origin not in texts for access in chosen):
         said.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
-    return Trace(tuple(requests), len(corpus.accesses.ends), tuple(said), unsaid)
+    return Trace(tuple(requests), tuple(said), unsaid)
 
 
 def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:

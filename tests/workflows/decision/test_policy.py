@@ -122,7 +122,7 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
     assert checks["prompts fit"].status == "pass"
     assert checks["items kept whole"].status == "warn"
-    assert decision.retention()["image"] == Retention(3, 1, 0.75, 0.25, path_of(PAGE))
+    assert decision.retention()["image"] == Retention(1, 0.75, 0.25, path_of(PAGE))
     assert decision.forced_by == "context"
     assert "--max-model-len" in checks["items kept whole"].remedy
 

@@ -11,6 +11,7 @@ import pytest
 
 from mmcalib.admission.rules import ProvenRule, costs, prove_rules
 from mmcalib.decision.decision import Decision
+from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import admit
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.policy import Policy
@@ -148,7 +149,7 @@ def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decisi
     decision = decide(corpus(found), host=Resizing, files=files)
     host = Resizing(opened(), {path_of(shape): shape for shape in found})
     rules = prove_rules(host, opened(), decision, Silent())  # type: ignore[arg-type]
-    return decision, costs(decision, Policy(), rules)
+    return decision, costs(decision, Policy(), rules, Texts())
 
 
 def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
@@ -162,7 +163,7 @@ def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
         admission = admit(gate, shape)
         assert (admission.tokens, admission.embeds) == (cost.tokens, cost.embeds)
     assert min(one.tokens for one in part.known) >= part.unlisted.tokens[-1].least_tokens
-    assert sum(b.items for b in part.unlisted.tokens) == part.unlisted.items
+    assert sum(b.items for b in part.unlisted.tokens) == part.unlisted.shapes
     assert sum(cell.shapes for cell in part.unlisted.sizes) == part.unlisted.shapes
 
 
@@ -185,7 +186,7 @@ def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
         decision = decide(corpus(many_shapes(number)), host=Resizing)
         every = len(decision.table.costs)
         rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
-        found = costs(decision, Policy(), {"image": rule})
+        found = costs(decision, Policy(), {"image": rule}, Texts())
         part = found.modalities["image"]
         assert len(part.known) == (listed or every)
         if part.unlisted is not None:

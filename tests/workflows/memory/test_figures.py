@@ -52,7 +52,7 @@ def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
     assert found.kv_cache_bytes == found.requested_bytes - total(parts)
     assert found.label == "rehearsed"
     assert found.labels["cudagraph_bytes"] == found.labels["non_torch_bytes"] == "assumed"
-    assert (found.gpu, found.encoder_peak_bytes) == ("L4", 2 * GIB)
+    assert (found.gpu, found.phases["encoder"]) == ("L4", 2 * GIB)
 
 
 def test_a_calibrated_configuration_that_would_not_start_fails(model: str) -> None:
@@ -166,7 +166,7 @@ def test_the_report_has_the_gpu_s_own_column() -> None:
     found = measured_memory(started(gpu(non_torch_bytes=GIB // 8, max_concurrency=2.345)), own=True)
     assert (found.label, found.kv_cache_bytes) == ("measured", FOUND.kv_cache_bytes)
     assert (found.buffers_bytes, found.non_torch_bytes) == (GIB // 4, GIB // 8)
-    assert (found.encoder_peak_bytes, found.max_concurrency) == (2 * GIB, 2.35)
+    assert (found.phases["encoder"], found.max_concurrency) == (2 * GIB, 2.35)
 
 
 def test_an_encoder_that_vllm_does_not_profile_is_warned_of() -> None:

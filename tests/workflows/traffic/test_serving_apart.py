@@ -63,7 +63,7 @@ def serving(startup: Startup, server: Server) -> Iterator[Serving]:
         yield Serving(
             prediction,
             ServingProcess(server, thread.submit, apart=True),  # type: ignore[arg-type]
-            Trace((), 0, ()),
+            Trace((), ()),
             Path("/cut"),
         )
         startup.may.set()

@@ -57,7 +57,6 @@ def test_equal_texts_are_one_and_are_counted_once() -> None:
     assert first.text == third.text != second.text
     assert first.items[0].content == second.items[0].content
     assert len(counted) == 2
-    assert found.of == 3
 
 
 def test_what_requests_do_not_say_is_assumed() -> None:
@@ -75,7 +74,6 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
     found = trace(replace(given, accesses=Accesses()), lambda texts: [5] * len(texts))
     assert sorted(len(request.items) for request in found.requests) == [1, 1, 1, 2]
     assert len({item.content for request in found.requests for item in request.items}) == 5
-    assert found.of == 4
     assert found.assumptions == (
         "requests in an order by chance, no item twice: a census keeps neither",
         "answers of 256 tokens to 4 requests",
@@ -87,7 +85,6 @@ def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
     given = asking(corpus([], requests), *(f"text {number}" for number in range(100)))
     found = trace(given, count, most=10)
     assert len(found.requests) == 10
-    assert found.of == 100
     assert any(item.shape == LARGE for request in found.requests for item in request.items)
     numbers = [int(request.origin.partition(":")[2]) for request in found.requests]
     assert numbers == sorted(numbers)
