@@ -99,7 +99,7 @@ def sweep(model_id: str, images: int, folder: Path) -> list[Phase]:
             print(f"{name}: {phases[-1].seconds:.1f} s", file=sys.stderr, flush=True)
             started = time.perf_counter()
 
-        opened = host.ask(OpenModel(model), "opening the model").model
+        opened = host.ask(OpenModel(model), "opening the model")
         done("open the model, find its knobs")
         census = corpus(images)
         budgets = BudgetSource(host, opened, model, Policy())

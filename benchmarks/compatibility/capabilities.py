@@ -119,7 +119,7 @@ class _Trials:
         yield _Trial(REPLAY, self._replay)
 
     def _open(self, host: EngineHost) -> str:
-        opened = host.ask(OpenModel(str(self._path)), "opening the model").model
+        opened = host.ask(OpenModel(str(self._path)), "opening the model")
         if opened.moved:
             raise VllmMoved("; ".join(f"{part}: {why}" for part, why in opened.moved.items()))
         self._model = opened
@@ -145,15 +145,16 @@ class _Trials:
 
     def _budget(self, host: EngineHost) -> str:
         request = AskBudget(self._args(), build_dummy=True, only_profiled=True)
-        budget = host.ask(request, "computing the encoder budget").budget
+        budget = host.ask(request, "computing the encoder budget")
         return f"{budget.encoder_budget_tokens:,} tokens"
 
     def _texts(self, host: EngineHost) -> str:
         request = BareRequest([{"role": "user", "content": "Describe this."}])
         found = host.ask(CountTexts((request,)), "counting the text of a request")
-        if found.tokens[0] is None:
-            raise EngineError(found.refusals[0])
-        return f"{found.tokens[0]} tokens"
+        (tokens,) = found.tokens
+        if isinstance(tokens, str):
+            raise EngineError(tokens)
+        return f"{tokens} tokens"
 
     def _parse(self, host: EngineHost) -> str:
         file = self._scratch / "engine.yaml"
@@ -226,7 +227,7 @@ def _rehearsed(path: Path) -> list[Capability]:
     }
 
     def rehearse(host: EngineHost) -> str:
-        found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}").rehearsed
+        found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}")
         if found.kv_cache_tokens is None:
             raise EngineError(found.problem)
         return f"{gpu.name}: KV cache {gib(found.kv_cache_bytes)}"
@@ -235,7 +236,7 @@ def _rehearsed(path: Path) -> list[Capability]:
         photos = (TrafficItem(_PHOTO, "photo"),)
         requests = tuple(TrafficRequest(name, 16, 2, photos, name) for name in "ab")
         request = ServeTraffic({**args, "num_gpu_blocks_override": 512}, requests, Arrivals(), gpu)
-        found = host.ask(request, f"serving on {gpu.name}").traffic
+        found = host.ask(request, f"serving on {gpu.name}")
         if found.refused:
             raise EngineError(found.refused[0][1])
         if sum(step.finished for step in found.steps) < len(requests):

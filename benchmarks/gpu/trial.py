@@ -90,7 +90,7 @@ class Bench:
                 try:
                     args = {**_args(case), "model": str(self.checkpoint(case, cut=False))}
                     request = Rehearse(args, self.gpu)
-                    futures[case.key].set_result(host.ask(request, "rehearsing").rehearsed)
+                    futures[case.key].set_result(host.ask(request, "rehearsing"))
                 except BaseException as error:  # noqa: BLE001 - handed to whoever asks for it
                     futures[case.key].set_exception(error)
 

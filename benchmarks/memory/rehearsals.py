@@ -87,7 +87,7 @@ def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
             engine_args["speculative_config"]["model"] = _checkpoint(case.drafter, folder)
         request = Rehearse(engine_args, _gpu(case))
         with _environment(case.environment), EngineHost(python=python, log=log) as host:
-            return host.ask(request, "rehearsing").rehearsed
+            return host.ask(request, "rehearsing")
     except MmcalibError as error:
         return str(error)
 

@@ -132,7 +132,7 @@ class Service:
         self._engine: Any = None
         self._stage: Stage | None = None
 
-    def say(self, answer: m.Message) -> None:
+    def say(self, answer: object) -> None:
         self._pipe.send_bytes(m.encode(answer))
 
     def _note(self, text: str) -> None:
@@ -144,7 +144,7 @@ class Service:
             raise RuntimeError("no model is open: send OpenModel first")
         return self._model
 
-    def answer(self, request: m.Message) -> m.Reply:
+    def answer(self, request: m.Message) -> object:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
         own = m.Look | m.Imagine | m.Rehearse
@@ -161,7 +161,7 @@ class Service:
                 from mmcalib.child.model import OpenedModel
 
                 self._model = OpenedModel(request)
-                return m.ModelOpened(self._model.describe())
+                return self._model.describe()
             case m.Measure():
                 from mmcalib.child.costs import measure
 
@@ -179,7 +179,7 @@ class Service:
             case m.BoundTexts():
                 from mmcalib.child.texts import text_bound
 
-                return m.TextsBound(text_bound(self.model.texts(), request.modalities))
+                return text_bound(self.model.texts(), request.modalities)
             case m.FindCounting():
                 from mmcalib.child.texts import find_counting
 
@@ -191,7 +191,7 @@ class Service:
             case m.AskBudget():
                 from mmcalib.child.costs import budget
 
-                return m.BudgetFound(budget(request))
+                return budget(request)
             case m.ParseServeConfig():
                 from mmcalib.child.config import parse
 
@@ -216,9 +216,9 @@ class Service:
                 stage = self._imagine(request.gpu)
                 from mmcalib.child.rehearsal.rehearse import rehearse
 
-                return m.RehearsalFound(rehearse(stage, request))
+                return rehearse(stage, request)
             case m.ServeTraffic():
-                return m.TrafficServed(self._serve(request))
+                return self._serve(request)
         raise TypeError(f"unknown request {type(request).__name__}")
 
     def _serve(self, request: m.ServeTraffic) -> Traffic:

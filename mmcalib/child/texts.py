@@ -180,16 +180,13 @@ class TextRenderer:
 
 def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
     """Every request in order; one that vLLM refuses is answered with its words."""
-    tokens: list[int | None] = []
-    refusals = []
+    tokens: list[int | str] = []
     for one in request.requests:
         try:
             tokens.append(texts.count(one))
-            refusals.append("")
         except Exception as error:  # noqa: BLE001 - the refusal is the answer
-            tokens.append(None)
-            refusals.append(refusal_of(error))
-    return TextsCounted(tuple(tokens), tuple(refusals))
+            tokens.append(refusal_of(error))
+    return TextsCounted(tuple(tokens))
 
 
 def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingFound:

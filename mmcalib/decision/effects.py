@@ -101,7 +101,7 @@ class Footprints:
             asked = {**self.serve_defaults, **args, "model": self.model_path}
             try:
                 request = AskBudget(asked, build_dummy, only_profiled=True)
-                budget = self.host.ask(request, "switching a setting off").budget
+                budget = self.host.ask(request, "switching a setting off")
                 self._budgets[key] = Footprint(budget)
             except VllmRefused as error:
                 self._budgets[key] = Footprint(refusal=error.message)

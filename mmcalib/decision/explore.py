@@ -102,7 +102,7 @@ class BudgetSource:
             request.engine_args.setdefault(name, value)
         key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
         if key not in self._known:
-            self._known[key] = self.host.ask(request, "computing the encoder budget").budget
+            self._known[key] = self.host.ask(request, "computing the encoder budget")
         return self._known[key]
 
     def _server_defaults(self) -> Iterator[tuple[str, int]]:

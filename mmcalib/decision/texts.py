@@ -65,7 +65,7 @@ class Texts:
     ) -> Texts:
         """With the bound of the model that the host has open."""
         try:
-            bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template").bound
+            bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template")
         except (VllmMoved, VllmRefused):
             bound = TextBound()
         return cls(host, bound, again)
@@ -124,7 +124,7 @@ class Texts:
         left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
         for group, found in self._batches(left):
             for (index, _), tokens in zip(group, found.tokens, strict=True):
-                known[index] = tokens
+                known[index] = tokens if isinstance(tokens, int) else None
         return known
 
     def _batches(
@@ -138,11 +138,9 @@ class Texts:
 
     def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
         for group, found in self._batches(requests):
-            for (key, request), tokens, why in zip(
-                group, found.tokens, found.refusals, strict=True
-            ):
-                if tokens is None:
-                    self.refusals.setdefault(key, why)
+            for (key, request), tokens in zip(group, found.tokens, strict=True):
+                if isinstance(tokens, str):
+                    self.refusals.setdefault(key, tokens)
                 else:
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
                     self.measured[digest(request.messages, request.fields)] = tokens

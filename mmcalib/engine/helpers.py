@@ -17,11 +17,10 @@ from mmcalib.engine.messages import (
     Blank,
     Done,
     File,
+    Interim,
     Measure,
     Measured,
-    Message,
     OpenModel,
-    Reply,
     Request,
     StartEngine,
     encode,
@@ -149,7 +148,7 @@ class CrewHost(EngineHost):
 
     def _converse(
         self, request: Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Any]:
         if isinstance(request, StartEngine) or request.sets_state:
             self._dismiss()
         if isinstance(request, Measure) and _is_shared(request):
@@ -157,7 +156,7 @@ class CrewHost(EngineHost):
         else:
             yield from super()._converse(request, doing, silence_s)
 
-    def _together(self, request: Measure, doing: str, silence_s: float | None) -> Iterator[Message]:
+    def _together(self, request: Measure, doing: str, silence_s: float | None) -> Iterator[Any]:
         shares = Shares(request)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         began, mine = time.monotonic(), 0
@@ -186,7 +185,7 @@ class CrewHost(EngineHost):
 
     def _alone(
         self, request: Measure, refused: Measured, doing: str, silence_s: float | None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Any]:
         """Without helpers there is more room."""
         self._dismiss()
         one = replace(request, subjects=(request.subjects[refused.index],))
@@ -252,12 +251,12 @@ class OnceHost(CrewHost):
     """
 
     def __init__(self, **how: Any) -> None:
-        self._heard: dict[bytes, list[Message]] = {}
+        self._heard: dict[bytes, list[object]] = {}
         super().__init__(**how)
 
     def _converse(
         self, request: Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Any]:
         if not request.repeatable:
             yield from super()._converse(request, doing, silence_s)
             return
@@ -265,16 +264,16 @@ class OnceHost(CrewHost):
         if question in self._heard:
             yield from self._heard[question]
             return
-        heard: list[Message] = []
+        heard: list[object] = []
         for answer in super()._converse(request, doing, silence_s):
             heard.append(answer)
             # What the machine has no memory for now, it may have later.
-            if isinstance(answer, Reply) and not any(map(_lacks_memory, heard)):
+            if not isinstance(answer, Interim) and not any(map(_lacks_memory, heard)):
                 self._heard[question] = heard
             yield answer
 
 
-def _lacks_memory(answer: Message) -> bool:
+def _lacks_memory(answer: object) -> bool:
     return isinstance(answer, Measured) and answer.refused_by == "host_memory"
 
 

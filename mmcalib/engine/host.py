@@ -22,9 +22,7 @@ from mmcalib.engine.messages import (
     Interim,
     Measure,
     Measured,
-    Message,
     OpenModel,
-    Reply,
     Request,
     Said,
     decode,
@@ -120,7 +118,7 @@ def last_line(log: Path) -> str:
     return spoken[-1][:300] if spoken else ""
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R")
 
 # Engine starts compile kernels and load tens of gigabytes. Silence beyond this is a hang.
 SILENCE_S = 900.0
@@ -228,7 +226,7 @@ class EngineHost(Closing):
 
     def _converse(
         self, request: Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Any]:
         silence_s = silence_s or self._silence_s
         if self._pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""

@@ -2,8 +2,9 @@
 
 What the parent asks of the child that owns vLLM, and what it answers, on a pipe.
 
-A request is answered by any number of `Interim`s, then by its `Reply` or by `Failed`. A new one is
-a class here, and a case in `mmcalib.child.service`.
+A request is answered by any number of `Interim`s, then by its reply or by `Failed`. A reply is what
+was asked for: a record of the domain, or a message where that is several things. A new request is a
+class here, and a case in `mmcalib.child.service`.
 """
 
 from __future__ import annotations
@@ -24,24 +25,20 @@ from mmcalib.models.gpus import Gpu
 
 
 class Message:
-    """One line on the pipe: the name of its class, then its fields as JSON."""
+    """What crosses the pipe."""
 
-    named: ClassVar[dict[str, type[Message]]] = {}
+    named: ClassVar[dict[str, type[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         Message.named[cls.__name__] = cls
 
 
-class Reply(Message):
-    """Closes a request."""
-
-
 class Interim(Message):
     """Says how far a request is, or a part of its answer: others follow."""
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R")
 
 
 class Repeatable:
@@ -58,25 +55,29 @@ class Request(Message, Generic[R]):
     sets_state: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Message.named.setdefault(cls.reply().__name__, cls.reply())
+
     @classmethod
     def reply(cls) -> type[R]:
-        for base in cls.__orig_bases__:  # type: ignore[attr-defined]
-            for argument in get_args(base):
-                found: type[R] = argument
-                return found
-        raise TypeError(f"{cls.__name__} does not say by what it is closed")
+        """What closes it, as it is declared: `Request[R]`."""
+        bases = cls.__orig_bases__  # type: ignore[attr-defined]
+        found: type[R]
+        (found,) = (argument for base in bases for argument in get_args(base))
+        return found
 
 
-def encode(message: Message) -> bytes:
+def encode(message: object) -> bytes:
+    """One line on the pipe: the name of its class, then its fields as JSON."""
     name = type(message).__name__
     return name.encode() + b"\n" + _adapter(name).dump_json(message)
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> Any:
     """Raises ValueError or KeyError for what `encode` did not make."""
     name, _, fields = line.partition(b"\n")
-    message: Message = _adapter(name.decode()).validate_json(fields)
-    return message
+    return _adapter(name.decode()).validate_json(fields)
 
 
 @cache
@@ -85,14 +86,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetFound(Reply):
-    """It, as vLLM computes it."""
-
-    budget: Budget
-
-
-@dataclass(frozen=True, slots=True)
-class AskBudget(Repeatable, Request[BudgetFound]):
+class AskBudget(Repeatable, Request[Budget]):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
     `build_dummy` also builds a dummy item of each modality, which may take gigabytes;
@@ -115,12 +109,12 @@ class Said(Interim):
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Reply):
+class Done(Message):
     """The request is finished and has no other closing reply."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Reply):
+class Failed(Message):
     """The request failed; `error` is vLLM's own message on one line. `exhausted` names what the
     child's machine ran out of, where that is why.
     """
@@ -131,7 +125,7 @@ class Failed(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Reply):
+class Looked(Message):
     """`device` is vLLM's own word, such as cuda or cpu; empty where it finds none. `free_bytes` of
     the GPU's `total_bytes`, both None without one. `failing` has the reason of every library that
     does not import.
@@ -149,14 +143,7 @@ class Look(Request[Looked]):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOpened(Reply):
-    """What vLLM says of the model."""
-
-    model: ModelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class OpenModel(Request[ModelOpened]):
+class OpenModel(Request[ModelInfo]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
     `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
@@ -218,7 +205,7 @@ class Measured(Interim):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Reply):
+class Counted(Message):
     """Embeds per stand-in, None where vLLM's code for the model has no count of it; `sampled` as
     in `Cost`. `parts` as in `VllmCount`.
     """
@@ -237,7 +224,7 @@ class CountEmbeds(Repeatable, Request[Counted]):
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesCompared(Reply):
+class DevicesCompared(Message):
     """Both results; one that is None was refused for the reason in `refusal`."""
 
     cpu: Processed | None
@@ -268,14 +255,7 @@ class Imagine(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class RehearsalFound(Reply):
-    """How it went."""
-
-    rehearsed: Rehearsed
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearse(Repeatable, Request[RehearsalFound]):
+class Rehearse(Repeatable, Request[Rehearsed]):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
     The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
@@ -288,14 +268,7 @@ class Rehearse(Repeatable, Request[RehearsalFound]):
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficServed(Reply):
-    """How it went."""
-
-    traffic: Traffic
-
-
-@dataclass(frozen=True, slots=True)
-class ServeTraffic(Repeatable, Request[TrafficServed]):
+class ServeTraffic(Repeatable, Request[Traffic]):
     """Start vLLM's engine core and serve the requests, in their order, until all have answers.
 
     Without a `gpu` it is the engine of this machine, and nothing is known of its memory. Answers
@@ -309,7 +282,7 @@ class ServeTraffic(Repeatable, Request[TrafficServed]):
 
 
 @dataclass(frozen=True, slots=True)
-class ServeConfig(Reply):
+class ServeConfig(Message):
     """Every engine argument that the file sets, as the engine would see it after parsing; `values`
     are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
     the file, and not of the user, that import or run what they name, write or connect. `server`
@@ -334,7 +307,7 @@ class ParseServeConfig(Request[ServeConfig]):
 
 
 @dataclass(frozen=True, slots=True)
-class ServeOptions(Reply):
+class ServeOptions(Message):
     """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
     the argument that it sets; and the names of all arguments of the engine.
     """
@@ -349,7 +322,7 @@ class ListServeOptions(Request[ServeOptions]):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStarted(Reply):
+class EngineStarted(Message):
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
     `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
@@ -417,7 +390,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed(Reply):
+class Replayed(Message):
     """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
     what became of the prompts that were admitted only. `peak_bytes` is the most that torch held on
     a GPU above what it held before; None without one.
@@ -452,11 +425,10 @@ class BareRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TextsCounted(Reply):
-    """Tokens per request, and vLLM's words where it refuses one, whose tokens are None."""
+class TextsCounted(Message):
+    """Tokens per request, or vLLM's words where it refuses one."""
 
-    tokens: tuple[int | None, ...]
-    refusals: tuple[str, ...]
+    tokens: tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,21 +439,14 @@ class CountTexts(Repeatable, Request[TextsCounted]):
 
 
 @dataclass(frozen=True, slots=True)
-class TextsBound(Reply):
-    """What was found to bound them."""
-
-    bound: TextBound
-
-
-@dataclass(frozen=True, slots=True)
-class BoundTexts(Repeatable, Request[TextsBound]):
+class BoundTexts(Repeatable, Request[TextBound]):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CountingFound(Reply):
+class CountingFound(Message):
     """None where transformers does not come to vLLM's numbers; `why` says which part is left out,
     too.
     """

@@ -211,7 +211,7 @@ def open_model(
     request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
     with progress.step("opening the model in vLLM"):
         try:
-            return host.ask(request, "opening the model").model
+            return host.ask(request, "opening the model")
         except NotMultimodal:
             raise (text_only or takes_no_media(resolved)) from None
 

@@ -89,7 +89,7 @@ class Rehearsals(Closing):
         where the startup ends early.
         """
         request = Rehearse(dict(engine_args), self.gpu, steps)
-        return self._host.ask(request, f"rehearsing on {self.gpu.name}").rehearsed
+        return self._host.ask(request, f"rehearsing on {self.gpu.name}")
 
     def serve(
         self,
@@ -99,7 +99,7 @@ class Rehearsals(Closing):
     ) -> Traffic:
         """These requests served under these arguments. Raises EngineError where that ends early."""
         asked = ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
-        return self._host.ask(asked, f"serving on {self.gpu.name}").traffic
+        return self._host.ask(asked, f"serving on {self.gpu.name}")
 
     def __exit__(self, *raised: object) -> None:
         self._host.__exit__(*raised)

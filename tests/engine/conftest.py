@@ -31,7 +31,7 @@ class Lab:
 
     def __init__(self, host: EngineHost, folder: Path) -> None:
         self.host, self.folder = host, folder
-        self.opened = host.ask(OpenModel(str(folder)), "opening").model
+        self.opened = host.ask(OpenModel(str(folder)), "opening")
         _SERVED[host] = self
 
     def costs(self, *subjects: Blank | File, setting: Setting = DEFAULT) -> list[Cost | str]:
@@ -46,7 +46,7 @@ class Lab:
 
     def budget(self, *, build_dummy: bool = True, **engine_args: object) -> Budget:
         request = AskBudget({"model": str(self.folder), **engine_args}, build_dummy)
-        return self.host.ask(request, "computing a budget").budget
+        return self.host.ask(request, "computing a budget")
 
 
 @pytest.fixture(scope="session")

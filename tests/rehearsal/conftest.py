@@ -29,7 +29,7 @@ class Theatre:
 
     def rehearse(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
         request = Rehearse({"model": str(self.folder(model_id)), **engine_args}, self.gpu)
-        return self.host.ask(request, "rehearsing").rehearsed
+        return self.host.ask(request, "rehearsing")
 
     def bytes_of(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
         """The same without the time that it took, to be compared."""

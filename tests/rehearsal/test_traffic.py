@@ -76,7 +76,7 @@ def served(
     request = ServeTraffic(
         {**ARGS, **args, "model": str(folder)}, requests, arrivals or Arrivals(), where
     )
-    return host.ask(request, "serving").traffic
+    return host.ask(request, "serving")
 
 
 def served_on_both(

@@ -17,14 +17,12 @@ from mmcalib.engine.messages import (
     AskBudget,
     Blank,
     BoundTexts,
-    BudgetFound,
     Counted,
     CountEmbeds,
     CountTexts,
     File,
     Measure,
     Measured,
-    TextsBound,
     TextsCounted,
 )
 from mmcalib.errors import VllmRefused
@@ -88,14 +86,13 @@ class FakeHost:
 
     def ask(self, request: AskBudget | CountEmbeds | BoundTexts | CountTexts, doing: str) -> Any:
         if isinstance(request, BoundTexts):
-            return TextsBound(BOUND)
+            return BOUND
         if isinstance(request, CountTexts):
             return self.count_texts(request)
         if isinstance(request, CountEmbeds):
             return self.count(request)
         self.asked += 1
-        found = budget(self._model, request.engine_args, build_dummy=request.build_dummy)
-        return BudgetFound(found)
+        return budget(self._model, request.engine_args, build_dummy=request.build_dummy)
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for index, subject in enumerate(request.subjects):
@@ -117,7 +114,7 @@ class FakeHost:
         self.texts += len(request.requests)
         found = [asked(request.messages, request.fields) for request in request.requests]
         counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
-        return TextsCounted(tuple(counted), ("",) * len(counted))
+        return TextsCounted(tuple(counted))
 
     def count(self, request: CountEmbeds) -> Counted:
         """As the processor would: see `Miscounting` for one that does not."""
@@ -151,7 +148,7 @@ class UncappedHost(FakeHost):
             return answer
         args = {k: v for k, v in request.engine_args.items() if k != "mm_processor_kwargs"}
         usual = budget(self._model, args, build_dummy=request.build_dummy)
-        return BudgetFound(replace(usual, dummies=answer.budget.dummies))
+        return replace(usual, dummies=answer.dummies)
 
 
 class VolumeHost(FakeHost):

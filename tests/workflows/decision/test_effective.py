@@ -19,7 +19,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.messages import AskBudget, BudgetFound, Measure, Measured
+from mmcalib.engine.messages import AskBudget, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import ReadCorpus
@@ -174,10 +174,9 @@ class EitherHost(FakeHost):
         answer = super().ask(request, doing)
         if not isinstance(request, AskBudget):
             return answer
-        found = answer.budget
         small = request.engine_args.get("media_io_kwargs", {})
-        sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in found.dummies.items()}
-        return BudgetFound(replace(found, dummies=sizes))
+        sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in answer.dummies.items()}
+        return replace(answer, dummies=sizes)
 
 
 def test_what_goes_is_asked_for_together_once_more() -> None:
