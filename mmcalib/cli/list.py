@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 
-from mmcalib.cli.command import none_of, print_json
+from mmcalib.cli.command import none_of, print_document, print_json
 from mmcalib.errors import UsageError
 
 _KINDS: Final = ("models", "gpus")
@@ -58,16 +60,15 @@ def _models(words: Sequence[str], *, as_json: bool) -> None:
 def _gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib import text
     from mmcalib.models import gpus
-    from mmcalib.results.doctor import KnownGpu
 
     wanted = [gpus.fold(word) or word.lower() for word in words]
     found = [
-        KnownGpu.of(gpu)
+        gpu
         for gpu in gpus.all()
         if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
-        print_json(found)
+        print_document(json.dumps([asdict(gpu) for gpu in found], indent=2))
         return
     if not found:
         print(
@@ -78,8 +79,8 @@ def _gpus(words: Sequence[str], *, as_json: bool) -> None:
     width = max(len(gpu.name) for gpu in found)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
     for gpu in found:
-        rest = "" if gpu.rehearses else "memory only: it has no CUDA"
-        capability = gpu.capability or "-"
+        rest = "memory only: it has no CUDA" if gpu.memory_only else ""
+        capability = gpu.compute_capability or "-"
         memory = text.gib(gpu.total_bytes)
         if gpu.total_status == "inferred":
             rest = f"{rest}; inferred" if rest else "inferred"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,6 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, adequacy, residencies
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, Rehearsed
-from mmcalib.domain.shapes import Modality
 from mmcalib.models.cut import read_config
 from mmcalib.models.encoder import encoder_of
 from mmcalib.models.gpus import Gpu
@@ -63,8 +61,12 @@ def disagreement(found: Rehearsed, model_path: str) -> str:
     return words
 
 
-_ASSUMED: Final = ("non_torch_bytes", "cudagraph_bytes")
-_COMPUTED: Final = ("kv_cache_bytes", "kv_cache_tokens", "max_concurrency", "encoder_cache_bytes")
+# Of figures that are not rehearsed.
+_LABELS: Final[dict[str, Label]] = {
+    **dict.fromkeys(("non_torch_bytes", "cudagraph_bytes"), "assumed"),
+    **dict.fromkeys(("kv_cache_bytes", "kv_cache_tokens"), "computed"),
+    **dict.fromkeys(("max_concurrency", "encoder_cache_bytes"), "computed"),
+}
 
 
 def memory(found: Rehearsed, gpu: Gpu) -> Memory:
@@ -72,25 +74,13 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
     phases = {phase.name: phase.peak_bytes for phase in found.phases}
     if found.prefill is not None:
         phases["language model, served"] = found.prefill.phase.peak_bytes
-    assumed: dict[str, Label] = dict.fromkeys(_ASSUMED, "assumed")
-    computed: dict[str, Label] = dict.fromkeys(_COMPUTED, "computed")
     total: Label = "given" if gpu.total_status == "given" else "assumed"
-    return Memory(
-        total_bytes=found.total_bytes,
-        requested_bytes=found.requested_bytes,
-        weights_bytes=found.weights_bytes,
-        buffers_bytes=found.buffers_bytes,
+    return Memory.showing(
+        found,
         phases=phases,
-        encoder_cache_bytes=found.encoder_cache_bytes,
-        activation_peak_bytes=found.activation_peak_bytes,
-        non_torch_bytes=found.non_torch_bytes,
-        cudagraph_bytes=found.cudagraph_bytes,
-        kv_cache_bytes=found.kv_cache_bytes,
-        kv_cache_tokens=found.kv_cache_tokens,
-        kv_bytes_per_token=found.kv_bytes_per_token,
         max_concurrency=None if found.max_concurrency is None else round(found.max_concurrency, 2),
         label="rehearsed",
-        labels={"total_bytes": total, **assumed, **computed},
+        labels={"total_bytes": total, **_LABELS},
         gpu=gpu.name,
         ranks=found.tensor_parallel_size,
         note=found.problem,
@@ -98,22 +88,15 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
 
 
 def encoder_budget(
-    budget: Budget,
-    counts: Mapping[Modality, int] | None = None,
-    table: CostTable | None = None,
+    budget: Budget, found: Adequacy | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
-    """vLLM's MultiModalBudget as the reports show it. Adequacy is computed for `counts` items per
-    prompt, which needs a budget whose dummies were built; residency for the items of `table`.
+    """vLLM's MultiModalBudget as the reports show it, with its adequacy where that is `found`;
+    residency is that of the items of `table`.
     """
-    found = adequacy(budget, counts) if counts is not None else None
-    return EncoderBudget(
-        encoder_budget_tokens=budget.encoder_budget_tokens,
-        max_tokens_per_item={str(m): n for m, n in budget.max_tokens_per_item.items()},
-        profiled_modality=budget.profiled_modality,
-        profiled_items=budget.profiled_items,
+    return EncoderBudget.showing(
+        budget,
         profiled_tokens=found.profiled_tokens if found else None,
         worst_step_tokens=found.worst_step_tokens if found else None,
-        max_num_batched_tokens=budget.max_num_batched_tokens,
         resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 
@@ -129,40 +112,22 @@ def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
     return Adequacy(found.encoder_tokens, worst)
 
 
-def _rehearsed_budget(found: Rehearsed) -> EncoderBudget | None:
-    if found.budget is None:
-        return None
-    tokens = rehearsed_adequacy(found, found.budget)
-    return encoder_budget(found.budget).model_copy(
-        update={
-            "profiled_tokens": tokens.profiled_tokens,
-            "worst_step_tokens": tokens.worst_step_tokens,
-        }
-    )
-
-
 def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
     """Everything that one rehearsal found, ready to be shown or saved."""
-    return Rehearsal(
+    budget = found.budget
+    return Rehearsal.showing(
+        found,
         mmcalib=__version__,
-        vllm=found.vllm,
         model=model.id,
         source=model.source,
         config="" if config is None else str(config),
         gpu=gpu.name,
-        capability=".".join(map(str, gpu.capability or ())),
-        runner=found.runner,
-        sampler=found.sampler,
-        attention=found.attention,
-        encoder_attention=found.encoder_attention,
-        dtype=found.dtype,
-        tensor_parallel_size=found.tensor_parallel_size,
+        capability=gpu.compute_capability,
         starts=found.kv_cache_tokens is not None,
         memory=memory(found, gpu),
-        budget=_rehearsed_budget(found),
-        max_model_len=found.budget.max_model_len if found.budget else None,
-        phases=list(found.phases),
-        encoder_estimate_bytes=estimate_bytes(found.budget, model.path),
+        budget=encoder_budget(budget, rehearsed_adequacy(found, budget)) if budget else None,
+        max_model_len=budget.max_model_len if budget else None,
+        encoder_estimate_bytes=estimate_bytes(budget, model.path),
         cross_check=disagreement(found, model.path),
         assumptions=[*found.assumptions, *model.notes],
         seconds=round(found.seconds, 2),

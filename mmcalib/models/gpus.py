@@ -59,6 +59,11 @@ class Gpu:
     unified: bool = False
 
     @property
+    def compute_capability(self) -> str:
+        """Such as `8.9`; empty where there is none."""
+        return ".".join(map(str, self.capability or ()))
+
+    @property
     def flags(self) -> str:
         """As a user of `rehearse` or `plan` names it."""
         given = self.total_status == "given"

@@ -155,31 +155,24 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     if peak is not None:
         labels["activation_peak_bytes"] = "measured"
         notes.append(f"activation peak of {figures.device} kernels")
-    found = Memory(
-        weights_bytes=figures.weights_full_bytes,
-        kv_bytes_per_token=figures.kv_full_bytes_per_token,
-        activation_peak_bytes=peak,
-        label="measured" if peak is not None else scaled,
-        labels=labels,
-        note="; ".join(notes),
-    )
-    return found.model_copy(update=_of_gpu(figures.gpu)) if own and figures.gpu else found
-
-
-def _of_gpu(gpu: WorkerMemory) -> dict[str, Any]:
-    """The fields of `Memory` that only a start on a GPU has."""
-    outside = gpu.non_torch_bytes or 0
-    return {
-        "total_bytes": gpu.total_bytes,
-        "requested_bytes": gpu.requested_bytes,
-        "buffers_bytes": None if gpu.beside_bytes is None else gpu.beside_bytes - outside,
-        "phases": gpu.phases,
-        "non_torch_bytes": gpu.non_torch_bytes,
-        "cudagraph_bytes": gpu.cudagraph_bytes,
-        "kv_cache_bytes": gpu.kv_cache_bytes,
-        "kv_cache_tokens": gpu.kv_cache_tokens,
-        "max_concurrency": None if gpu.max_concurrency is None else round(gpu.max_concurrency, 2),
+    found: dict[str, Any] = {
+        "weights_bytes": figures.weights_full_bytes,
+        "kv_bytes_per_token": figures.kv_full_bytes_per_token,
+        "activation_peak_bytes": peak,
+        "label": "measured" if peak is not None else scaled,
+        "labels": labels,
+        "note": "; ".join(notes),
     }
+    gpu = figures.gpu
+    if not own or gpu is None:
+        return Memory(**found)
+    beside, most = gpu.beside_bytes, gpu.max_concurrency
+    return Memory.showing(
+        gpu,
+        buffers_bytes=None if beside is None else beside - (gpu.non_torch_bytes or 0),
+        max_concurrency=None if most is None else round(most, 2),
+        **found,
+    )
 
 
 def _beyond_memory(gpu: WorkerMemory, replayed: Replayed | None) -> dict[str, int | None]:

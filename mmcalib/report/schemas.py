@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from mmcalib.census.document import ScanDocument
+from mmcalib.models.gpus import Gpu
 from mmcalib.report.report import WrittenReport
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.comparison import Comparison
-from mmcalib.results.doctor import BundledModel, Diagnosis, KnownGpu
+from mmcalib.results.doctor import BundledModel, Diagnosis
 from mmcalib.results.memory import Rehearsal
 from mmcalib.results.plan import Plan
 from mmcalib.results.validation import Validation
@@ -30,7 +31,7 @@ _DOCUMENTS: dict[str, Any] = {
     "plan": Plan,
     "report": WrittenReport,
     "models": list[BundledModel],
-    "gpus": list[KnownGpu],
+    "gpus": list[Gpu],
     "diff": dict[str, list[tuple[str, str, str]]],
     "doctor": Diagnosis,
 }

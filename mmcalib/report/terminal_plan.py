@@ -253,7 +253,7 @@ def _rows(validation: Validation) -> Iterator[rows.Row]:
         ]
     )
     for one in memory.options if memory else ():
-        yield one.what, "", wording.gib(one.bytes), one.label
+        yield one.what, "", wording.gib(one.nbytes), "computed"
 
 
 def _validation_table(*headers: str) -> Table:

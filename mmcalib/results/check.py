@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
-
-from pydantic import Field
+from typing import Literal, Self
 
 from mmcalib.derive.admission import Admission, Answer, Basis
-from mmcalib.domain.shapes import Shape, to_tagged
+from mmcalib.domain.shapes import Shape
 from mmcalib.results.part import DocumentPart
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -65,8 +63,9 @@ class ReasonCount:
         self.same_remedy &= remedy == self.remedy
         if example and len(self.examples) < _EXAMPLES:
             self.examples.append(example)
-        self.least = list(map(_smaller, self.least or numbers, numbers))
-        self.most = list(map(_larger, self.most or numbers, numbers))
+        both = [*zip(self.least or numbers, self.most or numbers, numbers, strict=True)]
+        self.least = [min(numbers, key=float) for numbers in both]
+        self.most = [max(numbers, key=float) for numbers in both]
 
     @property
     def reason(self) -> str:
@@ -78,14 +77,6 @@ class ReasonCount:
             return least if least == most else f"{least} to {most}"
 
         return _NUMBER.sub(both, self.pattern)
-
-
-def _smaller(one: str, other: str) -> str:
-    return min(one, other, key=float)
-
-
-def _larger(one: str, other: str) -> str:
-    return max(one, other, key=float)
 
 
 class ReasonCounts:
@@ -106,32 +97,6 @@ class ReasonCounts:
         return sorted(self._found.values(), key=lambda one: -one.count)
 
 
-class CheckedImage(DocumentPart):
-    modality: Literal["image"]
-    width_px: int
-    height_px: int
-
-
-class CheckedVideo(DocumentPart):
-    modality: Literal["video"]
-    num_frames: int
-    fps: float
-    duration_s: float
-    width_px: int
-    height_px: int
-
-
-class CheckedAudio(DocumentPart):
-    modality: Literal["audio"]
-    num_samples: int
-    sample_rate_hz: int
-
-
-CheckedShape = Annotated[
-    CheckedImage | CheckedVideo | CheckedAudio, Field(discriminator="modality")
-]
-
-
 class Offender(DocumentPart):
     """One item or request that does not fit, on a line of its own."""
 
@@ -144,28 +109,14 @@ class Offender(DocumentPart):
     basis: Basis
     reason: str
     remedy: str
-    largest: CheckedShape | None
-    shapes: list[CheckedShape]
+    largest: Shape | None
+    shapes: tuple[Shape, ...]
 
     @classmethod
     def of(cls, checked: Checked) -> Self:
         """Of what does not fit."""
-        found = checked.admission
-        return cls.model_validate(
-            {
-                "kind": checked.kind,
-                "origin": checked.origin,
-                "answer": found.answer,
-                "tokens": found.tokens,
-                "embeds": found.embeds,
-                "exact": found.exact,
-                "basis": found.basis,
-                "reason": found.reason,
-                "remedy": found.remedy,
-                "largest": to_tagged(found.largest) if found.largest else None,
-                "shapes": [to_tagged(shape) for shape in checked.shapes],
-            }
-        )
+        kind, origin = checked.kind, checked.origin
+        return cls.showing(checked.admission, kind=kind, origin=origin, shapes=checked.shapes)
 
 
 class Summary(DocumentPart):
@@ -183,11 +134,4 @@ class Summary(DocumentPart):
     @classmethod
     def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
         """Counts, whether the data fits as a whole, and the share that does not."""
-        return cls(
-            kind="summary",
-            all_fit=all_fit,
-            share=share,
-            checked=tally.checked,
-            skipped=tally.skipped,
-            **tally.answers,
-        )
+        return cls.showing(tally, kind="summary", all_fit=all_fit, share=share, **tally.answers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from mmcalib.errors import MmcalibError
 from mmcalib.results.calibration import CalibrationDocument
@@ -37,15 +37,13 @@ class ComparedRun(DocumentPart):
         """A run that came to its end."""
         memory = found.memory.calibrated if gpu else Memory()
         failed = first_failed(found.checks) if found.verdict == "fail" else None
-        return cls(
+        return cls.showing(
+            memory,
             model=found.model.id,
             gpu=gpu,
             folder=folder,
             verdict=found.verdict,
             starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
-            kv_cache_tokens=memory.kv_cache_tokens,
-            kv_cache_bytes=memory.kv_cache_bytes,
-            max_concurrency=memory.max_concurrency,
             detail_kept=_detail_kept(found),
             max_num_batched_tokens=found.engine_config.get("max_num_batched_tokens"),
             problem=f"{failed.name}: {failed.detail}" if failed else "",
@@ -57,8 +55,8 @@ class ComparedRun(DocumentPart):
         cls, error: MmcalibError, model: str, gpu: str | None, folder: str, *, starts: bool | None
     ) -> Self:
         """A run that ended early."""
-        row = cls(model=model, gpu=gpu, folder=folder, verdict="fail", starts=starts)
-        return row.model_copy(update={"problem": error.message, "remedy": error.hint})
+        why: dict[str, Any] = {"problem": error.message, "remedy": error.hint}
+        return cls(model=model, gpu=gpu, folder=folder, verdict="fail", starts=starts, **why)
 
 
 class Comparison(DocumentPart):

@@ -14,7 +14,7 @@ from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.errors import UsageError
-from mmcalib.results.part import POSITIVE, DocumentPart
+from mmcalib.results.part import POSITIVE, DocumentPart, complaint
 
 # Each has fields that the next lacks, so that the first that matches is meant.
 _AnyShape = Annotated[
@@ -92,19 +92,18 @@ def gate_of(
     try:
         served = _Served.model_validate(engine_config)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
         raise UsageError(
-            f"the calibration's engine_config says nothing of use: {where}: {first['msg']}",
+            f"the calibration's engine_config says nothing of use: {complaint(error)}",
             hint="mmcalib run writes one that does",
         ) from error
-    limits = served.limit_mm_per_prompt
+    limits = served.limit_mm_per_prompt.items()
+    limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
     return Gate(
         budget_tokens=budget_tokens,
         max_model_len=served.max_model_len,
         text_reserve_tokens=costs.text_reserve_tokens,
-        counts={m: _count(limits[m]) for m in MODALITIES if m in limits},
+        counts={m: limited[m] for m in MODALITIES if m in limited},
         known={
             entry.shape: Known(entry.tokens, entry.embeds, entry.basis)
             for _, part in parts
@@ -128,7 +127,3 @@ class _Served(BaseModel):
 
     limit_mm_per_prompt: dict[str, int | _Counted]
     max_model_len: int
-
-
-def _count(limit: int | _Counted) -> int:
-    return limit if isinstance(limit, int) else limit.count

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Literal, Self
 
 from mmcalib.models.catalogue import Geometry, Status
-from mmcalib.models.gpus import Gpu
 from mmcalib.results.part import CheckResult, DocumentPart
 
 Need = Literal["media", "engine", "optional"]
@@ -97,40 +96,4 @@ class BundledModel(DocumentPart):
     @classmethod
     def of(cls, geometry: Geometry) -> Self:
         statuses = Counter(fact.status for _, fact in geometry.facts())
-        return cls(
-            id=geometry.id,
-            architecture=geometry.architecture,
-            modalities=list(geometry.modalities),  # type: ignore[arg-type]
-            cannot_promise=list(geometry.cannot_promise),
-            facts=dict(sorted(statuses.items())),
-        )
-
-
-class KnownGpu(DocumentPart):
-    """One GPU of the catalogue. `total_bytes` is torch's `total_memory`; found: seen in public, as
-    `source` says; inferred: from a sibling. Without `rehearses` only its memory can be planned.
-    """
-
-    name: str
-    torch_name: str
-    total_bytes: int
-    total_status: Literal["found", "inferred", "given", "read"]
-    capability: str | None
-    sm_count: int | None
-    rehearses: bool
-    unified: bool
-    source: str
-
-    @classmethod
-    def of(cls, gpu: Gpu) -> Self:
-        return cls(
-            name=gpu.name,
-            torch_name=gpu.torch_name,
-            total_bytes=gpu.total_bytes,
-            total_status=gpu.total_status,
-            capability=".".join(map(str, gpu.capability)) if gpu.capability else None,
-            sm_count=gpu.sm_count,
-            rehearses=not gpu.memory_only,
-            unified=gpu.unified,
-            source=gpu.source,
-        )
+        return cls.showing(geometry, facts=dict(sorted(statuses.items())))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmcalib.checks.check import ASSUMED, KEEP, NOT_STARTED
+from mmcalib.text import several
 
 
 class DocumentPart(BaseModel):
@@ -16,9 +17,10 @@ class DocumentPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     @classmethod
-    def showing(cls, value: object) -> Self:
-        """What a value of the domain says, field by field of the same name."""
-        return cls.model_validate(value, from_attributes=True)
+    def showing(cls, value: object, **more: Any) -> Self:
+        """With the value's fields of the same names, and `more`, which go before those."""
+        shared = (n for n in cls.model_fields if n not in more and hasattr(value, n))
+        return cls(**{name: getattr(value, name) for name in shared}, **more)
 
 
 def complaint(error: ValidationError, *behind: str | int) -> str:
@@ -81,16 +83,12 @@ def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[
     warned = [check for check in checks if check.status == "warn"]
     assumptions = len(assumed(warned))
     others = len(warned) - assumptions
-    said = [f"{verdict}, on {_many(assumptions, 'assumption')}" if assumptions else verdict]
+    said = [f"{verdict}, on {several(assumptions, 'assumption')}" if assumptions else verdict]
     said += [check.name for check in checks if check.name == KEEP]
     said += losses
-    said += [_many(others, "warning")] if others else []
+    said += [several(others, "warning")] if others else []
     said += [check.name for check in checks if check.name.startswith(NOT_STARTED)]
     return " · ".join(said)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def assumed(checks: Iterable[CheckResult]) -> list[CheckResult]:

@@ -12,7 +12,16 @@ from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult, DocumentPart
 
 
-class TriedFix(DocumentPart):
+class Price(DocumentPart):
+    """What one fix costs; `flags` say what its arguments become."""
+
+    name: str
+    flags: str
+    cost: Cost
+    price: str
+
+
+class TriedFix(Price):
     """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
     `changes` and `flags` have whole values, merged with the configuration.
 
@@ -20,11 +29,7 @@ class TriedFix(DocumentPart):
     what its price does not say.
     """
 
-    name: str
-    flags: str
     changes: dict[str, Any]
-    cost: Cost
-    price: str
     reaches: bool | None
     lacking_bytes: int | None
     kv_cache_bytes: int | None
@@ -34,17 +39,9 @@ class TriedFix(DocumentPart):
     warning: str
 
 
-class Price(DocumentPart):
-    """What one fix of a combination costs; `flags` have what its arguments become under all."""
-
-    name: str
-    flags: str
-    cost: Cost
-    price: str
-
-
 class Combination(DocumentPart):
-    """The cheapest that reaches the goal, or the best of those that do not.
+    """The cheapest that reaches the goal, or the best of those that do not. The flags of each of
+    its `fixes` are what its arguments become under all.
 
     `changes` are engine arguments, merged with those that were there; `flags` say the same.
     `proven`: nothing in it can be left out, or no combination reaches the goal. `reserved` is R4

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from mmcalib.checks.check import Taken
 from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
@@ -18,23 +19,15 @@ class ValidatedBudgets(DocumentPart):
     config: EncoderBudget
 
 
-class TakenMemory(DocumentPart):
-    """What an option of the file takes at most, beside or within what the profile shows."""
-
-    what: str
-    bytes: int
-    label: Literal["computed"] = "computed"
-
-
 class ValidatedMemory(DocumentPart):
-    """As rehearsed on a GPU where one was named; `measured` is the engine start's. `options` take
-    what they name on top, but for what says *of buffers*.
+    """As rehearsed on a GPU where one was named; `measured` is the engine start's. `options` of
+    the file take what they name on top at most, *computed*, but for what says *of buffers*.
     """
 
     default: Memory | None
     config: Memory | None
     measured: Memory | None
-    options: list[TakenMemory] = Field(default_factory=list)
+    options: list[Taken] = Field(default_factory=list)
 
 
 class Validation(DocumentPart):

@@ -460,10 +460,7 @@ def _present_gpu() -> Gpu | None:
 def _described(gpu: Gpu | None, asked: EngineProbe) -> PresentGpu | None:
     if gpu is None:
         return None
-    major, minor = gpu.capability or (0, 0)
-    return PresentGpu(
-        name=gpu.name,
-        total_bytes=gpu.total_bytes,
-        free_bytes=asked.looked.free_bytes if asked.looked else None,
-        capability=f"{major}.{minor}",
+    free_bytes = asked.looked.free_bytes if asked.looked else None
+    return PresentGpu.showing(
+        gpu, free_bytes=free_bytes, capability=gpu.compute_capability or "0.0"
     )

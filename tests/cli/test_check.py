@@ -93,7 +93,7 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
     strip, summary = objects(ended.out)
     assert strip["origin"] == str(new / "strip.png")
     assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
-    assert strip["shapes"] == [{"modality": "image", "width_px": 3, "height_px": 700}]
+    assert strip["shapes"] == [{"width_px": 3, "height_px": 700}]
     counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0}
     assert summary == {"kind": "summary", "all_fit": False, "share": 0.5, **counts}
     assert len(ended.err.splitlines()) == 2

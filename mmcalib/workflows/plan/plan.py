@@ -207,7 +207,7 @@ def plan(
             source=resolved.source,
             config="" if path is None else str(path),
             gpu=device.name,
-            capability=".".join(map(str, device.capability or ())),
+            capability=device.compute_capability,
             vllm=base.vllm,
             mmcalib=__version__,
             rehearsals=prediction.count,

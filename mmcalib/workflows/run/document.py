@@ -12,7 +12,6 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.explore import Explored
-from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Rated, dominated
 from mmcalib.derive.limits import adequacy
 from mmcalib.derive.preprocessing import mean_cpu_s
@@ -40,9 +39,8 @@ from mmcalib.workflows.run.stages import Decided, MemoryFound, Proven, Reviewed
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
     """In the order in which they were explored."""
-    kept = [Memory() for _ in decision.explored]
-    if predicted is not None:
-        kept = [_memory(found, predicted) for found in predicted.points]
+    points = predicted.points if predicted else (None,) * len(decision.explored)
+    kept = [memory(one, predicted.gpu) if predicted and one else Memory() for one in points]
     pairs = list(zip(decision.explored, kept, strict=True))
     rated = [Rated(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs]
     return [
@@ -51,23 +49,16 @@ def frontier_points(decision: Decision, predicted: Predicted | None) -> list[Fro
     ]
 
 
-def _memory(rehearsed: Rehearsed | None, predicted: Predicted) -> Memory:
-    return memory(rehearsed, predicted.gpu) if rehearsed else Memory()
-
-
 def _frontier_point(
     decision: Decision, explored: Explored, figures: Memory, beaten: bool
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
     chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
     counts = {modality: count.value for modality, count in decision.counts.items()}
-    return FrontierPoint(
+    return FrontierPoint.showing(
+        point,
         knob=point.knob.name,
         modality=point.knob.modality,
-        value=point.value,
-        max_tokens=point.max_tokens,
-        p99_tokens=point.p99_tokens,
-        p50_tokens=point.p50_tokens,
         share_downscaled=round(point.share_downscaled, 6),
         mean_retention=round(point.mean_retention, 6),
         worst_retention=round(point.worst_retention, 6),
@@ -105,22 +96,19 @@ def assemble(
     """
     decided, proven = reviewed.decided, proven or Proven()
     served, decision, proof = decided.served, decided.decision, proven.proof
-    opened = served.opened
+    opened, resolved = served.opened, served.resolved
     checks = (*reviewed.checks, *proven.checks, _UNFINISHED)
     if memory_found is not None:
         checks = memory_found.checks
     predicted = memory_found.predicted if memory_found else None
+    counts = {m: count.value for m, count in decision.counts.items()}
+    cpu = mean_cpu_s(decision.table)
     pool, gpu = memory_found.pool if memory_found else None, job.gpu
     engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
-        model=Model(
-            id=served.resolved.id,
-            source=served.resolved.source,
-            architecture=opened.architecture,
-            doubts=list(served.resolved.notes),
-        ),
+        model=Model.showing(resolved, architecture=opened.architecture, doubts=resolved.notes),
         corpus=corpus_figures(
             decision.default_table,
             served.corpus.prompts.prompts(),
@@ -139,9 +127,7 @@ def assemble(
         budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(
-                decision.budget,
-                {m: count.value for m, count in decision.counts.items()},
-                decision.table,
+                decision.budget, adequacy(decision.budget, counts), decision.table
             ),
             yours=decided.budget_yours,
         ),
@@ -158,18 +144,13 @@ def assemble(
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),
-        preprocessing=_preprocessing(decision.table),
+        preprocessing=Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1])
+        if cpu
+        else None,
         traffic=memory_found.traffic if memory_found else None,
         server=opened.server,
         needed=dict(reviewed.needed),
     )
-
-
-def _preprocessing(table: CostTable) -> Preprocessing | None:
-    found = mean_cpu_s(table)
-    if found is None:
-        return None
-    return Preprocessing(cpu_s_per_item=round(found[0], 6), measured_files=found[1])
 
 
 def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:

@@ -97,11 +97,9 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
     if not isinstance(cache, SizedCache):
         return None
     curve, size = cache.curve, cache.size
-    return ProcessorCache(
-        requests=cache.requests,
+    return ProcessorCache.showing(
+        cache,
         accesses=curve.accesses,
-        complete=cache.complete,
-        mm_processor_cache_gb=cache.mm_processor_cache_gb,
         hit_rate=round(size.hit_rate, 6),
         default_hit_rate=round(curve.rate_at(PROCESSOR_CACHE_GIB * GIB), 6),
         wanted=(size.wanted_gib, round(size.wanted_hit_rate, 6))
@@ -192,19 +190,11 @@ def evidence(
             )
     yield _context(decision, policy)
     yield _batched(decision, opened, policy, gpu)
-    if policy.max_num_seqs is not None:
-        value = policy.max_num_seqs
-        yield Evidence(
-            setting="max_num_seqs", value=value, label="given", reason="given: --max-num-seqs"
-        )
-    if policy.gpu_memory_utilization is not None:
-        yield Evidence(
-            setting="gpu_memory_utilization",
-            value=policy.gpu_memory_utilization,
-            label="given",
-            reason="given: --gpu-memory-utilization",
-        )
-    for name, value in given.items():
+    said = {
+        "max_num_seqs": policy.max_num_seqs,
+        "gpu_memory_utilization": policy.gpu_memory_utilization,
+    }
+    for name, value in ({n: v for n, v in said.items() if v is not None} | {**given}).items():
         yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag(name)}")
     yield from cache_evidence(decision)
 
@@ -222,13 +212,8 @@ def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iter
 def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
     count = decision.counts[modality]
     name = f"limit_mm_per_prompt.{modality}"
-    yield Evidence(
-        setting=f"{name}.count" if decision.hints.get(modality) else name,
-        value=count.value,
-        label=count.label,
-        reason=count.reason,
-        exemplar=count.exemplar,
-    )
+    setting = f"{name}.count" if decision.hints.get(modality) else name
+    yield Evidence.showing(count, setting=setting)
     heaviest = decision.table.heaviest(modality)
     if heaviest is None:
         return

@@ -18,6 +18,7 @@ from mmcalib.checks.limits import LIMIT, as_read, options
 from mmcalib.checks.limits import counts as count_limits
 from mmcalib.checks.reserve import NOT_STARTED_WITH
 from mmcalib.decision.explore import BudgetSource
+from mmcalib.derive.limits import adequacy
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -181,7 +182,7 @@ def budget_yours(
     except VllmRefused as error:
         return None, refusal(error)
     counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
-    return encoder_budget(budget, counts), ""
+    return encoder_budget(budget, adequacy(budget, counts)), ""
 
 
 def refuse_unusable(

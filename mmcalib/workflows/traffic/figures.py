@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from mmcalib.derive.demand import Margin, thinned
+from mmcalib.derive.demand import thinned
 from mmcalib.domain.memory import Rehearsed
-from mmcalib.domain.traffic import HighestStep, Trace, Traffic, TrafficStep
+from mmcalib.domain.traffic import HighestStep, Trace, Traffic
 from mmcalib.results.memory import TimelineStep, TrafficFigures
 
 # Points of a timeline: more would not be told apart on a page.
@@ -17,26 +17,18 @@ _POINTS: Final = 400
 _NAMED: Final = 20
 
 
-def margin(served: Traffic, rehearsed: Rehearsed) -> Margin:
-    """What startup reserved is that of the whole model, whatever served the requests."""
-    return Margin(
-        peak_bytes=_most(step.peak_bytes for step in served.steps),
-        reserved_bytes=rehearsed.activation_peak_bytes,
-        outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
-        total_bytes=rehearsed.total_bytes,
-    )
-
-
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
-    """All that was found, ready to be shown or saved."""
-    steps, found = served.steps, margin(served, rehearsed)
+    """All that was found, ready to be shown or saved. What startup reserved is that of the whole
+    model, whatever served the requests.
+    """
+    steps = served.steps
     return TrafficFigures(
         requests=len(trace.requests),
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
-        reserved_bytes=found.reserved_bytes,
-        outside_bytes=found.outside_bytes,
-        total_bytes=found.total_bytes,
+        reserved_bytes=rehearsed.activation_peak_bytes,
+        outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
+        total_bytes=rehearsed.total_bytes,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),
         encoded_items=sum(step.encoded for step in steps),
@@ -50,7 +42,12 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         cache_logical_bytes=_most(step.logical_bytes for step in steps),
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
         highest=_with_few_names(served.highest) if served.highest else None,
-        timeline=[_point(number, step) for number, step in thinned(steps, _POINTS)],
+        timeline=[
+            TimelineStep.showing(
+                one, step=n, peak_bytes=one.peak_bytes or 0, held_bytes=one.held_bytes or 0
+            )
+            for n, one in thinned(steps, _POINTS)
+        ],
         seconds=round(served.seconds, 2),
     )
 
@@ -62,8 +59,3 @@ def _most(figures: Iterable[int | None]) -> int:
 def _with_few_names(highest: HighestStep) -> HighestStep:
     origins, encoding = highest.origins[:_NAMED], highest.encoding[:_NAMED]
     return replace(highest, origins=origins, encoding=encoding)
-
-
-def _point(number: int, step: TrafficStep) -> TimelineStep:
-    names = TimelineStep.model_fields.keys() - {"step"}
-    return TimelineStep(step=number, **{name: getattr(step, name) or 0 for name in names})

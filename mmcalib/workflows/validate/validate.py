@@ -13,6 +13,7 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START, RESERVED, SIZE_HINT
+from mmcalib.derive.limits import adequacy
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import here, serves
@@ -29,7 +30,7 @@ from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
 from mmcalib.proof.start import Launch, Started, not_started
 from mmcalib.results.part import CheckResult
-from mmcalib.results.validation import TakenMemory, ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allowing
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of
@@ -208,15 +209,14 @@ def _of_model(
 
 
 def _budgets(subject: Subject) -> ValidatedBudgets:
-    counts = {m: count.value for m, count in subject.counts.items()}
-    config = encoder_budget(subject.budget, counts, subject.table if subject.table.costs else None)
+    found = adequacy(subject.budget, {m: count.value for m, count in subject.counts.items()})
+    config = encoder_budget(subject.budget, found, subject.table if subject.table.costs else None)
     if subject.engine_args.get("skip_mm_profiling"):
         config = config.model_copy(
             update={
                 "profiled_tokens": 0,
                 "profiled_items": 0,
                 "profiled_modality": None,
-                "adequacy": 0.0,
             }
         )
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
@@ -229,7 +229,7 @@ def _memory(examined: Examined, started: Started | None) -> ValidatedMemory:
         default=memory(default, predicted.gpu) if default and predicted else None,
         config=memory(config, predicted.gpu) if config and predicted else None,
         measured=measured_memory(started, own=True) if started else None,
-        options=[TakenMemory(what=one.what, bytes=one.nbytes) for one in examined.taken],
+        options=list(examined.taken),
     )
 
 
