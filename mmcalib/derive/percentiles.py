@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from mmcalib.derive.costs import CostColumns
 from mmcalib.domain.knobs import least_covering
+from mmcalib.domain.model import Quantile
 from mmcalib.domain.shape_columns import Column
-
-Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
 
 def spread(costs: CostColumns) -> dict[Quantile, int]:

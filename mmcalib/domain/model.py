@@ -107,6 +107,9 @@ class Cost:
     cpu_s: float = 0.0
 
 
+Quantile = Literal["min", "p50", "p90", "p99", "max"]
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """What items of one modality keep of the tokens that they take by default. `mean` is over all

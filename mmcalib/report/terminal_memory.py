@@ -222,10 +222,10 @@ def both(served: ServedTraffic) -> list[tuple[str, ...]]:
 
 def highest_line(found: TrafficFigures) -> str:
     """What the highest step did, and for whom; empty where none was."""
-    highest = found.highest
-    if highest is None:
+    highest, steps = found.highest, {one.step: one for one in found.timeline}
+    if highest is None or highest.number not in steps:
         return ""
-    step = next(one for one in found.timeline if one.step == highest.number)
+    step = steps[highest.number]
     said = f"Step {wording.number(step.step)}: {wording.number(step.tokens)} tokens"
     if step.encoder_tokens:
         said += f", beside {wording.number(step.encoder_tokens)} that the encoder makes"

@@ -13,10 +13,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
 
 from mmcalib.derive.admission import Gate
-from mmcalib.derive.percentiles import Quantile
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.model import VARIABLES, Retention, Server
+from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
 from mmcalib.errors import UsageError
 from mmcalib.files import read_json
 from mmcalib.releases.constants import PROCESSOR_CACHES

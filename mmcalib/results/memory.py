@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from mmcalib.derive.demand import Margin
-from mmcalib.derive.limits import Adequacy
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import PhasePeak
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
+
+if TYPE_CHECKING:
+    from mmcalib.derive.demand import Margin
 
 
 class Memory(DocumentPart):
@@ -78,7 +79,8 @@ class EncoderBudget(DocumentPart):
         """Profiled tokens over those of the worst step; None where either is not known."""
         if self.profiled_tokens is None or self.worst_step_tokens is None:
             return None
-        return round(Adequacy(self.profiled_tokens, self.worst_step_tokens).ratio, 4)
+        worst = self.worst_step_tokens
+        return round(self.profiled_tokens / worst, 4) if worst else 1.0
 
 
 class Budgets(DocumentPart):
@@ -169,6 +171,9 @@ class TrafficFigures(DocumentPart):
 
     @property
     def margin(self) -> Margin:
+        # With numpy behind it, which a calibration that answers for items does without.
+        from mmcalib.derive.demand import Margin
+
         return Margin(self.peak_bytes, self.reserved_bytes, self.outside_bytes, self.total_bytes)
 
     @property

@@ -29,6 +29,7 @@ _FIXED = frozenset(
     {
         *(*get_args(Label), *get_args(Modality)),
         *("pass", "warn", "fail", "skip", "local", "hub", "bundled", "real", "blank"),
+        *("chosen", "beaten", "open"),
     }
 )
 # Names shorter than this are replaced where they stand alone, not inside of sentences.
