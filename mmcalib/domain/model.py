@@ -86,6 +86,8 @@ class ModelInfo:
 
 # Who says no to an item: vLLM, or this machine, which has no memory for it.
 RefusedBy = Literal["vllm", "host_memory"]
+# Of tokens per item, in a document.
+Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,6 @@ class Cost:
     process_s: float
     sampled: tuple[int, ...]
     cpu_s: float = 0.0
-
-
-Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,9 @@ class Evidence(DocumentPart):
 
 def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
     """Neighbours with one reason said once: (settings, their values, the first of them)."""
-    found = []
-    for _, run in groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar)):
-        entries = list(run)
-        values = [str(entry.value) for entry in entries]
-        found.append(([entry.setting for entry in entries], values, entries[0]))
-    return found
+    alike = groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar))
+    runs = [list(run) for _, run in alike]
+    return [([e.setting for e in run], [str(e.value) for e in run], run[0]) for run in runs]
 
 
 class ModalityItems(DocumentPart):
