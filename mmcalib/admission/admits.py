@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import is_cell, not_taken, presented
-from mmcalib.corpus.chat import asked_by, digest
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
@@ -26,7 +25,7 @@ from mmcalib.derive.admission import (
 )
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Encoded
 from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
@@ -75,14 +74,13 @@ def admitted_prompt(
         if isinstance(seen, Skipped):
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
-    wants = asked_by(prompt)
-    messages, fields = prompt.messages, prompt.fields
+    wants = prompt.request.asked()
     # What the calibration counted this very text to take.
-    known = gate.counted.get(digest(messages, fields)) if gate.counted else None
+    known = gate.counted.get(prompt.request.digest()) if gate.counted else None
     text = None if known is None else Between.exactly(known)
     answer = admit_prompt(gate, files, wants, text)
     if counting and text is None and text_decides(gate, files, answer):
-        tokens = counting.tokens(messages, fields, Counter(file.modality for file in files))
+        tokens = counting.tokens(prompt.request)
         if tokens is not None:
             text = Between.exactly(tokens)
             answer = admit_prompt(gate, files, wants, text)

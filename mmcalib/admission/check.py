@@ -11,12 +11,13 @@ from mmcalib.admission.admits import admitted_prompt, unreadable, unusable
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import NOWHERE, item_named
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestLines, RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Admission, Gate, admit
 from mmcalib.derive.remedies import with_remedy
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Encoded
 from mmcalib.files import Scratch
 from mmcalib.media.ending import examine_whole

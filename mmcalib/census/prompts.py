@@ -13,8 +13,8 @@ from dataclasses import field as dataclasses_field
 from functools import lru_cache
 from itertools import zip_longest
 
-from mmcalib.corpus.chat import asked_by
-from mmcalib.domain.items import Asked, Prompt
+from mmcalib.corpus.chat import Prompt
+from mmcalib.domain.items import Asked
 from mmcalib.domain.knobs import least_covering
 from mmcalib.domain.shapes import (
     MODALITIES,
@@ -199,10 +199,6 @@ class Foremost:
         return gone
 
 
-# One for all prompts that keep none.
-_NO_MESSAGES: list[dict[str, object]] = []
-
-
 @dataclass(frozen=True, slots=True)
 class PromptCount:
     """`count` prompts have `signature`; `exemplar` is the one whose origin sorts first, whole or
@@ -238,8 +234,9 @@ class PromptCensus:
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        listed = list(shapes)
-        self._take(listed, encode(listed, len(prompt.text), asked_by(prompt)), 1, prompt)
+        listed, request = list(shapes), prompt.request
+        code = encode(listed, len(request.text()), request.asked())
+        self._take(listed, code, 1, prompt)
 
     def prompts(self) -> int:
         """The number of prompts."""
@@ -320,12 +317,11 @@ class PromptCensus:
         self._keep(code, exemplar if code in self._whole else _origin(exemplar))
 
     def _exemplar(self, code: bytes) -> Prompt:
-        kept = self._kept.get(code)
-        return kept or Prompt(self._origins[self._places[code]], (), "", _NO_MESSAGES)
+        return self._kept.get(code) or Prompt(self._origins[self._places[code]])
 
     def _keep(self, code: bytes, exemplar: Prompt) -> None:
         self._origins[self._places[code]] = exemplar.origin
-        if exemplar.messages or exemplar.items or exemplar.text or exemplar.fields:
+        if exemplar != Prompt(exemplar.origin):
             self._kept[code] = exemplar
         else:
             self._kept.pop(code, None)
@@ -337,15 +333,15 @@ def _carried(shapes: Sequence[Shape]) -> tuple[int, ...]:
 
 
 def _origin(prompt: Prompt) -> Prompt:
-    return Prompt(prompt.origin, (), "", _NO_MESSAGES) if prompt.messages else prompt
+    return Prompt(prompt.origin) if prompt.request.messages else prompt
 
 
 def _first(one: Prompt, other: Prompt) -> Prompt:
-    by_name, by_messages = _exemplar_order, lambda prompt: repr((prompt.messages, prompt.fields))
+    by_name, by_request = _exemplar_order, lambda prompt: repr(prompt.request)
     # Two corpora may have one name for requests that differ in nothing but, say, their roles.
-    order = by_messages if by_name(one) == by_name(other) else by_name
+    order = by_request if by_name(one) == by_name(other) else by_name
     return min(one, other, key=order)
 
 
 def _exemplar_order(prompt: Prompt) -> tuple[str, tuple[str, ...], str]:
-    return prompt.origin, tuple(item.path for item in prompt.items), prompt.text
+    return prompt.origin, tuple(item.path for item in prompt.items), prompt.request.text()

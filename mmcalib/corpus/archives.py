@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, NamedTuple, cast
 
 from mmcalib import processes
-from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
 from mmcalib.corpus.rows import MOST_SENT_BYTES
 from mmcalib.corpus.source import Source, is_hidden
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.sniff import (
     HEAD_BYTES,
@@ -350,7 +350,7 @@ class _Sample:
         if text:
             parts.append(text_part(text))
         items = tuple(file.item for file in media)
-        return Prompt(origin, items, text, [{"role": "user", "content": parts}])
+        return Prompt(origin, items, ChatRequest.of_user(parts))
 
 
 def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:

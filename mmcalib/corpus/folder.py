@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from mmcalib.corpus.archives import items_of, prompts_of
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Folders, at_least_one, is_listed_file, walk
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source, at_least_one
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import reason
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, asked, bare, parse_line
-from mmcalib.corpus.content_parts import MODALITY_OF, UrlType, url_part
+from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.urls import Outside, Unresolved, inline_file, is_inline, local_path, remote_url
-from mmcalib.domain.items import Item, Prompt, Skipped, Text
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
 from mmcalib.text import one_line
@@ -27,7 +27,7 @@ _MOST_NAMES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _Medium:
     """What a part names: the item, the URL that a replay names it by, and whether it is there."""
 
     item: Item
@@ -55,45 +55,36 @@ class RequestLines:
         self._folder = folder
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
-        self._found = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
+        self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
-        found: list[_Named] = []
-        replayable: list[dict[str, object]] = []
-        words: list[str] = []
         try:
-            request = parse_line(line)
-            for message, raw in zip(request.messages, request.written, strict=True):
-                media = message.media
-                named = [one and self._named(one, origin) for one in media]
-                found += [one for one in named if one]
-                replayable.append(_with_file_urls(media, raw, named))
-                words += message.words
+            request, _ = parse_line(line)
+            found = [self._find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
             return Skipped(origin, one_line(str(error)))
         for one in found:
             if not one.there:
                 return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
-        asks = asked(request.written, request.fields)
         items = tuple(one.item for one in found)
-        return Prompt(origin, items, "\n".join(words), replayable, request.fields, asks)
+        return Prompt(origin, items, request.replace_media(one.url for one in found))
 
-    def item(self, media: tuple[UrlType, str], origin: str) -> Item:
+    def item(self, medium: tuple[UrlType, str], origin: str) -> Item:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
-        return self._named(media, origin).item
+        return self._find_medium(medium, origin).item
 
-    def _named(self, media: tuple[UrlType, str], origin: str) -> _Named:
+    def _find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
         try:
             # What carries its bytes is no name to remember.
-            return (self._find if is_inline(media[1]) else self._found)(*media)
+            return (self._find if is_inline(medium[1]) else self._remember)(*medium)
         except Outside as error:
             raise UsageError(
                 f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
                 hint="--allowed-local-media-path DIR",
             ) from error
 
-    def _find(self, part_type: UrlType, url: str) -> _Named:
+    def _find(self, part_type: UrlType, url: str) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
         elif (remote := remote_url(url)) and is_allowed(remote):
@@ -101,28 +92,12 @@ class RequestLines:
         else:
             path = local_path(url, self._folder, self._root)
         item = Item(path, MODALITY_OF[part_type])
-        return _Named(item, url_of(path), exists(item))
+        return _Medium(item, url_of(path), exists(item))
 
 
 def exists(item: Item) -> bool:
     """Whether there is such a file; of a remote one only the probe can tell."""
     return not Location.of(item.path).is_file or os.path.exists(item.path)
-
-
-def _with_file_urls(
-    media: Sequence[tuple[UrlType, str] | None],
-    written: dict[str, object],
-    named: Sequence[_Named | None],
-) -> dict[str, object]:
-    """The message as written, but for its media; each of its parts has an entry in both."""
-    raw = written.get("content")
-    if not isinstance(raw, list):
-        return written
-    content: list[object] = [
-        url_part(one[0], found.url) if one and found else part
-        for part, one, found in zip(raw, media, named, strict=True)
-    ]
-    return {**written, "content": content}
 
 
 _BLOCK_BYTES = 1 << 16
@@ -230,12 +205,12 @@ class RequestsSource:
     def _named(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for line in lines:
             try:
-                messages = parse_line(line.text).messages
+                request, _ = parse_line(line.text)
             except BadRequest:
                 continue
-            for media in (media for message in messages for media in message.media if media):
+            for medium in request.media():
                 try:
-                    yield self._reader.item(media, self._origin(line))
+                    yield self._reader.item(medium, self._origin(line))
                 except Unresolved:
                     continue
 
@@ -271,18 +246,10 @@ class RequestsSource:
             if origins is not None and origin not in origins:
                 continue
             try:
-                request = parse_line(line.text)
+                request, sent_s = parse_line(line.text)
             except BadRequest:
                 continue
-            kinds = Counter(
-                MODALITY_OF[media[0]]
-                for message in request.messages
-                for media in message.media
-                if media
-            )
-            found = asked(request.written, request.fields)
-            written = bare(request.written)
-            yield Text(found, kinds, written, request.fields, origin, request.sent_s)
+            yield Text(request.bare(), origin, sent_s)
 
     def _origin(self, line: _Line) -> str:
         return f"{self._label}:{line.number}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
+from mmcalib.domain.items import ByteSource, Item, Skipped, without_data
 from mmcalib.domain.shapes import Modality
 from mmcalib.media.sniff import HEAD_BYTES, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of, is_media, sniff
 from mmcalib.storage.location import inside, url_of
@@ -52,18 +52,16 @@ class Table:
 
         Its items have no bytes with them, because requests are remembered.
         """
-        media = list(self.media(number, row))
-        words = [text for text in (row[column] for column in texts) if isinstance(text, str)]
         origin = f"{self.path}:{number}"
         items, parts = [], []
-        for medium in media:
+        for medium in self.media(number, row):
             if isinstance(medium.found, Skipped):
                 return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
             items.append(without_data(medium.found))
             parts.append(url_part(PART_OF[medium.modality], url_of(medium.found.path)))
-        content = [*parts, *map(text_part, words)]
-        message: dict[str, object] = {"role": "user", "content": content}
-        return Prompt(origin, tuple(items), "\n".join(words), [message])
+        words = (row[column] for column in texts)
+        parts += [text_part(text) for text in words if isinstance(text, str)]
+        return Prompt(origin, tuple(items), ChatRequest.of_user(parts))
 
     def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
         """The media of a row; those that `prompt` named too have no bytes with them."""

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError
 from mmcalib.media.failure import reason
 from mmcalib.storage.location import BEHIND, Location

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from mmcalib.corpus.content_parts import PART_OF, UrlType
+from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
 
