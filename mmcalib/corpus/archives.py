@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Literal, NamedTuple, cast
 
@@ -183,24 +183,6 @@ def archive_at(path: str) -> Source | None:
     from mmcalib.corpus.tables import ParquetSource
 
     return Apart(ParquetSource(path), path)
-
-
-def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
-    """Each file as an item, each archive as the items in it."""
-    for path in found:
-        if isinstance(path, Skipped):
-            yield path
-        elif archive := archive_at(path):
-            yield from archive.items()
-        else:
-            yield Item(path)
-
-
-def prompts_of(found: Iterable[str | Skipped]) -> Iterator[Prompt | Skipped]:
-    """The requests in the archives; a file by itself is none."""
-    for path in found:
-        if not isinstance(path, Skipped) and (archive := archive_at(path)):
-            yield from archive.prompts()
 
 
 class ArchiveSource:

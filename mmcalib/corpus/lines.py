@@ -68,8 +68,8 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
     try:
-        if isinstance(body, dict) and _is_custom(body):
-            body = {**body, "messages": _messages_of_custom(body)}
+        if isinstance(body, dict) and (messages := _messages_of_custom(body)):
+            body = {**body, "messages": messages}
         _MESSAGES.validate_python(_Chat.model_validate(body).messages)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -202,14 +202,13 @@ _BY_FIELD: Mapping[str, type[_Content | _Images | _CustomAudio | _Words]] = {
 }
 
 
-def _is_custom(line: Mapping[str, object]) -> bool:
-    """Whether it has a field of theirs, and none of a chat request."""
-    return not line.keys() & {"messages", "body"} and bool(line.keys() & _BY_FIELD.keys())
-
-
 def _messages_of_custom(line: Mapping[str, object]) -> list[Message]:
-    """The chat that vLLM makes of it: text first, then the media. Raises pydantic's errors."""
-    kind = next(kind for field, kind in _BY_FIELD.items() if field in line)
+    """The chat that vLLM makes of it: text first, then the media. Raises pydantic's errors. Empty
+    for a line that has a field of a chat request, or none of theirs.
+    """
+    kind = next((kind for field, kind in _BY_FIELD.items() if field in line), None)
+    if kind is None or line.keys() & {"messages", "body"}:
+        return []
     return ChatRequest.of_user(list(kind.model_validate(line).parts())).messages
 
 

@@ -10,7 +10,7 @@ import shlex
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class RequestLines:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
         try:
             request, _ = parse_line(line)
-            found = [self._find_medium(medium, origin) for medium in request.media()]
+            found = [self.find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
             return Skipped(origin, one_line(str(error)))
         for one in found:
@@ -70,11 +70,8 @@ class RequestLines:
         items = tuple(one.item for one in found)
         return Prompt(origin, items, request.replace_media(one.url for one in found))
 
-    def item(self, medium: tuple[UrlType, str], origin: str) -> Item:
+    def find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
-        return self._find_medium(medium, origin).item
-
-    def _find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
         try:
             # What carries its bytes is no name to remember.
             return (self._find if is_inline(medium[1]) else self._remember)(*medium)
@@ -105,23 +102,6 @@ _BLOCK_BYTES = 1 << 16
 _LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
 # What packed files begin with, and the command of that name that unpacks them.
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
-
-@dataclass(slots=True)
-class _Met:
-    """What the lines named, in their order: the items of usable ones, and where the others stand,
-    each behind so many items.
-    """
-
-    items: dict[Item, None] = field(default_factory=dict)
-    behind: array[int] = field(default_factory=lambda: array("Q"))
-    numbers: array[int] = field(default_factory=lambda: array("Q"))
-    offsets: array[int] = field(default_factory=lambda: array("Q"))
-
-    def unusable(self, line: _Line) -> None:
-        self.behind.append(len(self.items))
-        self.numbers.append(line.number)
-        self.offsets.append(line.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,35 +154,35 @@ class RequestsSource:
         _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
-            folder,
-            allowed_root=allowed_root,
-            scratch=scratch,
-            at_rest=at_rest,
+            folder, allowed_root=allowed_root, scratch=scratch, at_rest=at_rest
         )
         self._label = label or self.path.name
         self._at_rest = at_rest
-        self._met: _Met | None = None
+        # What the lines named, in their order: the items of usable ones, and of each unusable one
+        # three numbers: how many items come before it, the number of the line, and its offset.
+        self._named: tuple[dict[Item, None], array[int]] | None = None
 
     def items(self) -> Iterator[Item | Skipped]:
         """Every file that a request names, once, even where the request is otherwise unusable."""
         seen: set[Item] = set()
-        for item in self._again(self._met) if self._met else self._named(self._lines()):
+        named = self._named
+        for item in self._items_again(*named) if named else self._items_of(self._lines()):
             if item not in seen:
                 seen.add(item)
                 yield item if exists(item) else Skipped(item.path, "no such file")
 
-    def _again(self, met: _Met) -> Iterator[Item]:
-        items, given = iter(met.items), 0
+    def _items_again(self, usable: Iterable[Item], unusable: Iterable[int]) -> Iterator[Item]:
+        items, numbers, given = iter(usable), iter(unusable), 0
         with self.path.open("rb") as file:
-            for behind, number, offset in zip(met.behind, met.numbers, met.offsets, strict=True):
-                yield from itertools.islice(items, behind - given)
-                given = behind
+            for before, number, offset in zip(numbers, numbers, numbers, strict=True):
+                yield from itertools.islice(items, before - given)
+                given = before
                 file.seek(offset)
                 text = _without_mark(number, file.readline(LONGEST_LINE_BYTES + 1))
-                yield from self._named([_Line(number, offset, text)])
+                yield from self._items_of([_Line(number, offset, text)])
         yield from items
 
-    def _named(self, lines: Iterable[_Line]) -> Iterator[Item]:
+    def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for line in lines:
             try:
                 request, _ = parse_line(line.text)
@@ -210,24 +190,25 @@ class RequestsSource:
                 continue
             for medium in request.media():
                 try:
-                    yield self._reader.item(medium, self._origin(line))
+                    yield self._reader.find_medium(medium, self._origin(line)).item
                 except Unresolved:
                     continue
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Raise CorpusError, at the end, when no line was usable."""
         usable, first = 0, None
-        met = _Met() if self._at_rest else None
+        items: dict[Item, None] = {}
+        unusable = array("Q")
         for line in self._lines():
             prompt = self._reader.prompt(self._origin(line), line.text)
             if isinstance(prompt, Prompt):
                 usable += 1
-                if met:
-                    met.items.update(dict.fromkeys(prompt.items))
+                if self._at_rest:
+                    items.update(dict.fromkeys(prompt.items))
             else:
                 first = first or prompt
-                if met:
-                    met.unusable(line)
+                if self._at_rest:
+                    unusable.extend((len(items), line.number, line.offset))
             yield prompt
         if not usable:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
@@ -235,7 +216,7 @@ class RequestsSource:
                 f"no usable request in {one_line(str(self.path))}: {why}",
                 hint='one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
-        self._met = met
+        self._named = (items, unusable) if self._at_rest else None
 
     def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
         """What the usable lines, or those of these origins, ask of the context, without looking for

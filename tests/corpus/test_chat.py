@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,7 @@ def test_a_bare_request_names_no_file() -> None:
     assert bare.media() == [("image_url", ""), ("audio_url", "")]
     assert (bare.items(), bare.text()) == ({"image": 1, "audio": 1}, "a\nb")
     assert bare.asked() == request.asked()
-    assert "a.png" not in json.dumps(bare.messages)
-    assert "AAAA" not in json.dumps(bare.messages)
+    assert not re.search("a.png|AAAA", json.dumps(bare.messages))
 
 
 def test_media_are_replaced_in_their_order() -> None:
@@ -94,9 +94,7 @@ def test_media_are_replaced_in_their_order() -> None:
 
 
 def test_a_digest_tells_texts_apart_and_not_media() -> None:
-    other = {"type": "image_url", "image_url": {"url": "b.png"}}
-    one, two = (ChatRequest.of_user(["a", part]).digest() for part in (PICTURE, other))
-    assert one == two
+    assert len({ChatRequest.of_user(["a", url_part("image_url", u)]).digest() for u in "ab"}) == 1
     plain = ChatRequest([USER]).digest()
     assert plain != ChatRequest.of_user("why!").digest()
     assert plain != ChatRequest([USER], {"tools": [{}]}).digest()

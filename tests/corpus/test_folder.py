@@ -174,9 +174,7 @@ def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
 def test_a_stream_serves_both_readings(tmp_path: Path) -> None:
     shard = tar(tmp_path / "x.tar", ("1.png", png()), ("1.txt", b"words"))
     source = PathsSource(StreamLines(io.BytesIO(f"{shard}\n/a.png".encode())))
-    assert [prompt.request.text() for prompt in source.prompts() if isinstance(prompt, Prompt)] == [
-        "words"
-    ]
+    assert [one.request.text() for one in source.prompts() if isinstance(one, Prompt)] == ["words"]
     assert list(source.items()) == [Item(f"tar://1.png::{shard}"), Item("/a.png")]
 
 

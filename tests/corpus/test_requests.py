@@ -263,10 +263,7 @@ def test_inline_media_become_files_once(folder: Path) -> None:
     assert path.read_bytes() == b"bytes of an image"
     assert second.items[0].declared == "audio"
     url = Path(second.items[0].path).as_uri()
-    assert (
-        second.request.messages
-        == user({"type": "audio_url", "audio_url": {"url": url}})["messages"]
-    )
+    assert second.request.media() == [("audio_url", url)]
     assert len(list(found.items())) == 2
     assert len(os.listdir(folder / "scratch")) == 2
 
@@ -407,9 +404,8 @@ def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
     custom = {"prompt": "this", "image_files": ["a.png"]}
-    assert [
-        p.request.text() for p in all_of(loose, chat, batch, custom) if isinstance(p, Prompt)
-    ] == [
+    found = all_of(loose, chat, batch, custom)
+    assert [p.request.text() for p in found if isinstance(p, Prompt)] == [
         "hello",
         "hello",
         "this",
