@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,13 +105,6 @@ def worded() -> Iterator[ChatRequest]:
         yield ChatRequest.of_user([text_part(words), text_part(words)])
 
 
-def tooled_requests() -> Iterator[ChatRequest]:
-    """With tools, one to three."""
-    for tools in ([_TOOL], [_BARE], [_TOOL, _BARE], [_TOOL] * 3):
-        for words in ("a", "b" * 9):
-            yield ChatRequest([_turn("user", words)], {"tools": tools})
-
-
 # Small enough to cost nothing, and taken by every processor.
 _SMALL: dict[Modality, Shape] = {
     "image": ImageShape(64, 64),
@@ -126,10 +120,6 @@ class TextRenderer:
         self._model = model
         self.renderer = processors.renderer(model.engine_config())
         self._media: dict[Modality, Any] = {}
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.renderer.get_tokenizer()
 
     @property
     def folder(self) -> Path:
@@ -154,17 +144,13 @@ class TextRenderer:
         if not items or self._model.config.is_encoder_decoder:
             return 0
         under = self._model.under(DEFAULT)
-        media = {m: [self._small(m)] * n for m, n in items.items()}
+        for modality in items.keys() - self._media.keys():
+            self._media[modality], _ = load(Blank(_SMALL[modality]), under)
+        media = {m: [self._media[m]] * n for m, n in items.items()}
         output = processors.apply_processor(under.processor, list(ids), media)
         held = sum(p.length for places in output["mm_placeholders"].values() for p in places)
         grown: int = len(output["prompt_token_ids"]) - held - len(ids)
         return grown
-
-    def _small(self, modality: Modality) -> Any:
-        if modality not in self._media:
-            blank = Blank(_SMALL[modality])
-            self._media[modality], _ = load(blank, self._model.under(DEFAULT))
-        return self._media[modality]
 
 
 def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
@@ -240,7 +226,7 @@ _EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC"
 def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound:
     """What was seen of the template, as a bound; without one `compared` is 0."""
     try:
-        scale = _Scale(texts.tokenizer)
+        scale = _Scale(texts.renderer.get_tokenizer())
         return _found(texts, scale, modalities)
     except Exception as error:  # noqa: BLE001 - no template, or one of its own kind: no bound
         return TextBound(why=" ".join(str(error).split())[:200] or type(error).__name__)
@@ -308,18 +294,18 @@ def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -
                 if around:
                     break
                 raise
-            plain = _most(bound, request, {})
+            plain = most(bound, request, {})
             more = scale.weight(prompt) - plain + texts.grown(ids, request.items())
             around.append(-(-more // count))
             seen.append(request)
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
-    bound = _with_tools(texts, bound, weight)
+    bound = _with_tools(bound, weight)
     seen += list(worded())
     compared = 0
     for request in seen:
-        if weight(request) > _most(bound, request) + _taken(texts, request):
+        if weight(request) > most(bound, request) + _taken(texts, request):
             return TextBound(why="its template writes some words more than once")
-        if texts.count(request) > _most(bound, request):
+        if texts.count(request) > most(bound, request):
             return TextBound(why="its tokenizer makes more tokens than the text has bytes")
         compared += 1
     return replace(bound, compared=compared)
@@ -331,18 +317,20 @@ def _taken(texts: TextRenderer, request: ChatRequest) -> int:
     return -texts.grown(texts.rendered(request)[1], items) if items else 0
 
 
-def _with_tools(texts: TextRenderer, bound: TextBound, weight: Any) -> TextBound:
-    """None where a template writes more of tools than their JSON and a constant."""
+def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:
+    """As it was if a template writes more of tools than their JSON and a constant."""
     around = []
-    for request in tooled_requests():
+    tools = ([_TOOL], [_BARE], [_TOOL, _BARE], [_TOOL] * 3)
+    for given, words in itertools.product(tools, ("a", "b" * 9)):
+        request = ChatRequest([_turn("user", words)], {"tools": given})
         try:
-            around.append(weight(request) - _most(replace(bound, tools_tokens=0), request))
+            around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
         except Exception:  # noqa: BLE001
             return bound
     return replace(bound, tools_tokens=max(0, *around))
 
 
-def _most(
+def most(
     bound: TextBound, request: ChatRequest, items: Mapping[Modality, int] | None = None
 ) -> int:
     """What bounds a request, or one like it with these items. Raises ValueError if nothing does."""

@@ -26,10 +26,10 @@ Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
 _FILE = "file://"
 
 # An item, the bytes that it had, and the seconds in which it must be decoded.
-_Asked = tuple[Item, str, float]
+_Request = tuple[Item, str, float]
 
 # What was handed over before, and where: requests name an item again and again.
-_known: dict[_Asked, str | Skipped] = {}
+_known: dict[_Request, str | Skipped] = {}
 
 
 @functools.cache
@@ -50,11 +50,11 @@ def files(
     asked = [(item, version(item), timeout_s) for item in items]
     for known in (True, False):
         of_these = [one for one in asked if (decoded and is_here(one[0].path)) == known]
-        _hand(of_these, timeout_s, known)
+        _decode_missing(of_these, timeout_s, known)
     return [_known[one] for one in asked]
 
 
-def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
+def _decode_missing(asked: Sequence[_Request], timeout_s: float, known: bool) -> None:
     if known:
         _known.update((one, one[0].path) for one in asked if Location.of(one[0].path).is_file)
     missing = [one for one in dict.fromkeys(asked) if one not in _known]
@@ -66,17 +66,14 @@ def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
         try:
             for one, ticket in zip(missing, tickets, strict=True):
                 (answer,) = pool.result(ticket)
-                _known[one] = _said(one[0], answer.line)
+                if answer.line.startswith("/"):
+                    _known[one] = answer.line
+                else:
+                    seen = decode(one[0].path, answer.line)
+                    assert isinstance(seen, Skipped)
+                    _known[one] = replace(seen, out_of_reach=may_pass(answer.line))
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
-
-
-def _said(item: Item, line: str) -> str | Skipped:
-    if line.startswith("/"):
-        return line
-    seen = decode(item.path, line)
-    assert isinstance(seen, Skipped)
-    return replace(seen, out_of_reach=may_pass(line))
 
 
 def requests_of_files(

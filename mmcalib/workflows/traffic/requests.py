@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from mmcalib.census.accesses import Access, Accesses
+from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
 from mmcalib.corpus.chat import ChatRequest
@@ -196,7 +196,8 @@ def trace(
         every.sort(key=lambda access: sent[access.origin])
         chosen = _busiest(every, sent, most)
     else:
-        weights = [_weight(access, corpus.accesses) for access in every]
+        items = [weight(shape) for shape, _ in corpus.accesses.items]
+        weights = [sum(items[index] for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _request_texts(corpus, {access.origin for access in chosen}, count)
@@ -209,7 +210,7 @@ def trace(
                 access.origin,
                 tokens,
                 answer_tokens if asked is None else asked,
-                tuple(_item(corpus.accesses, index) for index in access.items),
+                tuple(TrafficItem(*corpus.accesses.items[index]) for index in access.items),
                 text,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
@@ -245,15 +246,6 @@ def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> l
     starts = range(max(1, len(every) - most + 1))
     start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
     return list(every[start : start + most])
-
-
-def _weight(access: Access, accesses: Accesses) -> float:
-    return sum(weight(accesses.items[index][0]) for index in access.items)
-
-
-def _item(accesses: Accesses, index: int) -> TrafficItem:
-    shape, path = accesses.items[index]
-    return TrafficItem(shape, path)
 
 
 def _request_texts(
