@@ -6,14 +6,14 @@ import contextlib
 import json
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from subprocess import Popen
 from typing import Any
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextCounting
-from mmcalib.domain.shapes import Modality
 from mmcalib.processes import patient_pipe, spawn
 
 # A template and a tokenizer take milliseconds for a page of text, seconds for a book.
@@ -41,14 +41,9 @@ class Counting:
         self._strikes = 0
         self.why = ""
 
-    def tokens(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        fields: Mapping[str, Any],
-        items: Mapping[Modality, int],
-    ) -> int | None:
-        """Of a request beside the placeholders of its items; None where they are not counted."""
-        request = json.dumps([messages, fields, items]).encode()
+    def tokens(self, request: ChatRequest) -> int | None:
+        """Tokens of a request beside the placeholders of its items; None if it is not counted."""
+        asks = json.dumps([request.messages, request.fields]).encode()
         with self._lock:
             # The process is gone where the thread has ended that began it: once more, then.
             for _ in range(2):
@@ -57,7 +52,7 @@ class Counting:
                 if self.why or self._pipe is None:
                     return None
                 try:
-                    found: int | None = self._answer(self._pipe, request, self._patience_s)
+                    found: int | None = self._answer(self._pipe, asks, self._patience_s)
                 except TimeoutError:
                     self._end()
                     break

@@ -11,8 +11,9 @@ from mmcalib.census.census import Census
 from mmcalib.census.contents import Contents
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes, decode, without_data
+from mmcalib.domain.items import Item, Skipped, carried_bytes, decode, without_data
 from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, VideoShape, encoded
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch

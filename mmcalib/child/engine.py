@@ -262,8 +262,9 @@ def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
-        options = processors.enqueued(prompt.messages, prompt.fields, llm.model_config)
-        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
+        request = prompt.request
+        options = processors.enqueued(request.messages, request.fields, llm.model_config)
+        llm.enqueue_chat([request.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
         return error
     return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mmcalib.corpus.chat import is_plain
-from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.corpus.chat import MODALITY_OF, ChatRequest
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import belong_to_parent, confine
@@ -43,21 +42,16 @@ class TextCounter:
         if "strftime_now" in template:
             raise Uncounted("its chat template reads the clock")
 
-    def count(
-        self,
-        counting: TextCounting,
-        messages: Sequence[Mapping[str, Any]],
-        fields: Mapping[str, Any],
-        items: Mapping[Modality, int],
-    ) -> int:
+    def count(self, counting: TextCounting, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
         makes it. Raises `Uncounted`.
         """
-        if not is_plain(fields) or fields.get("tools") is not None:
+        if not request.is_plain or request.fields.get("tools") is not None:
             raise Uncounted("it gives the template more than messages")
-        if missing := [m for m, count in items.items() if count and m not in counting.around]:
+        items = request.items()
+        if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
-        turns = [_turn(message, counting) for message in messages]
+        turns = [_turn(message, counting) for message in request.messages]
         try:
             prompt = self._tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=True
@@ -65,7 +59,7 @@ class TextCounter:
         except Exception as error:
             raise Uncounted(f"the chat template refuses it: {error}") from error
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False))
-        return tokens + sum(counting.around[m] * count for m, count in items.items() if count)
+        return tokens + sum(counting.around[m] * count for m, count in items.items())
 
 
 def _turn(message: Mapping[str, Any], counting: TextCounting) -> dict[str, Any]:
@@ -127,7 +121,7 @@ def _opened(model: str) -> tuple[TextCounter | None, str]:
 
 def _answer(counter: TextCounter, counting: TextCounting, request: bytes) -> bytes:
     try:
-        return json.dumps(counter.count(counting, *json.loads(request))).encode()
+        return json.dumps(counter.count(counting, ChatRequest(*json.loads(request)))).encode()
     except Uncounted:
         return b"null"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Literal, NamedTuple, cast
 
 from mmcalib import processes
-from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
 from mmcalib.corpus.rows import MOST_SENT_BYTES
 from mmcalib.corpus.source import Source, is_hidden
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.sniff import (
     HEAD_BYTES,
@@ -185,24 +185,6 @@ def archive_at(path: str) -> Source | None:
     return Apart(ParquetSource(path), path)
 
 
-def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
-    """Each file as an item, each archive as the items in it."""
-    for path in found:
-        if isinstance(path, Skipped):
-            yield path
-        elif archive := archive_at(path):
-            yield from archive.items()
-        else:
-            yield Item(path)
-
-
-def prompts_of(found: Iterable[str | Skipped]) -> Iterator[Prompt | Skipped]:
-    """The requests in the archives; a file by itself is none."""
-    for path in found:
-        if not isinstance(path, Skipped) and (archive := archive_at(path)):
-            yield from archive.prompts()
-
-
 class ArchiveSource:
     """The files in the archive of this kind, `tar` or `zip`, at `path` or a URL.
 
@@ -350,7 +332,7 @@ class _Sample:
         if text:
             parts.append(text_part(text))
         items = tuple(file.item for file in media)
-        return Prompt(origin, items, text, [{"role": "user", "content": parts}])
+        return Prompt(origin, items, ChatRequest.of_user(parts))
 
 
 def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:

@@ -86,38 +86,6 @@ def without_data(item: Item) -> Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """One request: its items in order and the number of text characters around them.
-
-    `origin` says where it stands (`requests.jsonl:7`); `messages` is the request as written, with
-    every media URL made one of `file://` or of the item's own, so that it can be replayed. `fields`
-    are its other fields that bear on its length, `asked` what it asks of the context.
-    """
-
-    origin: str
-    items: tuple[Item, ...]
-    text: str
-    messages: list[dict[str, object]] = field(compare=False, default_factory=list)
-    fields: dict[str, object] = field(compare=False, default_factory=dict)
-    asked: Asked | None = field(compare=False, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A request without its media: what it asks of the context, how many items of each modality it
-    carries, and its messages with a name in place of each. `origin` is that of its prompt, `sent_s`
-    the time in seconds at which it was sent, None where it does not say.
-    """
-
-    asked: Asked
-    items: Mapping[Modality, int]
-    messages: list[dict[str, object]]
-    fields: dict[str, object]
-    origin: str = ""
-    sent_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that could not be read as media, and why. Counted and listed, never dropped.
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
@@ -393,14 +394,11 @@ class StartEngine(Request[EngineStarted]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the tokens that its items were measured to cost, in order.
-    `fields` are its other fields that bear on its length.
-    """
+    """One chat request to answer, and the tokens that its items were measured to cost, in order."""
 
     origin: str
-    messages: list[dict[str, Any]]
+    request: ChatRequest
     item_tokens: tuple[int, ...]
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,17 +439,6 @@ class Replay(Request[Replayed]):
 
 
 @dataclass(frozen=True, slots=True)
-class BareRequest:
-    """A chat request without media: its messages with a name in place of each, and its other fields
-    that bear on the length of the prompt. `items` are how many it names of each modality.
-    """
-
-    messages: list[dict[str, Any]]
-    fields: dict[str, Any] = field(default_factory=dict)
-    items: dict[Modality, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class TextsCounted(Reply):
     """Tokens per request, and vLLM's words where it refuses one, whose tokens are None."""
 
@@ -461,9 +448,9 @@ class TextsCounted(Reply):
 
 @dataclass(frozen=True, slots=True)
 class CountTexts(Repeatable, Request[TextsCounted]):
-    """Count what each request takes beside the placeholders of its items."""
+    """Count what each bare request takes beside the placeholders of its items."""
 
-    requests: tuple[BareRequest, ...]
+    requests: tuple[ChatRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)

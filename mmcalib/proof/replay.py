@@ -18,8 +18,8 @@ from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Configuration
 from mmcalib.checks.reserve import REPLAY
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.decision.media_files import Files, files, messages_of_files
+from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
+from mmcalib.decision.media_files import Files, files, requests_of_files
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
@@ -86,15 +86,15 @@ def burst(
     others = 0
     admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
     for prompt, embeds, kind in candidates:
-        wanted = prompt.messages and (tokens < step_tokens or missing & set(kind))
+        wanted = prompt.request.messages and (tokens < step_tokens or missing & set(kind))
         if wanted and tokens + embeds <= affordable_tokens:
             chosen.append((prompt, embeds))
             tokens += embeds
             missing -= set(kind)
             continue
         others += 1
-        if prompt.messages and len(admit) < _ADMITTED:
-            admit.setdefault((kind, tuple(sorted(prompt.fields))), prompt)
+        if prompt.request.messages and len(admit) < _ADMITTED:
+            admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
     return Burst(
         prompts=tuple(prompt for prompt, _ in chosen),
         embeds=tuple(embeds for _, embeds in chosen),
@@ -137,9 +137,8 @@ def _of_request(
     costs = [table.costs[shape] for shape in shapes]
     prompt = ReplayPrompt(
         origin=entry.exemplar.origin,
-        messages=entry.exemplar.messages,
+        request=entry.exemplar.request,
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
-        fields=entry.exemplar.fields,
     )
     return prompt, sum(cost.embeds for cost in costs), kind
 
@@ -151,12 +150,8 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
     """A request for this one item."""
     kind = PART_OF[cost.shape.modality]
-    content = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
-    return ReplayPrompt(
-        origin=cost.exemplar,
-        messages=[{"role": "user", "content": content}],
-        item_tokens=(cost.tokens,),
-    )
+    parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
+    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
 
 
 # Files to write: enough of large items; a step of small ones proves little more.
@@ -274,10 +269,10 @@ def with_files(chosen: Burst, files: Files) -> Burst:
 
 
 def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
-    found = messages_of_files([prompt.messages for prompt in prompts], files)
+    found = requests_of_files([prompt.request for prompt in prompts], files)
     return [
-        None if isinstance(messages, Skipped) else replace(prompt, messages=messages)
-        for prompt, messages in zip(prompts, found, strict=True)
+        None if isinstance(request, Skipped) else replace(prompt, request=request)
+        for prompt, request in zip(prompts, found, strict=True)
     ]
 
 

@@ -21,6 +21,7 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Over
 from mmcalib.corpus.archives import end_readers
+from mmcalib.corpus.chat import Text
 from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
@@ -29,7 +30,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import retention
 from mmcalib.derive.limits import Count
 from mmcalib.derive.percentiles import spread
-from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions

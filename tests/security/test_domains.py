@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mmcalib.corpus.archives import Apart, ArchiveSource
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import allowing, is_allowed

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import BareRequest
 from mmcalib.engine.vllm_config import context_of, open_model
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal
@@ -121,7 +121,7 @@ def _counted_trace(
 ) -> Trace:
     """The corpus' requests, whose text vLLM's own renderer counts, in a process of its own."""
 
-    def count(texts: Sequence[BareRequest]) -> list[int | None]:
+    def count(texts: Sequence[ChatRequest]) -> list[int | None]:
         with EngineHost(on_said=progress.note, on_log=progress.log) as host:
             open_model(host, resolved, progress, context_tokens=context_of(engine_args))
             return Texts(host).each(texts)

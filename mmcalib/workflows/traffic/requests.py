@@ -11,14 +11,13 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from mmcalib.census.accesses import Access, Accesses
+from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
-from mmcalib.corpus.chat import bare, digest
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.shape_columns import Column
-from mmcalib.domain.shapes import MODALITIES, weight
+from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
-from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.text import number, several
 from mmcalib.workflows.corpus import ReadCorpus
@@ -76,7 +75,7 @@ def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
 
 
 # What vLLM's renderer counts, None where it refuses a request.
-CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]
+CountText = Callable[[Sequence[ChatRequest]], Sequence[int | None]]
 
 # What stands for the text around an item that no request names, and the bytes that stand for a
 # token of text which is not there to be counted. Choices, not measurements.
@@ -149,15 +148,10 @@ def _signature_texts(
     entries: Iterable[PromptCount], count: CountText
 ) -> dict[PromptSignature, int]:
     """The tokens of those that are there to be counted, and that vLLM takes."""
-    whole = [entry for entry in entries if entry.exemplar.messages]
-    counted = count([_bare(entry) for entry in whole]) if whole else ()
+    whole = [entry for entry in entries if entry.exemplar.request.messages]
+    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
     pairs = zip(whole, counted, strict=True)
     return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
-
-
-def _bare(entry: PromptCount) -> BareRequest:
-    kept, carried = entry.exemplar, entry.signature.items
-    return BareRequest(bare(kept.messages), dict(kept.fields), {m: carried(m) for m in MODALITIES})
 
 
 def _alike(
@@ -202,7 +196,8 @@ def trace(
         every.sort(key=lambda access: sent[access.origin])
         chosen = _busiest(every, sent, most)
     else:
-        weights = [_weight(access, corpus.accesses) for access in every]
+        items = [weight(shape) for shape, _ in corpus.accesses.items]
+        weights = [sum(items[index] for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _request_texts(corpus, {access.origin for access in chosen}, count)
@@ -215,7 +210,7 @@ def trace(
                 access.origin,
                 tokens,
                 answer_tokens if asked is None else asked,
-                tuple(_item(corpus.accesses, index) for index in access.items),
+                tuple(TrafficItem(*corpus.accesses.items[index]) for index in access.items),
                 text,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
@@ -253,25 +248,15 @@ def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> l
     return list(every[start : start + most])
 
 
-def _weight(access: Access, accesses: Accesses) -> float:
-    return sum(weight(accesses.items[index][0]) for index in access.items)
-
-
-def _item(accesses: Accesses, index: int) -> TrafficItem:
-    shape, path = accesses.items[index]
-    return TrafficItem(shape, path)
-
-
 def _request_texts(
     corpus: ReadCorpus, wanted: Collection[str], count: CountText
 ) -> dict[str, tuple[str, int]]:
     """By origin what makes a text one with others, and its tokens, each text counted once."""
     keys: dict[str, str] = {}
-    asked: dict[str, BareRequest] = {}
+    requests: dict[str, ChatRequest] = {}
     for text in corpus.texts(wanted) if corpus.texts else ():
-        key = digest(text.messages, text.fields)
-        keys[text.origin] = key
-        asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
-    tokens = dict(zip(asked, count(list(asked.values())), strict=True))
+        key = keys[text.origin] = text.request.digest()
+        requests.setdefault(key, text.request)
+    tokens = dict(zip(requests, count(list(requests.values())), strict=True))
     found = ((origin, key, tokens[key]) for origin, key in keys.items())
     return {origin: (key, counted) for origin, key, counted in found if counted is not None}

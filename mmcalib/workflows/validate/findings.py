@@ -22,7 +22,7 @@ from mmcalib.checks.dialect import Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, Fullest, Tries
 from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
 from mmcalib.checks.judge import judge, option_traps
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, effects, witnesses
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.measure import measure

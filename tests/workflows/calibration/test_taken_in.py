@@ -6,7 +6,7 @@ import pytest
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.domain.items import Prompt
+from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
@@ -26,7 +26,7 @@ def corpus(*items: tuple[Shape, str, Encoding]) -> ReadCorpus:
     census, prompts = Census(), PromptCensus()
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
-        prompts.add([shape], Prompt(f"of {path}", (), "words", []))
+        prompts.add([shape], Prompt(f"of {path}"))
     return ReadCorpus(census, prompts, (), len(items))
 
 
