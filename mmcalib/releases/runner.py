@@ -12,8 +12,6 @@ from typing import Any, Final
 from mmcalib.domain.memory import Budget, Clip, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases.release import (
-    VLLM_0_10,
-    VLLM_0_11,
     VLLM_0_13,
     VLLM_0_20,
     VLLM_0_23,
@@ -170,8 +168,6 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
         return None
     if VLLM_0_20.reached:
         return budget_of(config, multimodal_budget(config), largest_clip)
-    if not VLLM_0_10.reached:
-        return _profiled(config, runner)
     mm = runner.mm_budget
     if mm is None:
         return None
@@ -184,22 +180,6 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
         mm.max_items_per_batch_by_modality,
         modality,
     )
-
-
-def _profiled(config: Any, runner: Any) -> Budget | None:
-    """What the oldest releases' `profile_run` computes on its way: items are rounded up."""
-    most = runner.mm_registry.get_max_tokens_per_item_by_nonzero_modality(config.model_config)
-    if not most:
-        return None
-    limits = runner.mm_registry.get_mm_limits_per_prompt(config.model_config)
-    modality = max(most, key=lambda name: most[name])
-    compute, cache = runner.max_num_encoder_input_tokens, runner.encoder_cache_size
-    items = {
-        name: min(-(-min(compute, cache) // tokens), runner.max_num_reqs * limits[name])
-        for name, tokens in most.items()
-    }
-    per_prompt = {name: limits[name] for name in most}
-    return _budget(config, (compute, cache), most, per_prompt, items, modality)
 
 
 def _budget(
@@ -270,9 +250,7 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
         return planning.get_kv_cache_configs(config, [specs], [available_bytes], groups)[0]
     from vllm.v1.core import kv_cache_utils as utils
 
-    if VLLM_0_11.reached:
-        return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
-    return utils.get_kv_cache_config(config, specs, available_bytes)
+    return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
 
 
 def sequences_at_once(layout: Any) -> int:
@@ -283,43 +261,17 @@ def sequences_at_once(layout: Any) -> int:
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
-
-    Older releases count the blocks of one group, the oldest divide them by the longest request.
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.23
+    count the blocks of one group.
     """
     from vllm.v1.core import kv_cache_utils as utils
 
-    longest = config.model_config.max_model_len
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
+    if VLLM_0_23.reached:
+        return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
-    if not VLLM_0_10.reached:
-        return tokens, tokens / longest
-    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    return (int(concurrency * longest) if VLLM_0_23.reached else tokens), concurrency
-
-
-def requested_bytes(worker: Any, total_bytes: int) -> int:
-    """The share of the GPU that the engine may take, as the worker rounds it."""
-    if VLLM_0_10.reached:
-        return int(worker.requested_memory)
-    return int(total_bytes * worker.cache_config.gpu_memory_utilization)
-
-
-def given_kv_bytes(config: Any) -> int | None:
-    """A size of the KV cache that the user gave; None where there is none, or no such option."""
-    return getattr(config.cache_config, "kv_cache_memory_bytes", None)
-
-
-def counts_context() -> bool:
-    """Whether everything that is taken on the GPU counts, the CUDA context as well: before 0.10."""
-    return not VLLM_0_10.reached
-
-
-def counts_nccl() -> bool:
-    """Whether NCCL starts after vLLM's first look at the memory, and so counts as used: before
-    0.11. Later it starts first, and only what is free may shrink by it.
-    """
-    return not VLLM_0_11.reached
+    return tokens, concurrency
 
 
 # cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.

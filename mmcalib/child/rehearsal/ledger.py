@@ -1,11 +1,4 @@
-"""Machine, live storages, workspaces.
-
-The workspaces that torch keeps for cuBLAS and cuBLASLt, out of its caching allocator.
-
-pytorch's aten/src/ATen/cuda/CublasHandlePool.cpp (before torch 2.9 CUDABlas.cpp has Lt's): one for
-each pair of handle and stream, made by the first matrix product and never given back. Of releases
-between the sources that were read, pull requests' merge dates decide.
-"""
+"""The imaginary GPU's memory: its machine, what lives there, and torch's workspaces."""
 
 from __future__ import annotations
 
@@ -25,6 +18,7 @@ from mmcalib.child.rehearsal.allocator import (
     not_followed,
 )
 from mmcalib.child.tensors import storages
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.models.gpus import Gpu
 from mmcalib.text import KIB, MIB
 
@@ -74,17 +68,6 @@ class Machine:
 _WORTH_NAMING_BYTES = MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """One storage: its bytes as asked for, and what made it, in which module of the model."""
-
-    nbytes: int
-    operation: str
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-
-
 @dataclass(slots=True)
 class LedgerPhase:
     """Bytes allocated when it began, at its highest and at its end; what lived at the highest.
@@ -99,14 +82,14 @@ class LedgerPhase:
     end_bytes: int = 0
     scratch_bytes: int = 0
     scratch_operation: str = ""
-    largest: tuple[Live, ...] = ()
+    largest: tuple[LiveTensor, ...] = ()
     items: int = 0
     embeddings: int = 0
     output_bytes: int = 0
     storages: int = 0
-    _before: dict[int, Live] = field(default_factory=dict)
-    _left: dict[int, Live] = field(default_factory=dict)
-    _at_peak: dict[int, Live] | None = None
+    _before: dict[int, LiveTensor] = field(default_factory=dict)
+    _left: dict[int, LiveTensor] = field(default_factory=dict)
+    _at_peak: dict[int, LiveTensor] | None = None
     _grown: bool = field(default=False)
 
 
@@ -116,7 +99,7 @@ class Ledger:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._era = 0
-        self.live: dict[int, Live] = {}
+        self.live: dict[int, LiveTensor] = {}
         self.module = ""
         self._blocks: dict[int, int | None] = {}
         self._phases: list[LedgerPhase] = []
@@ -135,14 +118,14 @@ class Ledger:
             weakref.finalize(storage, self._release, key, self._era).atexit = False
         self._blocks[key] = self._machine.allocator.allocate(nbytes) if nbytes else None
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self.live[key] = Live(nbytes, operation, shape, dtype, self.module)
+        self.live[key] = LiveTensor(nbytes, operation, shape, dtype, self.module)
         self._raise_peaks(0, "")
 
     def exempt(self, tensor: torch.Tensor) -> None:
         """The tensor's storage is not on the device, whatever it says."""
         key = tensor.untyped_storage()._cdata
         self._release(key, self._era)
-        self.live[key] = Live(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
+        self.live[key] = LiveTensor(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
         self._blocks[key] = None
 
     def drop(self, tensor: torch.Tensor) -> None:
@@ -228,6 +211,10 @@ class Ledger:
             phase._at_peak = None
 
 
+# The workspaces that torch keeps for cuBLAS and cuBLASLt, out of its caching allocator, as in
+# pytorch's aten/src/ATen/cuda/CublasHandlePool.cpp (before torch 2.9 CUDABlas.cpp has Lt's): one
+# for each pair of handle and stream, made by the first matrix product and never given back. Of
+# releases between the sources that were read, pull requests' merge dates decide.
 # parseChosenWorkspaceSize: ":4096:2:16:8" where nothing else is said.
 COMMON_BYTES = (4096 * 2 + 16 * 8) * KIB
 LARGE_BYTES = 4096 * 8 * KIB
