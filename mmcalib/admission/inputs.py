@@ -105,7 +105,7 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
 
 
 def _examined(item: Item) -> Encoded | Skipped:
-    from mmcalib.media.ending import examine_whole
+    from mmcalib.media.probe import examine_whole
 
     return examine_whole(item)
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from mmcalib.child.service import refusal_of
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import AskBudget, Blank, Counted, CountEmbeds, File, Measure, Measured
 from mmcalib.releases import processors
 from mmcalib.releases.engine import served_config
@@ -44,9 +44,7 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
     modality = subject.modality
-    output = processors.apply_processor(
-        under.processor, under.placeholder_ids(modality), {modality: [media]}
-    )
+    output = processors.process_item(under.processor, modality, media)
     done, cpu_s = time.perf_counter(), time.process_time() - spent
     placeholders = output["mm_placeholders"][modality]
     return Cost(
@@ -65,27 +63,20 @@ def count(model: OpenedModel, request: CountEmbeds) -> Counted:
     under = model.under(request.setting)
     shapes = [blank.shape for blank in request.subjects]
     sampled = tuple(_sampled(blank, under) for blank in request.subjects)
-    heard = iter(count_sounds([shape for shape in shapes if isinstance(shape, AudioShape)], under))
-    seen = _seen({shape.modality for shape in shapes} - {"audio"}, under)
-    found = [
-        next(heard) if isinstance(shape, AudioShape) else seen(shape.modality, size)
-        for shape, size in zip(shapes, sampled, strict=True)
-    ]
-    return Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
-
-
-def _seen(
-    modalities: Iterable[Modality], under: Processor
-) -> Callable[[Modality, tuple[int, ...]], tuple[int | None, int | None]]:
-    """Embeds of what is sampled of an image or a video, and the tiles of an image."""
-    counters = {modality: counter(modality, under) for modality in modalities}
+    sounds = iter(count_sounds([shape for shape in shapes if isinstance(shape, AudioShape)], under))
+    counters = {
+        one: counter(one, under) for one in {shape.modality for shape in shapes} - {"audio"}
+    }
     tiles = processors.tiles_counter(under.processor)
 
-    def found(modality: Modality, size: tuple[int, ...]) -> tuple[int | None, int | None]:
-        cut = tiles(*size) if tiles and modality == "image" else None
-        return _number(counters[modality], size), cut
+    def count_one(shape: Shape, size: tuple[int, ...]) -> tuple[int | None, int | None]:
+        if isinstance(shape, AudioShape):
+            return next(sounds)
+        cut = tiles(*size) if tiles and isinstance(shape, ImageShape) else None
+        return _count_embeds(counters[shape.modality], size), cut
 
-    return found
+    found = [count_one(shape, size) for shape, size in zip(shapes, sampled, strict=True)]
+    return Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
 
 
 def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:
@@ -98,7 +89,7 @@ def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:
         return ()
 
 
-def _number(counter: Callable[..., int] | None, sampled: tuple[int, ...]) -> int | None:
+def _count_embeds(counter: Callable[..., int] | None, sampled: tuple[int, ...]) -> int | None:
     if counter is None or not sampled:
         return None
     *frames, width, height = sampled

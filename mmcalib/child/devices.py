@@ -28,7 +28,7 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
         for where in (torch.device("cpu"), device):
             under = model.on(request.setting, str(where)) if made else model.under(request.setting)
             if request.warm:
-                _apply(under, modality, media)
+                processors.process_item(under.processor, modality, media)
             made.append(_process(under, modality, media, where))
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = refusal_of(error)
@@ -40,13 +40,11 @@ def compare(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
     return DevicesCompared(made[0] if made else None, None, reason)
 
 
-def _apply(under: Processor, modality: Modality, media: Any) -> Any:
-    ids = under.placeholder_ids(modality)
-    return processors.apply_processor(under.processor, ids, {modality: [media]})
-
-
 def _process(under: Processor, modality: Modality, media: Any, device: torch.device) -> Processed:
-    output, seconds, peak = timed(lambda: _apply(under, modality, media), device)
+    def run() -> Any:
+        return processors.process_item(under.processor, modality, media)
+
+    output, seconds, peak = timed(run, device)
     placeholders = output["mm_placeholders"][modality]
     return Processed(
         tokens=sum(p.length for p in placeholders),

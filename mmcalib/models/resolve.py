@@ -70,17 +70,13 @@ class HuggingFaceHub:
         cache = str(cache_folder(self._env))
         patterns = list(SMALL_FILES)
         order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
-        return Path(self._fetched(order))
-
-    def _fetched(self, order: FetchRequest) -> str:
         # Its progress is shown as it comes; what runs it is the script alone, not this package.
         command = [sys.executable, "-P", "-B", fetch.__file__]
-        asked = json.dumps(order._asdict())
         env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
         try:
             ended = subprocess.run(
                 command,
-                input=asked,
+                input=json.dumps(order._asdict()),
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=FETCH_TIMEOUT_S,
@@ -96,7 +92,7 @@ class HuggingFaceHub:
             raise HubUnavailable(f"{self._endpoint}: {why}") from error
         if "folder" not in told:
             raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
-        return str(told["folder"])
+        return Path(told["folder"])
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:
@@ -197,7 +193,8 @@ def resolve(
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"
-    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *_doubts(geometry)))
+    doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
+    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
 
 
 def _local(model: str) -> Path | None:
@@ -220,10 +217,6 @@ def _folder_name(geometry: Geometry) -> str:
     for name, content in checkpoint_files(geometry).items():
         digest.update(name.encode() + b"\0" + content)
     return f"{geometry.id.replace('/', '--')}-{digest.hexdigest()[:12]}"
-
-
-def _doubts(geometry: Geometry) -> tuple[str, ...]:
-    return tuple(f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
 
 
 def _close(model: str) -> str | None:

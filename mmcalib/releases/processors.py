@@ -49,6 +49,13 @@ def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
         return processor.apply(inputs, TimingContext(enabled=False))
 
 
+def process_item(processor: Any, modality: str, media: Any) -> Any:
+    """One loaded item, in the prompt that vLLM's own profile writes for it."""
+    text = processor.dummy_inputs.get_dummy_text({modality: 1})
+    ids = processor.info.get_tokenizer().encode(text)
+    return apply_processor(processor, ids, {modality: [media]})
+
+
 def dummy_inputs(processor: Any, modality: str) -> Any:
     """One item of vLLM's dummy builder, processed as for the profile."""
     if VLLM_0_31.reached:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -94,12 +94,10 @@ def encoder_batches(
     """
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
-    from mmcalib.releases.processors import apply_processor
+    from mmcalib.releases.processors import process_item
 
-    runner, processor = worker.model_runner, worker_budget(worker).processor
-    text = processor.dummy_inputs.get_dummy_text({modality: 1})
-    ids = processor.info.get_tokenizer().encode(text)
-    output = apply_processor(processor, ids, {modality: [media]})
+    runner = worker.model_runner
+    output = process_item(worker_budget(worker).processor, modality, media)
     equal = [(modality, output["mm_kwargs"][modality][0])] * items
     # As in `_execute_mm_encoder` (vllm/v1/worker/gpu_model_runner.py, 0.32).
     alone = modality == "video" and (
@@ -144,18 +142,40 @@ def worker_budget(worker: Any) -> Any:
     return MultiModalBudget(worker.vllm_config, MULTIMODAL_REGISTRY)
 
 
+# Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.
+_FIGURES: Final = (
+    ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
+    if VLLM_0_20.reached
+    else (
+        "max_tokens_by_modality",
+        "max_items_per_prompt_by_modality",
+        "max_items_per_batch_by_modality",
+    )
+)
+
+
 def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
     """What a MultiModalBudget says. Of releases before 0.28 no largest clip is known."""
-    most = mm.mm_max_toks_per_item
+    # They come from a set, in any order.
+    most, per_prompt, per_batch = (
+        {_modality(name): figures[name] for name in sorted(figures)}
+        for figures in (getattr(mm, figure) for figure in _FIGURES)
+    )
+    profiled = _modality(mm.get_modality_with_max_tokens()) if most else None
     known = VLLM_0_28.reached and "video" in most
-    return _budget(
-        config,
-        (mm.encoder_compute_budget, mm.encoder_cache_size),
-        most,
-        mm.mm_max_items_per_prompt,
-        mm.mm_max_items_per_batch,
-        mm.get_modality_with_max_tokens() if most else None,
-        largest_clip(config.model_config, mm.processor) if known else None,
+    return Budget(
+        encoder_compute_budget=mm.encoder_compute_budget,
+        encoder_cache_size=mm.encoder_cache_size,
+        max_tokens_per_item=most,
+        max_items_per_prompt=per_prompt,
+        max_items_per_batch=per_batch,
+        profiled_modality=profiled,
+        profiled_items=per_batch[profiled] if profiled else 0,
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        largest_clip=largest_clip(config.model_config, mm.processor) if known else None,
     )
 
 
@@ -166,51 +186,8 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """
     if not config.model_config.is_multimodal_model:
         return None
-    if VLLM_0_20.reached:
-        return budget_of(config, multimodal_budget(config), largest_clip)
-    mm = runner.mm_budget
-    if mm is None:
-        return None
-    modality = mm.get_modality_with_max_tokens() if mm.max_tokens_by_modality else None
-    return _budget(
-        config,
-        (mm.encoder_compute_budget, mm.encoder_cache_size),
-        mm.max_tokens_by_modality,
-        mm.max_items_per_prompt_by_modality,
-        mm.max_items_per_batch_by_modality,
-        modality,
-    )
-
-
-def _budget(
-    config: Any,
-    compute_and_cache: tuple[int, int],
-    most: Mapping[str, int],
-    per_prompt: Mapping[str, int],
-    per_batch: Mapping[str, int],
-    modality: str | None,
-    largest_clip: Clip | None = None,
-) -> Budget:
-    compute, cache = compute_and_cache
-    return Budget(
-        encoder_compute_budget=compute,
-        encoder_cache_size=cache,
-        max_tokens_per_item=_by_modality(most),
-        max_items_per_prompt=_by_modality(per_prompt),
-        max_items_per_batch=_by_modality(per_batch),
-        profiled_modality=_modality(modality) if modality else None,
-        profiled_items=per_batch[modality] if modality else 0,
-        dummies={},
-        max_model_len=config.model_config.max_model_len,
-        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
-        largest_clip=largest_clip,
-    )
-
-
-def _by_modality(figures: Mapping[str, int]) -> dict[Modality, int]:
-    # They come from a set, in any order.
-    return {_modality(name): figures[name] for name in sorted(figures)}
+    mm = multimodal_budget(config) if VLLM_0_20.reached else runner.mm_budget
+    return None if mm is None else budget_of(config, mm, largest_clip)
 
 
 def _modality(name: str) -> Modality:

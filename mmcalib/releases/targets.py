@@ -46,9 +46,11 @@ def find(target: str | Target) -> tuple[Any, str] | None:
             holder: Any = importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError:
             continue
-        for part in parts[cut:-1]:
-            holder = getattr(holder, part, None)
-        if holder is None or not hasattr(holder, parts[-1]):
+        try:
+            for part in parts[cut:-1]:
+                holder = getattr(holder, part)
+            getattr(holder, parts[-1])
+        except AttributeError:
             break
         return holder, parts[-1]
     if target.may_be_missing:

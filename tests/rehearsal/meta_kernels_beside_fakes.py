@@ -19,7 +19,7 @@ import torch  # noqa: E402 - only after the stand-ins
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
-from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels  # noqa: E402
+from mmcalib.child.rehearsal.device import NOT_ASKED, MetaKernels  # noqa: E402
 
 compared: Counter[str] = Counter()
 differing: dict[str, str] = {}

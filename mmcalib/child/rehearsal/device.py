@@ -1,4 +1,4 @@
-"""Imaginary CUDA device: dispatch, transfers, values."""
+"""An imaginary CUDA device: what its operations allocate, and the few values that are known."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
+from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from mmcalib.child.rehearsal.ledger import Ledger
-from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels
 from mmcalib.child.rehearsal.scratch import scratch_bytes
 from mmcalib.text import MIB
 
 aten = torch.ops.aten
+Operation = Any
+
 _INDEXED = {
     aten.index.Tensor,
     aten.index_put.default,
@@ -80,9 +83,7 @@ def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return _to_copy(gpu, args[0], kwargs)
     if func is aten.copy_.default:
         return _copy(gpu, args[0], args[1])
-    if func in PINNING:
-        return args[0]
-    if func in (aten.lift_fresh.default, aten.lift.default):
+    if func in PINNING or func in (aten.lift_fresh.default, aten.lift.default):
         return args[0]
     return NOT_A_TRANSFER
 
@@ -117,7 +118,6 @@ def _booked(gpu: ImaginaryGpu, made: torch.Tensor, value: torch.Tensor | None) -
 
 
 def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-
     value = gpu.values.of(source)
     if value is not None:
         return value.to(dtype).clone()
@@ -261,7 +261,76 @@ _DEVICE_ERRORS = (
     NotImplementedError,
 )
 
-Operation = Any
+# Not for a meta kernel, or what it raises says that it is not.
+NOT_ASKED: Final = object()
+
+# The fake mode has rules of its own for these, which differ where sizes are unknown.
+_ALIKE_WITH_KNOWN_SIZES: Final = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.slice.Tensor,
+    aten.select.int,
+}
+# Of a device that is named, or of values.
+_OTHERS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
+
+
+class MetaKernels:
+    """Results on the imaginary GPU of operations of which torch's meta kernels know all, with the
+    shapes, strides and aliases that the fake mode gives after much that is for tracing.
+
+    Answers where every tensor of an operation is a fake one on that GPU and torch has a meta kernel
+    and no rule beside it.
+    """
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        self._fake = fake
+        self._knows: dict[Operation, bool] = {}
+
+    def result(
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+    ) -> Any:
+        """`flat` are the leaves of both; NOT_ASKED where the fake mode must."""
+        knows = self._knows.get(func)
+        if knows is None:
+            knows = self._knows[func] = _known(func)
+        if not knows or "device" in kwargs:
+            return NOT_ASKED
+        device = None
+        for leaf in flat:
+            if isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, FakeTensor) or leaf.constant is not None:
+                    return NOT_ASKED
+                if device is None:
+                    device = leaf.fake_device
+                elif leaf.fake_device != device:
+                    return NOT_ASKED
+        if device is None or device.type != "cuda":
+            return NOT_ASKED
+        try:
+            with in_kernel_invocation_manager(self._fake):
+                made = func(*args, **kwargs)
+        except NotImplementedError:
+            return NOT_ASKED
+        if isinstance(made, torch.Tensor):
+            return self._on(device, made)
+        return tree_map_only(torch.Tensor, lambda one: self._on(device, one), made)
+
+    def _on(self, device: torch.device, made: torch.Tensor) -> FakeTensor:
+        """What was written to is what was given."""
+        return made if isinstance(made, FakeTensor) else FakeTensor(self._fake, made, device)
+
+
+def _known(func: Operation) -> bool:
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return False
+    if _OTHERS & set(func.tags):
+        return False
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
+        return False
+    if func in _ALIKE_WITH_KNOWN_SIZES:
+        return True
+    return not any(applies(func) for applies, _ in op_implementations_checks)
 
 
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
@@ -317,7 +386,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if func is torch.ops.prim.device.default:
             return args[0].fake_device if fakes else func(*args)
         key = self._kernel_in_parts(func)
-        if _to_cuda(flat):
+        if any(isinstance(one, torch.device) and one.type == "cuda" for one in flat):
             args, kwargs = tree_map(_indexed, (args, kwargs))
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
@@ -466,10 +535,6 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         if nbytes > LARGE_HOST_BYTES:
             return torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)).view(dtype).view(args[0])
     return func(*args, **kwargs)
-
-
-def _to_cuda(flat: Sequence[Any]) -> bool:
-    return any(isinstance(one, torch.device) and one.type == "cuda" for one in flat)
 
 
 def _indexed(leaf: Any) -> Any:
