@@ -63,7 +63,10 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
         args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
-        held_bytes = args["kv_cache_memory_bytes"] + _token_table_bytes(config)
+        # Of every sequence vLLM keeps an int32 and a bool for each token of the context.
+        # v1/worker/gpu_input_batch.py of 0.32.
+        slots = int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
+        held_bytes = args["kv_cache_memory_bytes"] + 5 * slots
     else:
         args = _as_served(args)
     started = time.perf_counter()
@@ -146,13 +149,6 @@ def _kv_cache_bytes(config: Any) -> int:
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
     context_tokens: int = model.max_model_len
     return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
-
-
-def _token_table_bytes(config: Any) -> int:
-    """What vLLM keeps of every sequence: an int32 and a bool for each token of the context.
-    v1/worker/gpu_input_batch.py of 0.32.
-    """
-    return 5 * int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
 
 
 def _ask(llm: Any, method: str, *args: Any) -> Any:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, product
 from typing import Any, assert_never
 
-from mmcalib.child.costs import cost
-from mmcalib.child.processor import Processor, load
+from mmcalib.child.processor import Processor, cost, load
 from mmcalib.domain.knobs import (
     DEFAULT,
     KNOBS,
@@ -49,19 +48,6 @@ class Trial:
         """A part of the model's processor, such as its image processor; None without one."""
         return getattr(self.info.get_hf_processor(), name, None)
 
-    def moves(self, setting: Setting, modality: Modality) -> bool:
-        """Whether an item is accepted and costs something else than by default."""
-        now = self._cost(setting, modality)
-        return now is not None and now != self._cost(DEFAULT, modality)
-
-    def bleeds(self, setting: Setting, own: Modality) -> tuple[Modality, ...]:
-        """The other modalities whose items do not cost what they do by default."""
-        return tuple(
-            m
-            for m in self.modalities
-            if m != own and self._cost(setting, m) != self._cost(DEFAULT, m)
-        )
-
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
@@ -71,22 +57,16 @@ class Trial:
         bleeding = []
         for path, beside in spellings:
             setting = Setting(nested(path, value, beside))
-            if not self.moves(setting, modality):
+            now = self.cost(setting, modality)
+            if now is None or now == self.cost(DEFAULT, modality):
                 continue
-            others = self.bleeds(setting, modality)
-            if others:
-                bleeding.append(((path, beside), others))
+            others = (one for one in self.modalities if one != modality)
+            moved = tuple(m for m in others if self.cost(setting, m) != self.cost(DEFAULT, m))
+            if moved:
+                bleeding.append(((path, beside), moved))
             else:
                 yield (path, beside), ()
         yield from bleeding
-
-    def together(self, settings: Mapping[Modality, Setting]) -> bool:
-        """Whether items of each modality cost under all of them what they do under their own."""
-        both = merged_settings(settings.values())
-        return all(
-            self._cost(both, modality) == self._cost(own, modality)
-            for modality, own in settings.items()
-        )
 
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
@@ -98,7 +78,7 @@ class Trial:
         for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
             yield path, bleeds
 
-    def _cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
+    def cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
         if key not in self._known:
             try:
@@ -165,23 +145,20 @@ def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Ite
     """
     trial = Trial(default, under)
     for kind in KNOBS:
-        yield from _found(kind, trial)
-
-
-def _found(kind: type[Knob], trial: Trial) -> Iterator[Knob]:
-    if kind is AreaCap:
-        return areas(trial)
-    if kind is EdgeCap:
-        return _edges(trial)
-    if kind is TileCap:
-        return tiles(trial)
-    if kind is CropCap:
-        return _crops(trial)
-    if kind is FrameSampling:
-        return _frames(trial)
-    if kind is TokenCap:
-        return _tokens(trial)
-    assert_never(kind)
+        if kind is AreaCap:
+            yield from areas(trial)
+        elif kind is EdgeCap:
+            yield from _edges(trial)
+        elif kind is TileCap:
+            yield from tiles(trial)
+        elif kind is CropCap:
+            yield from _crops(trial)
+        elif kind is FrameSampling:
+            yield from _frames(trial)
+        elif kind is TokenCap:
+            yield from _tokens(trial)
+        else:
+            assert_never(kind)
 
 
 def _edges(trial: Trial) -> Iterator[Knob]:
@@ -268,7 +245,10 @@ def areas(trial: Trial) -> Iterator[Knob]:
 
 
 def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:
-    return trial.together({cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps})
+    """Whether items of each modality cost under all of them what they do under their own."""
+    settings = {cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps}
+    both = merged_settings(settings.values())
+    return all(trial.cost(both, one) == trial.cost(own, one) for one, own in settings.items())
 
 
 def _tried(least_px: int) -> int:

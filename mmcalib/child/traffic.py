@@ -15,13 +15,7 @@ from mmcalib.child.tensors import storages
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
-from mmcalib.domain.traffic import (
-    Arrivals,
-    HighestStep,
-    Traffic,
-    TrafficRequest,
-    TrafficStep,
-)
+from mmcalib.domain.traffic import Arrivals, HighestStep, Traffic, TrafficRequest, TrafficStep
 from mmcalib.engine.messages import Blank, ServeTraffic
 from mmcalib.releases.engine import PlacedItem, SteppedCore, stepped_config
 from mmcalib.releases.processors import create_processor, process_item
@@ -67,18 +61,14 @@ _WORDS: Final = 700
 _TELLING: Final = 3
 
 
-@dataclass(slots=True)
 class Prompts:
     """Makes prompts for the model of an engine config; each shape is processed once."""
 
-    config: Any
-    _under: Processor = field(init=False)
-    _known: dict[Shape, tuple[list[int], Any, Any]] = field(init=False, default_factory=dict)
-    _texts: dict[str, int] = field(init=False, default_factory=dict)
-    _alone: itertools.count[int] = field(init=False, default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        model = self.config.model_config
+    def __init__(self, config: Any) -> None:
+        self._known: dict[Shape, tuple[list[int], Any, Any]] = {}
+        self._texts: dict[str, int] = {}
+        self._alone = itertools.count()
+        model = config.model_config
         loading = Setting(media_io_kwargs=model.multimodal_config.media_io_kwargs)
         self._under = Processor(model, create_processor(model), loading)
 
@@ -89,7 +79,7 @@ class Prompts:
         The items of an encoder-decoder model are no part of the prompt: each has its own place, at
         the start.
         """
-        apart = self.config.model_config.is_encoder_decoder
+        apart = self._under.config.is_encoder_decoder
         ids = self._text(request)
         items = []
         for item in request.items:

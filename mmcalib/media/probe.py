@@ -127,9 +127,17 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
 
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
-    # These take five times as long to import as the rest, and may never be needed.
     if kind in ("container", "audio"):
-        _load_readers()
+        # These take five times as long to import as the rest, and may never be needed. An
+        # installation without its libraries is no damage of the file, and is not remembered.
+        try:
+            import av  # noqa: F401
+            import soundfile  # noqa: F401
+        except (ImportError, OSError) as error:
+            raise UsageError(
+                one_line(f"video and sound cannot be read here: {error}"),
+                hint="pip install --force-reinstall av soundfile",
+            ) from error
     if kind == "container":
         from mmcalib.media.video import container_shape
 
@@ -145,18 +153,6 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
     if kind == "empty":
         raise Unreadable("empty file")
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
-
-
-def _load_readers() -> None:
-    """An installation without its libraries is no damage of the file, and is not remembered."""
-    try:
-        import av  # noqa: F401
-        import soundfile  # noqa: F401
-    except (ImportError, OSError) as error:
-        raise UsageError(
-            one_line(f"video and sound cannot be read here: {error}"),
-            hint="pip install --force-reinstall av soundfile",
-        ) from error
 
 
 # Cameras and editors write this much behind a picture's end, hardly more.

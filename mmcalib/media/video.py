@@ -121,8 +121,6 @@ PACKET_LIMIT = 216_000
 # plain numbers.
 _COVER = Disposition.attached_pic.value
 
-_TRANSPORT_STREAM = "mpegts"
-
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
@@ -215,7 +213,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         codec=stream.codec_context.codec.canonical_name,
         promised_frames=promised,
         unpromised=unpromised,
-        transport_stream=container.format.name == _TRANSPORT_STREAM,
+        transport_stream=container.format.name == "mpegts",
         # Frames that OpenCV takes the clip to have before it has looked at any.
         lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )

@@ -240,7 +240,8 @@ def cut_checkpoint(
     cut = cut_depth(true, text_layers=text_layers, encoder_layers=encoder_layers)
     with whole_folder(target) as scratch:
         for path in sorted(source.rglob("*")):
-            if path.is_file() and not _is_weight(path):
+            weight = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
+            if path.is_file() and not weight:
                 copy = scratch / path.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(path.resolve(), copy)
@@ -265,10 +266,6 @@ def read_config(folder: Path) -> dict[str, object]:
     if not isinstance(config, dict):
         raise ModelError(f"{folder}/config.json is not a mapping")
     return config
-
-
-def _is_weight(path: Path) -> bool:
-    return path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -45,19 +45,14 @@ class Encoder:
 
     def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
         """Bytes alive in the widest layer of a batch of such items."""
-        positions = items * self._positions(tokens_per_item)
-        widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
-        if self.rotary:
-            widest = max(widest, _ROTARY_STREAMS * self.hidden)
-        return positions * (dtype_bytes * widest + self.input_bytes * self.inputs)
-
-    def _positions(self, tokens_per_item: int) -> int:
-        if self.merge:
-            return tokens_per_item * self.merge
         tiles = self.tiles
         if self.tiles_follow_tokens:
             tiles = max(1, min(tiles, tokens_per_item // self.per_tile))
-        return tiles * self.per_tile
+        each = tokens_per_item * self.merge if self.merge else tiles * self.per_tile
+        widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
+        if self.rotary:
+            widest = max(widest, _ROTARY_STREAMS * self.hidden)
+        return items * each * (dtype_bytes * widest + self.input_bytes * self.inputs)
 
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:

@@ -223,9 +223,7 @@ class CudaDriver:
         self._ask("cuInit", 0)
 
     def count(self) -> int:
-        found = ctypes.c_int()
-        self._ask("cuDeviceGetCount", ctypes.byref(found))
-        return found.value
+        return self._number("cuDeviceGetCount")
 
     def name(self, device: int) -> str:
         text = ctypes.create_string_buffer(NAME_BYTES)
@@ -237,19 +235,19 @@ class CudaDriver:
         # cudaMemGetInfo's total, which vLLM divides: public logs give an L4 as 22563 MiB by the one
         # and 22.03 GiB by the other, an H100 as 81089 MiB and 79.19 GiB, a GB10 as 124610 MiB and
         # 121.69 GiB. nvidia-smi's total is larger, by what the driver keeps for itself.
-        found = ctypes.c_size_t()
-        self._ask("cuDeviceTotalMem_v2", ctypes.byref(found), self._handle(device))
-        return found.value
+        return self._number("cuDeviceTotalMem_v2", self._handle(device), kind=ctypes.c_size_t)
 
     def attribute(self, code: int, device: int) -> int:
-        found = ctypes.c_int()
-        self._ask("cuDeviceGetAttribute", ctypes.byref(found), code, self._handle(device))
-        return found.value
+        return self._number("cuDeviceGetAttribute", code, self._handle(device))
 
     def _handle(self, device: int) -> ctypes.c_int:
-        handle = ctypes.c_int()
-        self._ask("cuDeviceGet", ctypes.byref(handle), device)
-        return handle
+        return ctypes.c_int(self._number("cuDeviceGet", device))
+
+    def _number(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
+        """What a function writes to the pointer that is its first argument."""
+        found = kind()
+        self._ask(function, ctypes.byref(found), *arguments)
+        return int(found.value)
 
     def _ask(self, function: str, *arguments: object) -> None:
         result = getattr(self._library, function)(*arguments)

@@ -56,7 +56,7 @@ class HuggingFaceHub:
     """The real hub, through `huggingface_hub` if that is installed."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
+        self._cache = str(cache_folder(env))
         self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
@@ -67,9 +67,9 @@ class HuggingFaceHub:
             raise HubUnavailable("huggingface_hub is not installed")
         if not reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
-        cache = str(cache_folder(self._env))
-        patterns = list(SMALL_FILES)
-        order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
+        order = FetchRequest(
+            model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
+        )
         # Its progress is shown as it comes; what runs it is the script alone, not this package.
         command = [sys.executable, "-P", "-B", fetch.__file__]
         env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}

@@ -9,13 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.releases.release import (
-    VLLM_0_13,
-    VLLM_0_15,
-    VLLM_0_20,
-    VLLM_0_23,
-    VLLM_0_32,
-)
+from mmcalib.releases.release import VLLM_0_13, VLLM_0_15, VLLM_0_20, VLLM_0_23, VLLM_0_32
 from mmcalib.releases.runner import uses_v2_runner
 
 

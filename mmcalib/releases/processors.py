@@ -7,6 +7,7 @@ import math
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -260,17 +261,13 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         cv2.CAP_PROP_FPS: shape.fps,
     }
 
-    class Capture:
-        def get(self, fact: int) -> float:
-            return facts[fact]
-
     def read(
         cls: Any, /, cap: Any, frame_idx: list[int], total_frames_num: int, **kwargs: Any
     ) -> Any:
         return _frames(shape, frame_idx, allow), frame_idx
 
     return {
-        "open_video_capture": classmethod(lambda cls, data: Capture()),
+        "open_video_capture": classmethod(lambda cls, data: SimpleNamespace(get=facts.get)),
         "get_video_metadata": staticmethod(lambda cap: _source(shape)),
         "read_frames": classmethod(read),
     }
@@ -305,10 +302,9 @@ def video_loader(config: Any, options: dict[str, Any]) -> Any:
     return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)
 
 
-def first_frames_loader(options: dict[str, Any]) -> Any:
+def first_frames_loader() -> Any:
     """The one that takes every clip's first frame, whatever its rate; with the server's decoder."""
-    backend = {name: value for name, value in options.items() if name == "backend"}
-    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv", **backend)
+    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv")
 
 
 def decodes_by_torchcodec() -> bool:

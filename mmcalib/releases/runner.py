@@ -134,12 +134,8 @@ def worker_budget(worker: Any) -> Any:
     """
     if not uses_v2_runner(worker):
         return worker.model_runner.mm_budget
-    if not worker.vllm_config.model_config.is_multimodal_model:
-        return None
-    from vllm.multimodal import MULTIMODAL_REGISTRY
-    from vllm.multimodal.encoder_budget import MultiModalBudget
-
-    return MultiModalBudget(worker.vllm_config, MULTIMODAL_REGISTRY)
+    config = worker.vllm_config
+    return multimodal_budget(config) if config.model_config.is_multimodal_model else None
 
 
 # Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.

@@ -28,10 +28,6 @@ class Target:
     since: Release | None = None
     optional: bool = False
 
-    @property
-    def may_be_missing(self) -> bool:
-        return self.optional or (self.since is not None and not self.since.reached)
-
 
 def find(target: str | Target) -> tuple[Any, str] | None:
     """The object that holds the last name of a dotted target, and that name.
@@ -53,7 +49,7 @@ def find(target: str | Target) -> tuple[Any, str] | None:
         except AttributeError:
             break
         return holder, parts[-1]
-    if target.may_be_missing:
+    if target.optional or (target.since is not None and not target.since.reached):
         return None
     raise TargetMoved(target.name)
 

@@ -71,29 +71,25 @@ def _fills(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
-NOT_A_TRANSFER = object()
+# Not for this way of doing it: another has to.
+NOT_ASKED: Final = object()
 PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do the operation if it carries data over; `NOT_A_TRANSFER` if it is another kind."""
+    """Do the operation if it carries data over; NOT_ASKED if it is another kind."""
     if func is aten._local_scalar_dense.default:
-        return _scalar(gpu, args[0])
+        if (value := gpu.values.of(args[0])) is not None:
+            return value.item()
+        gpu.guesses["item"] += 1
+        return 0.0 if args[0].dtype.is_floating_point else 0
     if func is aten._to_copy.default:
         return _to_copy(gpu, args[0], kwargs)
     if func is aten.copy_.default:
         return _copy(gpu, args[0], args[1])
     if func in PINNING or func in (aten.lift_fresh.default, aten.lift.default):
         return args[0]
-    return NOT_A_TRANSFER
-
-
-def _scalar(gpu: ImaginaryGpu, fake: torch.Tensor) -> Any:
-    value = gpu.values.of(fake)
-    if value is not None:
-        return value.item()
-    gpu.guesses["item"] += 1
-    return 0.0 if fake.dtype.is_floating_point else 0
+    return NOT_ASKED
 
 
 def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
@@ -101,7 +97,7 @@ def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) ->
     dtype = kwargs.get("dtype") or source.dtype
     if isinstance(source, FakeTensor):
         if device == source.device.type or device == "meta":
-            return NOT_A_TRANSFER
+            return NOT_ASKED
         if source.device.type == "cpu":
             return _booked(gpu, gpu.empty_like_of(source, dtype, device), None)
         return _to_host(gpu, source, dtype)
@@ -261,9 +257,6 @@ _DEVICE_ERRORS = (
     NotImplementedError,
 )
 
-# Not for a meta kernel, or what it raises says that it is not.
-NOT_ASKED: Final = object()
-
 # The fake mode has rules of its own for these, which differ where sizes are unknown.
 _ALIKE_WITH_KNOWN_SIZES: Final = {
     aten.view.default,
@@ -347,10 +340,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.ledger = ledger
-        self.values = Values()
         self.guesses: Counter[str] = Counter()
-        self.whole_masks = 0
-        self._on_matmul = on_matmul
+        self.clear(on_matmul)
         self._meta_kernels = MetaKernels(self.fake)
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
@@ -398,7 +389,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if "generator" in kwargs:
             kwargs["generator"] = None
         moved = move(self, func, args, kwargs)
-        if moved is not NOT_A_TRANSFER:
+        if moved is not NOT_ASKED:
             return moved
         given, args = args, without_masks(self, func, args)
         out = self._meta_kernels.result(func, args, kwargs, flat) if args is given else NOT_ASKED
@@ -444,7 +435,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
             if func.namespace.startswith(_RUN_AS_THEY_ARE):
                 keys = _WRITTEN_IN_PYTHON
-            found = (key for key in keys if func not in _WHOLE and _has_kernel(func, key))
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+            found = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
             self._kernels[func] = next(found, None)
         return self._kernels[func]
 
@@ -518,10 +510,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return func(*tree_map(real, args), **tree_map(real, kwargs))
         except (RuntimeError, NotImplementedError, IndexError):
             return None
-
-
-def _has_kernel(func: Operation, key: Any) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -265,18 +264,12 @@ def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = N
     return int(asked[0]) * KIB if asked else LT_BYTES
 
 
-class Books(Protocol):
-    """Whoever holds the allocator that workspaces come from."""
-
-    allocator: CachingAllocator
-
-
 class Workspaces:
     """Takes a workspace from the allocator when the first product on a stream needs it."""
 
     def __init__(
         self,
-        books: Books,
+        allocator: CachingAllocator,
         capability: Capability | None,
         torch_version: Version = (2, 13),
         *,
@@ -284,7 +277,7 @@ class Workspaces:
         lt_size_config: str | None = None,
     ) -> None:
         """`config` and `lt_size_config` are the environment's, None where unset."""
-        self._books = books
+        self._allocator = allocator
         self._lt_is_its_own = torch_version < _UNIFIED
         self._bytes = {"cublas": 0, "cublaslt": 0}
         if capability is not None:
@@ -304,11 +297,11 @@ class Workspaces:
 
     def _take(self, library: str, stream: int) -> None:
         if (library, stream) not in self._held:
-            block = self._books.allocator.allocate(self._bytes[library])
+            block = self._allocator.allocate(self._bytes[library])
             self._held[library, stream] = block
 
     def clear(self) -> None:
         """Give all back, as torch._C._cuda_clearCublasWorkspaces does."""
         for block in self._held.values():
-            self._books.allocator.free(block)
+            self._allocator.free(block)
         self._held.clear()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase
+from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
     ONE_RANK_BYTES,
     Stage,
@@ -79,9 +79,7 @@ def count_graphs(config: Any) -> int:
     return count
 
 
-def estimate_graphs(
-    count: int, config: Any, started: StartedWorker, ledger: Ledger, mode: str
-) -> Graphs:
+def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     """What startup would subtract for so many: the allowance, and what FlashInfer keeps of the
     steps that the estimate captures, and of its first prompt and answer beside. `mode` is the
     user's.
@@ -91,11 +89,11 @@ def estimate_graphs(
     all captures in one (`profile_cudagraph_memory` in vllm/v1/worker/gpu_model_runner.py and
     gpu/cudagraph_utils.py of 0.32). Leaves the GPU as it was.
     """
-    worker = started.worker
+    worker, ledger = started.worker, started.ledger
     graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
     if _FLASHINFER not in models.attention(worker.vllm_config).split(", "):
         return graphs
-    runner.resolve_layout(config, worker, list(worker.get_kv_cache_spec().values()))
+    runner.resolve_layout(started.config, worker, list(worker.get_kv_cache_spec().values()))
     taken: list[int] = []
     try:
         with models.estimated(worker, mode) as sampled:
@@ -118,12 +116,7 @@ def estimate_graphs(
         if sampled.overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (sampled.full - 1)
-    return dataclasses.replace(
-        graphs,
-        nbytes=graphs.nbytes + more,
-        attention_bytes=more,
-        beside_bytes=beside,
-    )
+    return Graphs(count, graphs.nbytes + more, attention_bytes=more, beside_bytes=beside)
 
 
 # Items that any model takes, of every modality: an icon, a second of video or sound.
@@ -134,57 +127,54 @@ _SMALL: Final[Mapping[str, Shape]] = {
 }
 
 
-def outputs_of(
-    config: Any, started: StartedWorker, ledger: Ledger, budget: Budget | None
-) -> Outputs | None:
+def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
     """What the profile's encoder outputs hold; where it was skipped, those of two small items;
     where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
     handed in. None for a model that takes text alone.
     """
-    if not config.model_config.is_multimodal_model:
+    model_config = started.config.model_config
+    if not model_config.is_multimodal_model:
         return None
     # vLLM frees those of an encoder-decoder model after their step (`EncoderDecoderCacheManager`,
     # vllm/v1/core/encoder_cache_manager.py of 0.32).
-    outlive = not config.model_config.is_encoder_decoder
+    outlive = not model_config.is_encoder_decoder
     found = [phase for phase in started.phases if phase.embeddings]
     shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
     if not found and shape is not None:
         with contextlib.suppress(Exception):
-            phase = _encoded(config, started, ledger, EncoderStep(shape, 2))
+            phase = _run_encoder(started, EncoderStep(shape, 2))
             each = -(-phase.output_bytes // phase.embeddings)
             return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
-        width = models.embeds_width(config) * config.model_config.dtype.itemsize
+        width = models.embeds_width(started.config) * model_config.dtype.itemsize
         return Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
     return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
 
 
-def encoder_steps(
-    config: Any, started: StartedWorker, ledger: Ledger, steps: tuple[EncoderStep, ...]
-) -> Iterator[StepPeak]:
+def encoder_steps(started: StartedWorker, steps: tuple[EncoderStep, ...]) -> Iterator[StepPeak]:
     """Each step's peak on the GPU that holds the loaded model; one that fails says why."""
     for step in steps:
         try:
-            phase = _encoded(config, started, ledger, step)
+            phase = _run_encoder(started, step)
         except Exception as error:  # noqa: BLE001 - what one step lacks leaves the others alone
             yield StepPeak(step, None, None, root_cause(error))
         else:
             yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
 
 
-def _encoded(config: Any, started: StartedWorker, ledger: Ledger, step: EncoderStep) -> LedgerPhase:
+def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
     """As the model runner does it: items of one modality in as few batches as it makes of them."""
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.processor import Processor, load
 
-    modality, model_config = step.shape.modality, config.model_config
+    modality, model_config = step.shape.modality, started.config.model_config
     loading = Setting(media_io_kwargs=model_config.multimodal_config.media_io_kwargs)
     under = Processor(model_config, runner.worker_budget(started.worker).processor, loading)
     media, _ = load(Blank(step.shape), under)
     # As the profile counts, whose kernels' workspaces stay.
-    with ledger.phase("encoder", since=started.profile) as phase:
+    with started.ledger.phase("encoder", since=started.profile) as phase:
         batches, _ = runner.encoder_batches(started.worker, modality, media, step.items)
         note_outputs(phase, runner.encoded(started.worker.model_runner.model, batches))
     return phase
@@ -195,9 +185,7 @@ def _encoded(config: Any, started: StartedWorker, ledger: Ledger, step: EncoderS
 _SHORTEST_PROMPT: Final = 2
 
 
-def prefill_steps(
-    config: Any, started: StartedWorker, ledger: Ledger, layout: Any, graphs: Graphs
-) -> Iterator[tuple[int, LedgerPhase]]:
+def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterator[PromptsPeak]:
     """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
     leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
     come at once: each brings its state, which is gathered and written anew (`_forward_core`,
@@ -208,6 +196,7 @@ def prefill_steps(
     for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
     profile would not find its memory afterwards.
     """
+    config, ledger = started.config, started.ledger
     if not config.model_config.is_hybrid or layout is None:
         return
     started.worker.initialize_from_config(layout)
@@ -224,22 +213,19 @@ def prefill_steps(
             runner.run_prefill(started.worker, tokens, prompts)
         # As the profile counts, whose kernels' workspaces stay.
         phase.start_bytes -= kept
-        yield prompts, phase
+        yield PromptsPeak(prompts, _peak(phase))
 
 
 def merge_peak(
-    config: Any,
-    started: StartedWorker,
-    ledger: Ledger,
-    budget: Budget | None,
-    outputs: Outputs | None,
+    started: StartedWorker, budget: Budget | None, outputs: Outputs | None
 ) -> int | None:
     """Bytes above the loaded model and the cached outputs while a step full of them is merged; None
     where nothing is merged, or the model wants more than that to do it.
     """
-    if budget is None or outputs is None or config.model_config.is_encoder_decoder:
+    model_config = started.config.model_config
+    if budget is None or outputs is None or model_config.is_encoder_decoder:
         return None
-    model, dtype = started.worker.model_runner.model, config.model_config.dtype
+    model, dtype = started.worker.model_runner.model, model_config.dtype
     tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
     if not tokens or not hasattr(model, "embed_input_ids"):
         return None
@@ -248,7 +234,7 @@ def merge_peak(
     cached = torch.empty(tokens, width, dtype=dtype, device=device)
     ids = torch.zeros(tokens, dtype=torch.int32, device=device)
     try:
-        with ledger.phase("merge", since=started.profile) as phase:
+        with started.ledger.phase("merge", since=started.profile) as phase:
             model.embed_input_ids(
                 ids,
                 multimodal_embeddings=[cached],
@@ -271,7 +257,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
     models.forgo(config)
     with start_worker(stage, config) as started:
         if graphs.count and subtracts_graphs() and runner.estimates_graphs(started.worker):
-            graphs = estimate_graphs(graphs.count, config, started, stage.ledger, mode)
+            graphs = estimate_graphs(started, graphs.count, mode)
         available = started.available_bytes
         # A size that the user gave; None where there is none, or no such option.
         given_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
@@ -281,16 +267,15 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
-        outputs = outputs_of(config, started, stage.ledger, budget)
-        merge = merge_peak(config, started, stage.ledger, budget, outputs)
-        steps = tuple(encoder_steps(config, started, stage.ledger, request.steps))
+        outputs = outputs_of(started, budget)
+        merge = merge_peak(started, budget, outputs)
+        steps = tuple(encoder_steps(started, request.steps))
         kept = requested - available - graphs.nbytes - ONE_RANK_BYTES - activation
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             loaded = stage.machine.allocator.allocated_bytes
             kept, spare = loaded, max(0, kept - loaded)
-        prefills = prefill_steps(config, started, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
@@ -305,7 +290,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             buffers_bytes=kept - started.weights_bytes,
             activation_peak_bytes=activation,
             phases=tuple(_peak(phase) for phase in started.phases),
-            prefills=tuple(PromptsPeak(prompts, _peak(phase)) for prompts, phase in prefills),
+            prefills=tuple(prefill_steps(started, kv.layout, graphs)),
             encoder_tokens=sum(phase.embeddings for phase in started.phases),
             non_torch_bytes=ONE_RANK_BYTES,
             cudagraph_bytes=graphs.nbytes,
@@ -329,7 +314,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             problem=kv.problem,
             kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
             budget=budget,
-            assumptions=tuple(_assumptions(stage, config, started, graphs)),
+            assumptions=tuple(_assumptions(stage, started, graphs)),
             seconds=time.perf_counter() - began_s,
         )
 
@@ -356,7 +341,7 @@ def _config(engine_args: dict[str, Any]) -> Any:
 
 def _largest_clip(config: Any, processor: Any) -> Clip | None:
     # The oldest releases have no such media, and no clip is asked for.
-    from mmcalib.child.costs import largest_clip
+    from mmcalib.child.processor import largest_clip
 
     return largest_clip(config, processor)
 
@@ -371,10 +356,8 @@ def _peak(phase: LedgerPhase) -> PhasePeak:
     )
 
 
-def _assumptions(
-    stage: Stage, config: Any, started: StartedWorker, graphs: Graphs
-) -> Iterator[str]:
-    gpu = stage.gpu
+def _assumptions(stage: Stage, started: StartedWorker, graphs: Graphs) -> Iterator[str]:
+    gpu, config = stage.gpu, started.config
     version = installed("vllm")
     if ".".join(version.split(".")[:2]) not in TRIED:
         tried = ", ".join(TRIED)

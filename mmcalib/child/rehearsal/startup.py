@@ -58,7 +58,7 @@ class Stage:
 def _workspaces(machine: Machine) -> Workspaces:
     major, minor = torch.__version__.split(".")[:2]
     return Workspaces(
-        machine,
+        machine.allocator,
         machine.capability,
         (int(major), int(minor)),
         config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
@@ -110,13 +110,15 @@ def install(gpu: Gpu) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class StartedWorker:
-    """A worker that knows how much memory is left; bytes.
+    """A worker that knows how much memory is left, its engine config and the GPU's books; bytes.
 
     `available_bytes` is what vLLM's own `determine_available_memory` returned. Phases overlap in
     nothing: encoder, language model, sampler, as far as they ran. `kept_bytes` live on that were
     made after the encoder's, such as the workspace of experts.
     """
 
+    config: Any
+    ledger: Ledger
     worker: Any
     weights_bytes: int
     profile: LedgerPhase
@@ -153,7 +155,9 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         parts = [profile, *(phase for phase in phases if phase.name == "encoder")]
         kept = ledger.made_after(parts[-1])
         weights = int(runner.model_memory_usage)
-        yield StartedWorker(worker, weights, profile, tuple(phases), available, kept)
+        yield StartedWorker(
+            config, ledger, worker, weights, profile, tuple(phases), available, kept
+        )
 
 
 @contextmanager

@@ -33,21 +33,13 @@ def install_loading(stage: Stage) -> None:
         replace(target, lambda *args, **kwargs: None)
     # A subprocess would not know of the stand-ins.
     replace(targets.INSPECTION, lambda function: function())
-    record = replace(targets.RELOADING, None)
 
     def record_metadata_for_reloading(model: Any) -> None:
         """Costs a copy of every parameter's description; only online quantization needs it."""
         if models.quantizes():
             record(model)
 
-    replace(targets.RELOADING, record_metadata_for_reloading)
-    _quantize_without_weights()
-
-
-def _quantize_without_weights() -> None:
-    is_quantized = replace(targets.GPTQ_LAYER, None)
-    if is_quantized is None:
-        return
+    record = replace(targets.RELOADING, record_metadata_for_reloading)
 
     def is_layer_gptq_quantized(
         prefix: str, quantized_layers: list[str], *args: Any, **kwargs: Any
@@ -55,7 +47,7 @@ def _quantize_without_weights() -> None:
         """No list is that of a folder without weights, and not of a model without such layers."""
         return not quantized_layers or is_quantized(prefix, quantized_layers, *args, **kwargs)
 
-    replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
+    is_quantized = replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
 
 
 @cache
@@ -71,8 +63,6 @@ def install_parameters(stage: Stage) -> None:
     """
     if not targets.PARAMETERS_ARE_FAKED:
         return
-    make = replace(targets.PARAMETER, None)
-    materialise = replace(targets.MATERIALIZE, None)
 
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
         made = make(cls, data, **kwargs)
@@ -99,9 +89,9 @@ def install_parameters(stage: Stage) -> None:
         plain.__dict__.update(facts)
         return plain
 
-    replace(targets.PARAMETER, new)
+    make = replace(targets.PARAMETER, new)
     replace(targets.SHALLOW_COPY, shallow_copy)
-    replace(targets.MATERIALIZE, materialize_meta_tensor)
+    materialise = replace(targets.MATERIALIZE, materialize_meta_tensor)
 
 
 _hashes = itertools.count()
