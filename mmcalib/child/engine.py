@@ -77,7 +77,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
 
     require_room(0)
     with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
-        llm = engine.started(args)
+        llm = engine.start_llm(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
     kv_bytes_per_token *= share
@@ -258,7 +258,7 @@ def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
-        options = processors.enqueued(prompt.messages, prompt.fields, llm.model_config)
+        options = processors.enqueue_options(prompt.messages, prompt.fields, llm.model_config)
         llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
         return error

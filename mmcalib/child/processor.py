@@ -131,12 +131,12 @@ def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]
     a frame of features begins at every hop.
     """
     try:
-        return _counted(shapes, under) if shapes else []
+        return _count_by_code(shapes, under) if shapes else []
     except Exception:  # noqa: BLE001 - then they are measured
         return [(None, None)] * len(shapes)
 
 
-def _counted(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
+def _count_by_code(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
     rate_hz = processors.audio_rate_hz(under.processor)
     if rate_hz is None:
         return [(None, None)] * len(shapes)

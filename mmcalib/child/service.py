@@ -122,7 +122,7 @@ def _line(error: BaseException) -> str:
 _LIBRARIES = ("torchvision", "torchaudio")
 
 
-def look() -> m.Looked:
+def probe_environment() -> m.Looked:
     """Where vLLM would run; takes a CUDA context on a GPU, and nothing else. Raises ImportError
     where this vLLM lacks what mmcalib reaches for.
     """
@@ -172,7 +172,7 @@ class Service:
             borrow_cpu()
         match request:
             case m.Look():
-                return look()
+                return probe_environment()
             case m.OpenModel():
                 from mmcalib.child.model import OpenedModel
 

@@ -24,8 +24,7 @@ from mmcalib.releases.processors import create_processor, process_item
 class StepBooks:
     """Of a real engine: every step is executed, and nobody knows what it took.
 
-    `largest` are the tensors at the last step's peak; `reserved_bytes` is that of
-    `Traffic`.
+    `largest` are the tensors at the last step's peak; `reserved_bytes` is that of `Traffic`.
     """
 
     largest: tuple[LiveTensor, ...] = ()

@@ -15,8 +15,8 @@ from mmcalib.engine.environment import CARD
 from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.runner import (
     bytes_per_token,
-    encoded,
     encoder_batches,
+    run_encoder,
     watched_phases,
     with_phases,
     worker_budget,
@@ -120,7 +120,7 @@ class WorkerMethods:
         batches, embeds = encoder_batches(self, modality, media, 1)
         model = runner.get_model()
         with torch.inference_mode():
-            _, seconds, peak = traced(lambda: encoded(model, batches), runner.device)
+            _, seconds, peak = traced(lambda: run_encoder(model, batches), runner.device)
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:

@@ -1,6 +1,4 @@
-"""FFmpeg containers opened in bounds; pace of a stream (the only home of av beside video and
-audio).
-"""
+"""FFmpeg containers opened in bounds, and the pace of a stream."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ from mmcalib.text import MIB, one_line
 
 _NOT_MEDIA = "not an image, video or audio file"
 
-
 # What a server fetches itself, within its bound.
 _FETCHED = ("http://", "https://")
 

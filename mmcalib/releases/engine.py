@@ -18,7 +18,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 
-def started(arguments: dict[str, Any]) -> Any:
+def start_llm(arguments: dict[str, Any]) -> Any:
     return LLM(**arguments)
 
 

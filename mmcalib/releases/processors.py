@@ -364,7 +364,7 @@ def content_format(renderer: Any) -> Any:
     )
 
 
-def enqueued(
+def enqueue_options(
     messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any
 ) -> dict[str, Any]:
     """Arguments of `LLM.enqueue_chat` that render the request as a server would. Raises vLLM's

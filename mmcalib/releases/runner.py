@@ -81,7 +81,7 @@ def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
         setattr(owner, most, true)
 
 
-def encoded(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
+def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
     """What the model's encoder makes of batches: an output per item."""
     return [out for batch in batches for out in getattr(model, ENCODER)(**batch)]
 

@@ -251,9 +251,7 @@ _WRITTEN_IN_PYTHON = (
     *_COMPOSITE,
 )
 _DEVICE_ERRORS = (
-    UnsupportedOperatorException,
-    DynamicOutputShapeException,
-    DataDependentOutputException,
+    *(UnsupportedOperatorException, DynamicOutputShapeException, DataDependentOutputException),
     NotImplementedError,
 )
 

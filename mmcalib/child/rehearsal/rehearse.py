@@ -5,7 +5,6 @@ that no profile runs: other steps of the encoder, and the merge of its outputs w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -107,9 +106,8 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
                     runner.run_prefill(worker, tokens, 1)
                 beside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
-        return dataclasses.replace(
-            graphs, problem=" ".join(str(error).split()) or type(error).__name__
-        )
+        problem = " ".join(str(error).split()) or type(error).__name__
+        return Graphs(count, graphs.nbytes, problem=problem)
     more = sum(taken)
     if taken and not runner.uses_v2_runner(worker):
         first, second = taken[0], taken[1] if len(taken) > 1 else 0
@@ -176,7 +174,7 @@ def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
     # As the profile counts, whose kernels' workspaces stay.
     with started.ledger.phase("encoder", since=started.profile) as phase:
         batches, _ = runner.encoder_batches(started.worker, modality, media, step.items)
-        note_outputs(phase, runner.encoded(started.worker.model_runner.model, batches))
+        note_outputs(phase, runner.run_encoder(started.worker.model_runner.model, batches))
     return phase
 
 

@@ -138,7 +138,7 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
     Afterwards the GPU is empty again.
     """
     ledger = stage.ledger
-    with emptied(stage), models.built_under(config):
+    with use_gpu(stage), models.built_under(config):
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
@@ -149,7 +149,7 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         with (
             ledger.phase("profile") as profile,
             named_modules(runner.model, ledger),
-            _watched(ledger, runner, profile) as phases,
+            _watch_phases(ledger, runner, profile) as phases,
         ):
             available = worker.determine_available_memory()
         parts = [profile, *(phase for phase in phases if phase.name == "encoder")]
@@ -161,7 +161,7 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
 
 
 @contextmanager
-def emptied(stage: Stage) -> Iterator[None]:
+def use_gpu(stage: Stage) -> Iterator[None]:
     """While open vLLM runs on the stage's GPU, which is empty before and after."""
     stage.clear()
     try:
@@ -184,7 +184,7 @@ def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
 
 
 @contextmanager
-def _watched(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
+def _watch_phases(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
     """While open, the phases of a profile note their peaks above the profile's start."""
     found: list[LedgerPhase] = []
 

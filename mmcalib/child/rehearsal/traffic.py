@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import Ledger
-from mmcalib.child.rehearsal.startup import Stage, emptied, named_modules
+from mmcalib.child.rehearsal.startup import Stage, named_modules, use_gpu
 from mmcalib.child.tensors import storages
 from mmcalib.child.traffic import Say, StepBooks, serve
 from mmcalib.domain.memory import LiveTensor
@@ -141,7 +141,7 @@ _NAMED = 12
 
 def serve_imagined(stage: Stage, request: ServeTraffic, say: Say) -> Traffic:
     """The requests on the stage's GPU, which is empty again afterwards."""
-    with emptied(stage):
+    with use_gpu(stage):
         return serve(request, _Ledgered(stage), say)
 
 
