@@ -70,7 +70,7 @@ def admit_request(
     """What its items are, none where one cannot be read, and whether it fits. A text that its bound
     does not settle is counted, where that is possible.
     """
-    from mmcalib.media.ending import examine_whole
+    from mmcalib.media.probe import examine_whole
 
     files: list[Encoded] = []
     for item in prompt.items:

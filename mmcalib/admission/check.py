@@ -19,7 +19,7 @@ from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Encoded
 from mmcalib.files import Scratch
-from mmcalib.media.ending import examine_whole
+from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
 from mmcalib.results.check import Checked
 from mmcalib.storage.location import BEHIND, Location

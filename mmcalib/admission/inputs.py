@@ -35,7 +35,7 @@ def describe_item(item: Any) -> Encoded | Skipped:
     """
     found = _find_medium(item)
     if isinstance(found, Item):
-        from mmcalib.media.ending import examine_whole
+        from mmcalib.media.probe import examine_whole
 
         found = examine_whole(found)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):

@@ -118,7 +118,7 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
-        self.renderer = processors.renderer(model.engine_config())
+        self.renderer = processors.renderer(model.engine_config)
         self._media: dict[Modality, Any] = {}
 
     @property

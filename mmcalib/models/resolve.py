@@ -56,7 +56,7 @@ class HuggingFaceHub:
     """The real hub, through `huggingface_hub` if that is installed."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
+        self._cache = str(cache_folder(env))
         self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
@@ -67,20 +67,16 @@ class HuggingFaceHub:
             raise HubUnavailable("huggingface_hub is not installed")
         if not reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
-        cache = str(cache_folder(self._env))
-        patterns = list(SMALL_FILES)
-        order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
-        return Path(self._fetched(order))
-
-    def _fetched(self, order: FetchRequest) -> str:
+        order = FetchRequest(
+            model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
+        )
         # Its progress is shown as it comes; what runs it is the script alone, not this package.
         command = [sys.executable, "-P", "-B", fetch.__file__]
-        asked = json.dumps(order._asdict())
         env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
         try:
             ended = subprocess.run(
                 command,
-                input=asked,
+                input=json.dumps(order._asdict()),
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=FETCH_TIMEOUT_S,
@@ -96,7 +92,7 @@ class HuggingFaceHub:
             raise HubUnavailable(f"{self._endpoint}: {why}") from error
         if "folder" not in told:
             raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
-        return str(told["folder"])
+        return Path(told["folder"])
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:
@@ -197,7 +193,8 @@ def resolve(
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"
-    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *_doubts(geometry)))
+    doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
+    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
 
 
 def _local(model: str) -> Path | None:
@@ -220,10 +217,6 @@ def _folder_name(geometry: Geometry) -> str:
     for name, content in checkpoint_files(geometry).items():
         digest.update(name.encode() + b"\0" + content)
     return f"{geometry.id.replace('/', '--')}-{digest.hexdigest()[:12]}"
-
-
-def _doubts(geometry: Geometry) -> tuple[str, ...]:
-    return tuple(f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
 
 
 def _close(model: str) -> str | None:
