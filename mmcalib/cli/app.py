@@ -6,8 +6,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -17,6 +17,7 @@ from mmcalib.cli.command import (
     RunHelp,
     Unparsed,
     begin,
+    command,
     during_interrupt,
     flush,
     print_error,
@@ -33,25 +34,19 @@ from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError, unexpected
 from mmcalib.text import plain
 
-WHAT = """\
+WELCOME = """\
 mmcalib measures what the images, videos and audio that you serve cost in vLLM,
 derives its multimodal limits from that, and proves them with the real engine.
-It needs neither a GPU nor weights."""
-START = """\
+It needs neither a GPU nor weights.
+
 Start with a folder of your media:
   mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --gpu L4
-  vllm serve --config out/engine.yaml"""
-NEXT = """\
+  vllm serve --config out/engine.yaml
+
+Commands:
+{commands}
+
 mmcalib COMMAND --help shows its options, mmcalib doctor what is missing here."""
-
-
-def welcome(commands: Mapping[str, str]) -> str:
-    """The text, with a line for each command and what it is for."""
-    width = max(map(len, commands))
-    table = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in commands.items())
-    return f"{WHAT}\n\n{START}\n\nCommands:\n{table}\n\n{NEXT}"
-
-
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -63,7 +58,7 @@ app = typer.Typer(
 )
 # In the order in which they are met; what each is for, in words that fit one line of 80. Without
 # them a command works, but is not listed.
-COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+COMMANDS: dict[str, tuple[Callable[[Any], None], str]] = {
     "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
     "doctor": (doctor, "Check the installation and print a fix for each problem."),
     "list": (list_known, "The models and GPUs that are known by name."),
@@ -78,7 +73,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
 }
 for _name, (_command, _purpose) in COMMANDS.items():
     _help = RunHelp if _name == "run" else OnceEach
-    app.command(_name, short_help=_purpose, cls=_help, hidden=not _purpose)(_command)
+    app.command(_name, short_help=_purpose, cls=_help, hidden=not _purpose)(command(_command))
 
 
 def _version(wanted: bool) -> None:
@@ -103,7 +98,9 @@ def _root(
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
     """
     if context.invoked_subcommand is None:
-        print(welcome({name: purpose for name, (_, purpose) in COMMANDS.items() if purpose}))
+        width = max(map(len, COMMANDS))
+        listed = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items() if text]
+        print(WELCOME.format(commands="\n".join(listed)))
 
 
 def main() -> None:
@@ -115,7 +112,7 @@ def main() -> None:
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        code = app(_spelled_out(sys.argv[1:]), standalone_mode=False)
+        code = app(_spell_as_options(sys.argv[1:]), standalone_mode=False)
         flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -127,7 +124,9 @@ def main() -> None:
             _interrupted()
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
-        _fail(_known(error))
+        if isinstance(error, Unparsed):
+            error = unparsed(error, sys.argv[1:], COMMANDS)
+        _fail(error if isinstance(error, MmcalibError) else unexpected(error))
 
 
 def _fail(error: MmcalibError) -> NoReturn:
@@ -142,7 +141,7 @@ def _fail(error: MmcalibError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def _spelled_out(words: list[str]) -> list[str]:
+def _spell_as_options(words: list[str]) -> list[str]:
     """`help` and `version`, which people type for commands, as the options that they are."""
     match words:
         case ["help", *command]:
@@ -155,13 +154,3 @@ def _spelled_out(words: list[str]) -> list[str]:
 def _interrupted() -> NoReturn:
     print("interrupted", file=sys.stderr)
     sys.exit(INTERRUPTED)
-
-
-def _known(error: Exception) -> MmcalibError:
-    if isinstance(error, MmcalibError):
-        return error
-    return (
-        unparsed(error, sys.argv[1:], COMMANDS)
-        if isinstance(error, Unparsed)
-        else unexpected(error)
-    )

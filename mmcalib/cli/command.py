@@ -1,8 +1,6 @@
-"""Signatures for Typer, shared options, help panels, JSON (light).
+"""Commands as Typer has them, the options that they share, help panels, JSON (light).
 
-Options that several commands have, and that say how a command behaves: for Typer alone.
-
-What a library call can be asked too is in `mmcalib.options`.
+The library has none of these options; those that it has too are in `mmcalib.options`.
 """
 
 from __future__ import annotations
@@ -14,18 +12,26 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING
 from difflib import get_close_matches
 from functools import wraps
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from mmcalib.errors import OutputError, UsageError
-from mmcalib.options.option import OptionField, Options, option_of, options_of
+from mmcalib.options.option import (
+    Option,
+    argument,
+    make_options,
+    option,
+    options_of,
+    read_words,
+    switch,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -48,16 +54,16 @@ def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) 
         said = str(whole())
     command = next((word for word in words if word in commands), "")
     hint = f"mmcalib {command} --help" if command else "mmcalib --help"
-    option = getattr(error, "option_name", None)
+    typed = getattr(error, "option_name", None)
     if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
-        hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
+        hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {typed} ..."
         own: list[str] = list(getattr(error, "possibilities", None) or ())
-        if near := get_close_matches(str(option), own, n=1, cutoff=_MISSPELT):
+        if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
             hint = f"mmcalib {command} ... {near[0]} ..."
-    if option == "--calibration" and command:
+    if typed == "--calibration" and command:
         hint = f"a calibration is an argument here: mmcalib {command} out/calibration.json"
-    if command and option in words[: words.index(command)]:
-        hint = f"options go after the command: mmcalib {command} {option} ..."
+    if command and typed in words[: words.index(command)]:
+        hint = f"options go after the command: mmcalib {command} {typed} ..."
     if "unexpected extra argument" in said and command in _TAKES_DATA:
         hint = "--data names the media, each folder or file with a --data of its own"
     return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
@@ -118,12 +124,12 @@ class OnceEach(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         *_, order = self.make_parser(ctx).parse_args(list(args))
         seen = set()
-        for option in order:
-            if option.name in seen and not getattr(option, "multiple", True):
-                name = max(option.opts, key=len)
-                value = "" if getattr(option, "is_flag", False) else f" {option.metavar or 'VALUE'}"
+        for given in order:
+            if given.name in seen and not getattr(given, "multiple", True):
+                name = max(given.opts, key=len)
+                value = "" if getattr(given, "is_flag", False) else f" {given.metavar or 'VALUE'}"
                 raise UsageError(f"{name} is given twice", hint=f"once: {name}{value}")
-            seen.add(option.name)
+            seen.add(given.name)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -136,141 +142,72 @@ class OnceEach(TyperCommand):
             return None
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as Typer calls it: with words, of which it gets options that were checked."""
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if _is_group(kind)}
+def command(function: Callable[[Any], None]) -> Callable[..., None]:
+    """The function of a class of options as Typer calls it: with the words of each option."""
+    (kind,) = [hint for name, hint in get_type_hints(function).items() if name != "return"]
+    own = tuple(options_of(kind))
 
     @wraps(function)
     def called(**words: Any) -> None:
-        taken = {name: words[name] for name in hints.keys() & words.keys()}
-        for name, kind in groups.items():
-            own = {field.name: words[field.name] for field in options_of(kind)}
-            taken[name] = kind.of_words(own)
-        function(**taken)
+        function(make_options(kind, read_words(own, words)))
 
-    shown = [
-        parameter
-        for given in inspect.signature(function).parameters.values()
-        for parameter in _parameters(given.replace(annotation=hints[given.name]))
-    ]
+    shown = [_parameter(one) for one in own]
     called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return called
 
 
-def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Options)
-
-
-def _parameters(given: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """What Typer sees of a parameter: itself, its option as Typer has it, or those of its group."""
-    if _is_group(given.annotation):
-        yield from map(_parameter, options_of(given.annotation))
-    elif (option := option_of(given.annotation)) is not None:
-        yield _parameter(OptionField(given.name, given.annotation, option, given.default))
+def _parameter(own: Option) -> inspect.Parameter:
+    """The option as Typer reads it."""
+    if own.is_argument:
+        shown = typer.Argument(metavar=own.metavar, help=own.help)
     else:
-        yield given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
-def _parameter(field: OptionField) -> inspect.Parameter:
-    option = field.option
-    # Typer would offer `--no-strict` for a switch whose spelling it makes itself.
-    spelled = option.spelled or ((field.spelling,) if field.type is bool else ())
-    shown = typer.Option(
-        *spelled,
-        metavar=option.metavar,
-        help=option.help,
-        rich_help_panel=None if option.basic else MORE,
-    )
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=Annotated[_said(field), shown],
-    )
-
-
-def _said(field: OptionField) -> Any:
-    """The type of what the command line says."""
-    if field.option.words is not None:
-        said = field.option.words.type
-    elif field.choices:
-        said = str
-    else:
-        said = field.type
-    return said | None if field.default is None else said
-
-
-# The option that a word without one was meant for.
-_MEANT = {"run": "--data", "plan": "--log"}
-
-
-def _flags(context: typer.Context, words: list[str] | None) -> list[str] | None:
-    # A pasted command begins with the program.
-    if words and words[0] != "vllm" and not words[0].startswith("-"):
-        is_file = words[0].endswith((".yaml", ".yml"))
-        option = "--config" if is_file else _MEANT.get(context.info_name or "", "--config")
-        raise UsageError(
-            f"unexpected argument: {words[0]}",
-            hint=f"did you mean {option} {words[0]}? vLLM's flags go after --",
+        shown = typer.Option(
+            *own.spellings,
+            metavar=own.metavar,
+            help=own.help,
+            min=own.least,
+            callback=own.eager,
+            is_eager=own.eager is not None,
+            rich_help_panel=None if own.basic else MORE,
         )
-    return words
+    said = own.words_type or (str if own.choices else own.value_type)
+    return inspect.Parameter(
+        own.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if own.default is MISSING else own.default,
+        annotation=Annotated[said | None if own.default is None else said, shown],
+    )
 
 
-VllmFlags = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[-- VLLM FLAGS]", callback=_flags, help="Flags of `vllm serve`, after --."
-    ),
-]
-# The model is the first word of these.
-ServeWords = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
-]
-FileAndFlags = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE] [-- VLLM FLAGS]",
-        help="What --config names, and flags of `vllm serve`, after --.",
-    ),
-]
-GpuMemory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Another GPU's memory as torch reports it, as 24GiB.",
-        rich_help_panel=MORE,
-    ),
-]
-Capability = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X.Y",
-        help="That GPU's compute capability, such as 8.9.",
-        rich_help_panel=MORE,
-    ),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script.",
-    ),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Show what vLLM logs, on standard error.", rich_help_panel=MORE
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Exit 3 when anything had to be skipped.", rich_help_panel=MORE),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")]
+def _vllm_flags(meant: str) -> Any:
+    """The flags behind --; a word before them was `meant` for an option, unless it is a file's."""
+
+    def refuse_words(words: list[str]) -> list[str]:
+        # A pasted command begins with the program.
+        if words[0] != "vllm" and not words[0].startswith("-"):
+            named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
+            raise UsageError(
+                f"unexpected argument: {words[0]}",
+                hint=f"did you mean {named} {words[0]}? vLLM's flags go after --",
+            )
+        return words
+
+    return argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.", read=refuse_words)
+
+
+RUN_FLAGS, PLAN_FLAGS = _vllm_flags("--data"), _vllm_flags("--log")
+FILE_AND_FLAGS = argument(
+    "[FILE] [-- VLLM FLAGS]", "What --config names, and flags of `vllm serve`, after --."
+)
+GPU_MEMORY = option("SIZE", "Another GPU's memory as torch reports it, as 24GiB.")
+CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
+CONFIG_FILE = option(
+    "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
+)
+VERBOSE = switch("Show what vLLM logs, on standard error.", "--verbose", "-v")
+QUIET = switch("No progress and no summary.", basic=True)
+STRICT = switch("Exit 3 when anything had to be skipped.")
 
 
 def either(names: Sequence[str]) -> str:
@@ -307,21 +244,18 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool,
-    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show every option."),
-]
+HELP_ALL = switch("Show every option.", eager=_show_all, basic=True)
 
 
 _printed = {"json": False}
 
 
-def print_json(found: BaseModel | Sequence[BaseModel]) -> None:
+def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -> None:
     """All of it as ASCII: what of a file name is not UTF-8 stays an escape."""
     from pydantic import BaseModel
 
     whole = found.model_dump() if isinstance(found, BaseModel) else [f.model_dump() for f in found]
-    print_document(json.dumps(whole, indent=2))
+    print_document(json.dumps(whole, indent=indent))
 
 
 def print_document(text: str) -> None:

@@ -14,7 +14,7 @@ from mmcalib.cli.command import none_of
 from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError, unexpected
-from mmcalib.options.option import options_of
+from mmcalib.options.option import make_options, options_of, read_words
 from mmcalib.options.run import RunOptions
 from mmcalib.options.validation import policy_of
 from mmcalib.report.configurations import CONFIGURATIONS
@@ -63,7 +63,8 @@ def test_a_startup_budget_is_a_time(seconds: str) -> None:
 def asked(**said: object) -> RunOptions:
     """As the command line gives them to `mmcalib run`: every option, most of them with nothing."""
     silent = {field.name: field.default for field in options_of(RunOptions)}
-    return RunOptions.of_words({**silent, "model": MODEL, "data": ["media"], **said})
+    words = {**silent, "model": MODEL, "data": ["media"], **said}
+    return make_options(RunOptions, read_words(options_of(RunOptions), words))
 
 
 def job_of(**said: object) -> Job:
