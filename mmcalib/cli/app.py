@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from mmcalib.cli.check import check
-from mmcalib.cli.command import (
-    OnceEach,
-    RunHelp,
-    Unparsed,
-    begin,
-    command,
-    during_interrupt,
-    flush,
-    print_error,
-    spell_for_the_locale,
-    unparsed,
-)
+from mmcalib.cli.command import OnceEach, RunHelp, command, drop_output, expect_json, print_error
 from mmcalib.cli.corpus import scan
 from mmcalib.cli.info import doctor, serve
 from mmcalib.cli.list import list_known
@@ -31,7 +23,7 @@ from mmcalib.cli.plan import plan, validate
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.results import diff, report
 from mmcalib.cli.run import run
-from mmcalib.errors import MmcalibError, unexpected
+from mmcalib.errors import MmcalibError, OutputError, UsageError, unexpected
 from mmcalib.text import plain
 
 WELCOME = """\
@@ -48,6 +40,14 @@ Commands:
 
 mmcalib COMMAND --help shows its options, mmcalib doctor what is missing here."""
 INTERRUPTED = 130
+
+# What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
+_Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
+
+_PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
+# `--max-model-len` is no misspelt `--model`, which Typer has for as near.
+_MISSPELT = 0.8
+_TAKES_DATA = ("run", "scan", "validate")
 
 app = typer.Typer(
     name="mmcalib",
@@ -103,17 +103,69 @@ def _root(
         print(WELCOME.format(commands="\n".join(listed)))
 
 
+def _replace_what_the_locale_lacks() -> None:
+    """Print a question mark for a character that the locale's encoding lacks, as C's lacks most."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
+def during_interrupt(error: BaseException) -> bool:
+    """Whether the error came up while the processes of an interrupted command were closed."""
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__context__
+    return cause is not None
+
+
+def _explain_unparsed(error: Exception) -> UsageError:
+    """Typer's message for the words of the command line, with the next thing to type."""
+    words = sys.argv[1:]
+    said = str(getattr(error, "message", "") or error)
+    if callable(whole := getattr(error, "format_message", None)):
+        said = str(whole())
+    name = next((word for word in words if word in COMMANDS), "")
+    hint = f"mmcalib {name} --help" if name else "mmcalib --help"
+    typed = getattr(error, "option_name", None)
+    if said.startswith("No such option") and name in _PASSES_FLAGS_ON:
+        hint = f"flags of vllm serve go after --: mmcalib {name} ... -- {typed} ..."
+        own: list[str] = list(getattr(error, "possibilities", None) or ())
+        if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
+            hint = f"mmcalib {name} ... {near[0]} ..."
+    if typed == "--calibration" and name:
+        hint = f"a calibration is an argument here: mmcalib {name} out/calibration.json"
+    if name and typed in words[: words.index(name)]:
+        hint = f"options go after the command: mmcalib {name} {typed} ..."
+    if "unexpected extra argument" in said and name in _TAKES_DATA:
+        hint = "--data names the media, each folder or file with a --data of its own"
+    return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
+
+
+def _flush() -> None:
+    """Write out what was printed, while a failure can still be reported.
+
+    Raises OutputError; does nothing where the reader has left, as `head` does.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        drop_output()
+        if not isinstance(error, BrokenPipeError):
+            said = f"cannot write to standard output: {error.strerror}"
+            raise OutputError(said, hint="df -h .") from error
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
     interrupted.
     """
-    spell_for_the_locale()
-    begin(sys.argv[1:])
+    _replace_what_the_locale_lacks()
+    expect_json(sys.argv[1:])
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         code = app(_spell_as_options(sys.argv[1:]), standalone_mode=False)
-        flush()
+        _flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code or 0)
@@ -124,8 +176,8 @@ def main() -> None:
             _interrupted()
         if os.environ.get("MMCALIB_DEBUG") == "1":
             raise
-        if isinstance(error, Unparsed):
-            error = unparsed(error, sys.argv[1:], COMMANDS)
+        if isinstance(error, _Unparsed):
+            error = _explain_unparsed(error)
         _fail(error if isinstance(error, MmcalibError) else unexpected(error))
 
 
@@ -137,15 +189,15 @@ def _fail(error: MmcalibError) -> NoReturn:
         print(plain(f"  try: {error.hint}"), file=sys.stderr)
     with contextlib.suppress(OSError, MmcalibError):
         print_error(error)
-        flush()
+        _flush()
     sys.exit(error.exit_code)
 
 
 def _spell_as_options(words: list[str]) -> list[str]:
     """`help` and `version`, which people type for commands, as the options that they are."""
     match words:
-        case ["help", *command]:
-            return [*command, "--help"]
+        case ["help", *rest]:
+            return [*rest, "--help"]
         case ["version"]:
             return ["--version"]
     return words

@@ -1,28 +1,25 @@
-"""Commands as Typer has them, the options that they share, help panels, JSON (light).
+"""A function of options as a command of Typer, its help, its JSON; options of several commands.
 
-The library has none of these options; those that it has too are in `mmcalib.options`.
+The library lacks these options; those that it shares are in `mmcalib.options`.
 """
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import json
 import os
 import re
 import select
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from difflib import get_close_matches
 from functools import wraps
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from mmcalib.errors import OutputError, UsageError
+from mmcalib.errors import UsageError
 from mmcalib.options.option import (
     Option,
     argument,
@@ -38,77 +35,16 @@ if TYPE_CHECKING:
 
     from mmcalib.errors import MmcalibError
 
-# What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
-Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
-
-_PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
-# `--max-model-len` is no misspelt `--model`, which Typer has for as near.
-_MISSPELT = 0.8
-_TAKES_DATA = ("run", "scan", "validate")
-
-
-def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) -> UsageError:
-    """What Typer says of these `words`, and where the right ones are to be found."""
-    said = str(getattr(error, "message", "") or error)
-    if callable(whole := getattr(error, "format_message", None)):
-        said = str(whole())
-    command = next((word for word in words if word in commands), "")
-    hint = f"mmcalib {command} --help" if command else "mmcalib --help"
-    typed = getattr(error, "option_name", None)
-    if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
-        hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {typed} ..."
-        own: list[str] = list(getattr(error, "possibilities", None) or ())
-        if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
-            hint = f"mmcalib {command} ... {near[0]} ..."
-    if typed == "--calibration" and command:
-        hint = f"a calibration is an argument here: mmcalib {command} out/calibration.json"
-    if command and typed in words[: words.index(command)]:
-        hint = f"options go after the command: mmcalib {command} {typed} ..."
-    if "unexpected extra argument" in said and command in _TAKES_DATA:
-        hint = "--data names the media, each folder or file with a --data of its own"
-    return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
-
-
-def during_interrupt(error: BaseException) -> bool:
-    """Whether it came up while what an interrupt had left was closed."""
-    held = error.__context__
-    while held is not None and not isinstance(held, KeyboardInterrupt):
-        held = held.__context__
-    return held is not None
-
-
-def spell_for_the_locale() -> None:
-    """A character that the locale's encoding lacks, as C's do most, is a question mark and no
-    error.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
-            stream.reconfigure(errors="replace")
-
-
-def flush() -> None:
-    """Write out what was printed: at the end of the process nobody could say that it failed.
-
-    Raises OutputError; does nothing where the reader has left, as `head` does.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        drop_output()
-        if not isinstance(error, BrokenPipeError):
-            said = f"cannot write to standard output: {error.strerror}"
-            raise OutputError(said, hint="df -h .") from error
-
 
 def reader_has_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Whether standard output is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def drop_output() -> None:
-    """Send what is still to be written to standard output nowhere."""
+    """Discard what has yet to be written to standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -117,8 +53,8 @@ MORE = "More options"
 
 
 class OnceEach(TyperCommand):
-    """Refuses an option that is given twice but counts once: the last would win silently. A reader
-    that leaves, as `head` does, ends it quietly.
+    """Refuses a second value of an option that takes one, because the last would win silently. Ends
+    quietly when the reader of its output leaves, as `head` does.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -143,7 +79,7 @@ class OnceEach(TyperCommand):
 
 
 def command(function: Callable[[Any], None]) -> Callable[..., None]:
-    """The function of a class of options as Typer calls it: with the words of each option."""
+    """Wrap a function of one class of options, so that Typer calls it with the words of each."""
     (kind,) = [hint for name, hint in get_type_hints(function).items() if name != "return"]
     own = tuple(options_of(kind))
 
@@ -158,7 +94,7 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
 
 
 def _parameter(own: Option) -> inspect.Parameter:
-    """The option as Typer reads it."""
+    """Describe an option to Typer."""
     if own.is_argument:
         shown = typer.Argument(metavar=own.metavar, help=own.help)
     else:
@@ -181,7 +117,7 @@ def _parameter(own: Option) -> inspect.Parameter:
 
 
 def _vllm_flags(meant: str) -> Any:
-    """The flags behind --; a word before them was `meant` for an option, unless it is a file's."""
+    """Flags after --. Refuses a word before them, `meant` for that option, or for --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
         # A pasted command begins with the program.
@@ -208,18 +144,6 @@ CONFIG_FILE = option(
 VERBOSE = switch("Show what vLLM logs, on standard error.", "--verbose", "-v")
 QUIET = switch("No progress and no summary.", basic=True)
 STRICT = switch("Exit 3 when anything had to be skipped.")
-
-
-def either(names: Sequence[str]) -> str:
-    """`a, b or c`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def none_of(names: Sequence[str]) -> str:
-    """What another name is: `neither a nor b`, `none of a, b, c`."""
-    return (
-        f"neither {names[0]} nor {names[1]}" if len(names) == 2 else f"none of {', '.join(names)}"
-    )
 
 
 class RunHelp(OnceEach):
@@ -251,7 +175,7 @@ _printed = {"json": False}
 
 
 def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -> None:
-    """All of it as ASCII: what of a file name is not UTF-8 stays an escape."""
+    """Print a document, or several as a list, as ASCII: what of a name is not UTF-8 is escaped."""
     from pydantic import BaseModel
 
     whole = found.model_dump() if isinstance(found, BaseModel) else [f.model_dump() for f in found]
@@ -264,8 +188,8 @@ def print_document(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def begin(words: Sequence[str]) -> None:
-    """Expect a document where these words of the command line ask for one."""
+def expect_json(words: Sequence[str]) -> None:
+    """Remember whether these words of the command line ask for a document."""
     own = words[: words.index("--")] if "--" in words else words
     _printed["json"] = "--json" not in own
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mmcalib.cli.command import QUIET, either, none_of, print_document, print_json
+from mmcalib.cli.command import QUIET, print_document, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
@@ -19,16 +20,22 @@ from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES, Configurat
 if TYPE_CHECKING:
     from mmcalib.results.calibration import CalibrationDocument
 
+
+def _join_or(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 # `mmcalib run` writes the first in any case.
 _TOO = CONFIGURATION_NAMES[1:]
 _emit_option = partial(
     option,
     "FORMAT",
-    wrong=f"--emit {{given}} is {none_of(CONFIGURATION_NAMES)}",
+    wrong=f"--emit {{given}} is none of {', '.join(CONFIGURATION_NAMES)}",
     hint=f"--emit {_TOO[0]}",
 )
 EMIT_TOO = _emit_option(
-    f"Write the configuration as {either(_TOO)}, too; may be repeated.",
+    f"Write the configuration as {_join_or(_TOO)}, too; may be repeated.",
     words_type=list[str],
     basic=True,
 )
@@ -50,16 +57,16 @@ class ReportOptions:
     )
     format: ReportName = option(
         "FORMAT",
-        f"{either(REPORT_NAMES)}.",
+        f"{_join_or(REPORT_NAMES)}.",
         REPORT_NAMES[0],
-        wrong=f"--format {{given}} is {none_of(REPORT_NAMES)}",
+        wrong=f"--format {{given}} is none of {', '.join(REPORT_NAMES)}",
         hint=f"--format {REPORT_NAMES[0]}",
     )
     data: list[Path] | None = option(
         "DIR", "Folder or file of the corpus, whose pictures the page may show; may be repeated."
     )
     emit: ConfigurationName | None = _emit_option(
-        f"Print the configuration instead: {either(CONFIGURATION_NAMES)}."
+        f"Print the configuration instead: {_join_or(CONFIGURATION_NAMES)}."
     )
     no_thumbnails: bool = NO_THUMBNAILS
     redact_paths: bool = REDACT_PATHS
