@@ -17,9 +17,9 @@ from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.option import checked
+from mmcalib.options.option import make_options
 from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
-from mmcalib.options.validation import policy_from, said_by
+from mmcalib.options.validation import options_of_policy, policy_from
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml
@@ -169,10 +169,10 @@ def calibrate(
     `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
     """
     policy = policy_from(policy)
-    options = checked(
+    options = make_options(
         RunOptions,
         {
-            **said_by(policy),
+            **options_of_policy(policy),
             "model": model,
             "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],

@@ -23,7 +23,7 @@ from mmcalib.memory.figures import encoder_budget, memory
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.option import checked
+from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
@@ -253,7 +253,7 @@ def validate(
     the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
     where there is nothing to judge.
     """
-    proof = checked(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
+    proof = make_options(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     root = Path(allowed_local_media_path) if allowed_local_media_path else None
     written = read_configuration(Path(config) if config else None, flags, model)
     if written.source is None and not written.flags and model is None:
