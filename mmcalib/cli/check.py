@@ -65,16 +65,11 @@ def check(
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.check_words import (
-        failure_line,
-        misfits,
-        reason_lines,
-        summary_line,
-        tolerated_words,
-    )
+    from mmcalib.report.terminal import failure_line, reason_lines, tally_line
     from mmcalib.results.calibration import calibration_in
     from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
     from mmcalib.storage.location import allowing
+    from mmcalib.text import share as percent
 
     paths = [path for path in data or [] if path != "-"]
     reads = stdin or len(paths) < len(data or [])
@@ -114,12 +109,13 @@ def check(
     summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:
         _print(summary)
+    tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""
     found = reasons.largest_first()
     if not quiet:
         for one in found:
             console.print(Text(reason_lines(one)), soft_wrap=True)
-        within = tolerated_words(share, tolerate) if share <= tolerate else ""
-        console.print(Text(summary_line(tally) + within), soft_wrap=True)
+        within = tolerated if share <= tolerate else ""
+        console.print(Text(tally_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:
             words = f"texts were bounded, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
@@ -128,9 +124,9 @@ def check(
         above = "the remedies above, or " if shown else ""
         if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
             above = f"--json lists each; {above}"
+        misfit = "do not fit" if offenders == tally.answers["no"] else "are not known to fit"
         raise VerdictError(
-            f"{offenders} of {tally.checked} {misfits(tally, offenders)} {calibration}"
-            f"{tolerated_words(share, tolerate)}",
+            f"{offenders} of {tally.checked} {misfit} {calibration}{tolerated}",
             hint=f"{above}mmcalib run on a corpus that has such media",
         )
 

@@ -39,7 +39,7 @@ def scan(
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.terminal import show_scanned
+    from mmcalib.report.terminal import print_census
     from mmcalib.storage.location import allowing
     from mmcalib.workflows.corpus import scan as scan_all
 
@@ -60,7 +60,7 @@ def scan(
         skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
         print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
     if not quiet:
-        show_scanned(found.corpus, found.census, found.skipped, console)
+        print_census(found.corpus, found.census, found.skipped, console)
         said = "calibrate with: mmcalib run --model MODEL --data DIR"
         console.print(said, markup=False, style="bold", soft_wrap=True)
     if strict and found.skipped:

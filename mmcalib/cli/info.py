@@ -24,7 +24,7 @@ def doctor(
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.terminal import diagnosed
+    from mmcalib.report.terminal import print_diagnosis
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.doctor import examine
 
@@ -33,7 +33,7 @@ def doctor(
     if as_json:
         print_json(found)
     if not quiet:
-        diagnosed(found, console)
+        print_diagnosis(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         raise VerdictError(

@@ -73,7 +73,7 @@ def plan(
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.terminal_plan import planned
+    from mmcalib.report.terminal_memory import print_plan
     from mmcalib.workflows.plan.plan import plan as plan_for
 
     where = gpu_named(gpu, gpu_memory, capability)
@@ -91,7 +91,7 @@ def plan(
     if as_json:
         print_json(found)
     if not quiet:
-        planned(found, console)
+        print_plan(found, console)
     if found.verdict == "under-reserved":
         raise VerdictError(
             f"{found.goal} is reached on {found.gpu}, and what startup reserves does not hold it",
@@ -156,7 +156,7 @@ def validate(
     from mmcalib.cli.progress import Terminal
     from mmcalib.errors import VerdictError
     from mmcalib.progress import Silent
-    from mmcalib.report.terminal_plan import validated
+    from mmcalib.report.terminal_memory import print_validation
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.validate.validate import validate as validate_config
 
@@ -177,7 +177,7 @@ def validate(
     if as_json:
         print_json(found)
     if not quiet:
-        validated(found, console)
+        print_validation(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         hint = next(iter(failed.remedies), "")

@@ -100,7 +100,7 @@ def rehearse(
     from mmcalib.memory.rehearse import AUTO
     from mmcalib.memory.rehearse import rehearse as rehearse_all
     from mmcalib.progress import Silent
-    from mmcalib.report.terminal_memory import comparison, served
+    from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
     if data and not requests:
@@ -142,9 +142,9 @@ def rehearse(
         if as_json:
             print_json(found[0])
         if not quiet:
-            comparison(found, console)
+            print_rehearsals(found, console)
             if found[0].traffic is not None:
-                served(found[0].traffic, found[0].gpu, console)
+                print_traffic(found[0].traffic, found[0].gpu, console)
     else:
         found = rehearse_all(
             model,
@@ -156,7 +156,7 @@ def rehearse(
         if as_json:
             print_json(found if compare else found[0])
         if not quiet:
-            comparison(found, console)
+            print_rehearsals(found, console)
     failed = [one for one in found if not one.starts]
     if strict and failed:
         why = failed[0].memory.note

@@ -11,7 +11,7 @@ import typer
 
 from mmcalib.cli.command import MORE, Quiet, either, none_of, print_document
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 
 if TYPE_CHECKING:
     from mmcalib.admission.calibration import Calibration
@@ -195,7 +195,7 @@ def report(
     from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
-    from mmcalib.report.html.roots import Roots
+    from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.report.terminal import summary
     from mmcalib.results.calibration import calibration_in

@@ -345,7 +345,7 @@ def _python(calibration: CalibrationDocument) -> str:
     return _title(calibration) + _SCRIPT.format(arguments=arguments)
 
 
-# By the names and in the order of `formats.CONFIGURATION_NAMES`.
+# By the names and in the order of `CONFIGURATION_NAMES`.
 CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
     "yaml": ConfigurationFormat("yaml", _yaml, use="vllm serve --config {file}"),
     "args": ConfigurationFormat(

@@ -1,11 +1,11 @@
-"""Costliest items, before and after."""
+"""The costliest items of a corpus, and their pictures."""
 
 from __future__ import annotations
 
 import heapq
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.executor import Named, ProbeTask
@@ -13,40 +13,28 @@ from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.report.html.redact import WITHHELD
-from mmcalib.report.html.roots import Roots
 from mmcalib.results.calibration import CalibrationDocument
-from mmcalib.results.costs import Unlisted
+from mmcalib.results.costs import KnownCost, Unlisted
 from mmcalib.storage.location import Location, is_here, member_name
 
 
-@dataclass(frozen=True, slots=True)
-class Costed:
-    """A shape, its tokens, and how many `items` have it, None if that was not kept; `exemplar` is
-    the path of one, empty if none was.
+def costed(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
+    """The shapes of the corpus that are listed, with their tokens under the calibrated setting; the
+    heaviest with the path of an item, where one was kept.
     """
-
-    shape: Shape
-    tokens: int
-    items: int | None
-    exemplar: str = ""
-
-
-def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
-    """The shapes of the corpus that are listed, with their tokens under the calibrated setting."""
     if calibration.costs is None or modality not in calibration.costs.modalities:
         return []
-    found = calibration.corpus.modalities.get(modality)
-    named, exemplar = (found.heaviest, found.tokens.exemplar) if found else ("", "")
     known = calibration.costs.modalities[modality].known
+    found = calibration.corpus.modalities.get(modality)
     most = max((one.tokens for one in known), default=0)
+    if found is None:
+        return known
+    exemplar = {"exemplar": found.tokens.exemplar}
     # Writing a shape out is slow, and there may be a million.
     return [
-        Costed(
-            one.shape,
-            one.tokens,
-            one.items,
-            one.exemplar or (exemplar if one.tokens == most and str(one.shape) == named else ""),
-        )
+        one.model_copy(update=exemplar)
+        if not one.exemplar and one.tokens == most and str(one.shape) == found.heaviest
+        else one
         for one in known
     ]
 
@@ -82,6 +70,28 @@ def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
 def size_px(shape: Shape) -> tuple[int, int] | None:
     """Width and height of a picture; None for sound."""
     return None if isinstance(shape, AudioShape) else (shape.width_px, shape.height_px)
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders and files whose pictures a report may show, without links on their way."""
+
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, named: Iterable[str | os.PathLike[str]]) -> Roots:
+        return cls(tuple(os.path.realpath(path) for path in named))
+
+    def hold(self, exemplar: str) -> bool:
+        """Whether the item's file, or the archive that it is a member of, is one of them or lies
+        below one. Where a link leads is what counts.
+        """
+        try:
+            real = os.path.realpath(Location.of(exemplar).archive or exemplar)
+            return any(os.path.commonpath((real, root)) == root for root in self.paths)
+        except (OSError, ValueError):
+            # A name that no file can have.
+            return False
 
 
 # As many as are shown.
@@ -124,7 +134,7 @@ def costly(
 
 
 def _item(
-    one: Costed,
+    one: KnownCost,
     drawn: Mapping[Item, str],
     outside: Collection[Item],
     names: Mapping[str, str] | None,

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib import text as wording
 from mmcalib.checks.reserve import PREDICTED
-from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
-from mmcalib.report.html.canvas import ROW_PX, Canvas, Layer, PageFigure, draw, reference, text
+from mmcalib.report.html.canvas import (
+    ROW_PX,
+    Canvas,
+    Layer,
+    PageFigure,
+    colours_of,
+    draw,
+    layer,
+    linear_axis,
+    reference,
+    text,
+)
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import Memory
-from mmcalib.text import GIB
+from mmcalib.text import GIB, gib, plain
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -34,64 +43,53 @@ class BarPart:
     label: str
 
 
-def segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
+def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
     colours = list(dict.fromkeys(part.colour for part in parts))
     values = [
         {
-            "row": row_y(bars.index(part.bar)) + _NAME_PX,
-            "under": row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
+            "row": _row_y(bars.index(part.bar)) + _NAME_PX,
+            "under": _row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
             "start": part.start / GIB,
             "end": part.end / GIB,
             "colour": part.colour,
-            "tip": f"{part.bar} · {part.name} {wording.gib(part.end - part.start)} · {part.label}",
+            "tip": f"{part.bar} · {part.name} {gib(part.end - part.start)} · {part.label}",
         }
         for part in parts
     ]
-    return {
-        "data": {"values": values},
-        "mark": {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 1},
-        "encoding": {
-            "x": x,
-            "x2": {"field": "end"},
-            "y": {"field": "row", "type": "quantitative", "scale": None, "axis": None},
-            "y2": {"field": "under"},
-            "fill": {
-                "field": "colour",
-                "type": "nominal",
-                "scale": {"domain": colours, "range": [f"var(--{c})" for c in colours]},
-                "legend": None,
-            },
-            "description": {"field": "tip"},
-        },
-    }
+    return layer(
+        values,
+        {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 1},
+        x=x,
+        x2={"field": "end"},
+        y={"field": "row", "type": "quantitative", "scale": None, "axis": None},
+        y2={"field": "under"},
+        fill=colours_of("colour", colours, colours),
+        description={"field": "tip"},
+    )
 
 
-def row_y(row: int) -> int:
-    """Where a bar's row begins."""
-    return _TOP_PX + row * _BAR_ROW_PX
-
-
-def names(name: str, one: Memory, row: int) -> Iterator[Layer]:
-    """Above each bar its name, and what is missing for an engine to start."""
-    short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
-    said = f"{name}: {wording.gib(-(one.kv_cache_bytes or 0))} short" if short else name
-    colour = "var(--bad)" if short else "var(--ink)"
-    yield from text(said, 0, row_y(row) + 13, "left", colour)
-
-
-def inside(
+def _words(
     parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
 ) -> Iterator[Layer]:
-    """Sizes of the parts that are wide enough for them."""
+    """Above each bar its name, and what is missing for an engine to start; sizes within the parts
+    that are wide enough for them.
+    """
+    for row, (name, one) in enumerate(bars):
+        short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
+        words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
+        yield from text(words, 0, _row_y(row) + 13, "left", "var(--bad)" if short else "var(--ink)")
     rows = [name for name, _ in bars]
     for part in parts:
         start, end = part.start / GIB * scale, part.end / GIB * scale
         if end - start >= _LABEL_PX:
-            y = row_y(rows.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX / 2 + 1
-            size = f"{(part.end - part.start) / GIB:.2f}"
-            colour = f"var(--on-{part.colour})"
-            middle = (start + end) / 2
-            yield from text(size, middle, y, "center", colour, weight=500, halo=False)
+            y = _row_y(rows.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX / 2 + 1
+            size, colour = f"{(part.end - part.start) / GIB:.2f}", f"var(--on-{part.colour})"
+            yield from text(size, (start + end) / 2, y, "center", colour, weight=500, halo=False)
+
+
+def _row_y(row: int) -> int:
+    """Where a bar's row begins."""
+    return _TOP_PX + row * _BAR_ROW_PX
 
 
 _PARTS = (
@@ -108,48 +106,49 @@ _PARTS = (
 def memory(calibration: CalibrationDocument) -> PageFigure | None:
     """The bars, or None where nothing about memory is known."""
     bars = _bars(calibration)
-    parts = [part for name, one in bars for part in parts_of(name, one)]
+    parts = [part for name, one in bars for part in _parts_of(name, one)]
     if not parts:
         return None
+    names = [name for name, _ in bars]
     calibrated = calibration.memory.calibrated
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
-    most = max([total or 0, *(part.end for part in parts)]) / GIB
-    x = {
-        "field": "start",
-        "type": "quantitative",
-        "scale": {"domain": [0, most * 1.02], "nice": False},
-        "axis": {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0},
-    }
-    marks = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
-    lines = [
-        (f"{name} {wording.gib(value)}", value / GIB, colour)
-        for name, value, colour in marks
-        if value
-    ]
+    most = max([total or 0, *(part.end for part in parts)]) / GIB * 1.02
+    x = linear_axis("start", 0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
+    limits = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
+    lines = [(f"{name} {gib(nbytes)}", nbytes / GIB, c) for name, nbytes, c in limits if nbytes]
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
-        yield segments(parts, [name for name, _ in bars], x)
-        for row, (name, one) in enumerate(bars):
-            yield from names(name, one, row)
-        yield from inside(parts, bars, canvas.width_px / (most * 1.02))
+        yield _segments(parts, names, x)
+        yield from _words(parts, bars, canvas.width_px / most)
         yield from reference(lines, canvas, x)
 
-    summary = _summary(calibration)
-    labels: set[Label] = {
-        one.labels.get(f, one.label or "measured")
+    before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
+    summary = f"KV cache by default: {before}. Calibrated: {after}."
+    if calibrated.kv_cache_bytes is None:
+        summary = (
+            "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
+        )
+    labels = {
+        rows.label_of(one, field)
         for _, one in bars
-        for _, f, _ in _PARTS
-        if getattr(one, f) is not None
+        for _, field, _ in _PARTS
+        if getattr(one, field) is not None
     }
     drawn = {part.colour for part in parts}
+    fields = [("GPU in all", "total_bytes"), ("vLLM may use", "requested_bytes")]
+    fields += [(name, field) for name, field, _ in _PARTS]
     return PageFigure(
         key="memory",
         title=f"Memory{rows.on_gpu(calibrated)}",
         summary=summary,
-        drawing=draw(layers, f"Memory. {summary}", height_px=row_y(len(bars)) - 8, left_px=16),
+        drawing=draw(layers, f"Memory. {summary}", height_px=_row_y(len(bars)) - 8, left_px=16),
         labels=sorted(labels),
-        head=("part", *(name for name, _ in bars)),
-        rows=_rows(bars),
+        head=("part", *names),
+        rows=[
+            (name, *(_cell(one, field) for _, one in bars))
+            for name, field in fields
+            if any(getattr(one, field) is not None for _, one in bars)
+        ],
         legend=[(colour, name) for name, _, colour in _PARTS if colour in drawn],
         notes=list(_notes(calibration)),
     )
@@ -164,46 +163,29 @@ def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
     return bars
 
 
-def parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
+def _parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
     """The parts that are known, one behind the other; nothing for a KV cache below zero."""
     start = 0
     for name, field, colour in _PARTS:
         size = getattr(one, field)
         if size is None or size <= 0 or field == "encoder_cache_bytes":
             continue
-        label = one.labels.get(field, one.label or "measured")
+        label = rows.label_of(one, field)
         cache = one.encoder_cache_bytes if field == "activation_peak_bytes" else None
         inner = min(cache or 0, size)
         if inner:
             cached = one.labels.get("encoder_cache_bytes", label)
-            text = "full encoder cache, of the activation peak"
-            yield BarPart(bar, text, "part-cache", start + size - inner, start + size, cached)
+            words = "full encoder cache, of the activation peak"
+            yield BarPart(bar, words, "part-cache", start + size - inner, start + size, cached)
         yield BarPart(bar, name, colour, start, start + size - inner, label)
         start += size
-
-
-def _rows(bars: Sequence[tuple[str, Memory]]) -> list[tuple[str, ...]]:
-    rows = [("GPU in all", "total_bytes"), ("vLLM may use", "requested_bytes")]
-    rows += [(name, field) for name, field, _ in _PARTS]
-    return [
-        (name, *(_cell(one, field) for _, one in bars))
-        for name, field in rows
-        if any(getattr(one, field) is not None for _, one in bars)
-    ]
 
 
 def _cell(one: Memory, field: str) -> str:
     value = getattr(one, field)
     if value is None:
         return "—"
-    return f"{wording.gib(value)} ({one.labels.get(field, one.label or 'measured')})"
-
-
-def _summary(calibration: CalibrationDocument) -> str:
-    before, after = calibration.memory.default, calibration.memory.calibrated
-    if after.kv_cache_bytes is None:
-        return "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
-    return f"KV cache by default: {rows.kv_cache(before)}. Calibrated: {rows.kv_cache(after)}."
+    return f"{gib(value)} ({rows.label_of(one, field)})"
 
 
 def _notes(calibration: CalibrationDocument) -> Iterator[str]:
@@ -212,10 +194,10 @@ def _notes(calibration: CalibrationDocument) -> Iterator[str]:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU without having it."
     for one in rows.columns(calibration):
         if one.memory.note:
-            yield f"{one.name}: {wording.plain(one.memory.note).rstrip('.')}."
+            yield f"{one.name}: {plain(one.memory.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:
-        yield f"Of the engine start: {wording.plain(found.measured.note).rstrip('.')}."
+        yield f"Of the engine start: {plain(found.measured.note).rstrip('.')}."
     yield from (
-        f"Predicted against measured: {wording.plain(check.detail)}."
+        f"Predicted against measured: {plain(check.detail)}."
         for check in PREDICTED.among(calibration.checks)
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmcalib import text as wording
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
+from mmcalib.report import rows
 from mmcalib.report.html.canvas import (
     ROW_PX,
     SHORT,
@@ -13,16 +13,18 @@ from mmcalib.report.html.canvas import (
     Layer,
     PageFigure,
     draw,
+    layer,
+    linear_axis,
     log_axis,
+    marks,
     reference,
     text,
+    trace,
     upright,
 )
-from mmcalib.report.rows import tensor_cells
-from mmcalib.report.terminal_memory import HEAD, highest_line, timeline_rows, traffic_sentence
 from mmcalib.results.calibration import ProcessorCache
 from mmcalib.results.memory import HighestTrafficStep, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.text import GIB
+from mmcalib.text import GIB, gib, number, plain, share
 
 # (words, field of a step, colour): each is above the next.
 _SERIES = (
@@ -41,19 +43,9 @@ def traffic(served: ServedTraffic) -> PageFigure:
     both = [found] if default is None else [found, default]
     most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / GIB * 1.15 or 1.0
     longest = max(one.steps for one in both)
-    problem = wording.plain(served.default_problem).rstrip(".")
-    x = {
-        "field": "step",
-        "type": "quantitative",
-        "axis": {"title": "step of the engine", "labelExpr": SHORT, "grid": False, "tickCount": 6},
-        "scale": {"domain": [0, max(longest, 1)], "nice": False},
-    }
-    y = {
-        "field": "gib",
-        "type": "quantitative",
-        "axis": upright("above the loaded model, GiB"),
-        "scale": {"domain": [0, most], "nice": False},
-    }
+    steps = {"title": "step of the engine", "labelExpr": SHORT, "grid": False, "tickCount": 6}
+    x = linear_axis("step", 0, max(longest, 1), steps)
+    y = linear_axis("gib", 0, most, upright("above the loaded model, GiB"))
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         if default is not None:
@@ -62,43 +54,44 @@ def traffic(served: ServedTraffic) -> PageFigure:
             yield from _reserve(default, most, canvas, "by default", _DEFAULT[-1], below=near)
             yield _line(default.timeline, *_DEFAULT, x, y)
         yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
-        for said, field, colour in _SERIES:
-            yield _line(found.timeline, said, field, colour, x, y)
+        for words, field, colour in _SERIES:
+            yield _line(found.timeline, words, field, colour, x, y)
         if found.highest:
             yield _highest(found, found.highest, x, y)
 
-    said = traffic_sentence(found)
+    sentence = rows.traffic_sentence(found)
     legend = [("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])]
     if default is not None:
         legend.append(("default", _DEFAULT[0]))
     return PageFigure(
         key="traffic",
-        title=f"{wording.number(found.requests)} requests on {served.gpu}",
-        summary=said,
-        drawing=draw(layers, f"Memory of each step while serving. {said}"),
+        title=f"{number(found.requests)} requests on {served.gpu}",
+        summary=sentence,
+        drawing=draw(layers, f"Memory of each step while serving. {sentence}"),
         labels=(served.label,),
-        head=HEAD,
-        rows=list(timeline_rows(found)),
+        head=rows.TIMELINE_HEAD,
+        rows=rows.timeline_rows(found),
         legend=legend,
-        notes=[
-            *([_beside(found, default)] if default is not None else []),
-            *([f"The default is not served: {problem}."] if problem else []),
-            *([f"{highest_line(found.highest)}."] if found.highest else []),
-            *(f"Assumed: {one}." for one in served.assumptions),
-        ],
+        notes=list(_traffic_notes(served)),
     )
 
 
-def _beside(found: TrafficFigures, default: TrafficFigures) -> str:
-    """What the default takes for the same requests."""
-    gib, number = wording.gib, wording.number
-    return (
-        f"By default: {number(default.steps)} steps ({number(found.steps)} calibrated), "
-        f"{number(default.encoder_waits)} held up by the encoder ({number(found.encoder_waits)}), "
-        f"{number(default.preemptions)} preempted ({number(found.preemptions)}), "
-        f"highest {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
-        f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
-    )
+def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
+    found, default = served.calibrated, served.default
+    if default is not None:
+        yield (
+            f"By default: {number(default.steps)} steps ({number(found.steps)} calibrated), "
+            f"{number(default.encoder_waits)} held up by the encoder "
+            f"({number(found.encoder_waits)}), "
+            f"{number(default.preemptions)} preempted ({number(found.preemptions)}), "
+            f"highest {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
+            f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
+        )
+    if served.default_problem:
+        yield f"The default is not served: {plain(served.default_problem).rstrip('.')}."
+    if found.highest:
+        yield f"{rows.highest_line(found.highest)}."
+    yield from (f"Assumed: {one}." for one in served.assumptions)
 
 
 def _reserve(
@@ -111,69 +104,29 @@ def _reserve(
     below: bool = False,
 ) -> Iterator[Layer]:
     """A line across with its words, `below` where another's are above."""
-    reserved = found.reserved_bytes / GIB
-    height = canvas.height_px * (1 - reserved / most)
-    yield {
-        "data": {"values": [{}]},
-        "mark": {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False},
-        "encoding": {
-            "y": {"value": height},
-            "x": {"value": 0},
-            "x2": {"value": canvas.width_px},
-        },
-    }
-    said = f"{words} {wording.gib(found.reserved_bytes)}"
-    yield from text(said, canvas.width_px, height + (10 if below else -10), "right", colour)
+    y = canvas.height_px * (1 - found.reserved_bytes / GIB / most)
+    rule = {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False}
+    yield layer([], rule, y={"value": y}, x={"value": 0}, x2={"value": canvas.width_px})
+    said = f"{words} {gib(found.reserved_bytes)}"
+    yield from text(said, canvas.width_px, y + (10 if below else -10), "right", colour)
 
 
 def _line(
-    timeline: list[TimelineStep], said: str, field: str, colour: str, x: Layer, y: Layer
+    timeline: list[TimelineStep], words: str, field: str, colour: str, x: Layer, y: Layer
 ) -> Layer:
-    values = [
-        {"step": one.step, "gib": getattr(one, field) / GIB, "tip": _tip(one, said, field)}
-        for one in timeline
-    ]
-    return {
-        "data": {"values": values},
-        "mark": {
-            "type": "line",
-            "color": colour,
-            "strokeWidth": 1.5,
-            "interpolate": "step-after",
-            "aria": False,
-        },
-        "encoding": {"x": x, "y": y, "order": {"field": "step", "type": "quantitative"}},
-    }
+    values = [{"step": one.step, "gib": getattr(one, field) / GIB} for one in timeline]
+    return trace(values, x, y, "step", color=colour, interpolate="step-after")
 
 
 def _highest(found: TrafficFigures, highest: HighestTrafficStep, x: Layer, y: Layer) -> Layer:
     """The highest step, and what lived in it."""
-    alive = (tensor_cells(one) for one in highest.largest[:_NAMED])
+    alive = map(rows.tensor_cells, highest.largest[:_NAMED])
     tip = [
-        f"step {wording.number(highest.number)}: {wording.gib(found.peak_bytes)}, the highest",
+        f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
-    at = {
-        "step": highest.number,
-        "gib": found.peak_bytes / GIB,
-        "tip": wording.plain(" · ".join(tip)),
-    }
-    return {
-        "data": {"values": [at]},
-        "mark": {
-            "type": "point",
-            "filled": True,
-            "size": 60,
-            "fill": "var(--accent)",
-            "stroke": "var(--paper)",
-            "opacity": 1,
-        },
-        "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
-    }
-
-
-def _tip(one: TimelineStep, said: str, field: str) -> str:
-    return f"step {wording.number(one.step)}: {wording.gib(getattr(one, field))} {said}"
+    at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": plain(" · ".join(tip))}
+    return marks([at], {"size": 60, "fill": "var(--accent)"}, x, y)
 
 
 _DEFAULT_GIB = float(PROCESSOR_CACHE_GIB)
@@ -195,51 +148,32 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     ends = [*zip(sizes, (point.hit_rate for point in found.curve), strict=True)]
     most = max(found.most_hit_rate, ends[-1][1])
 
+    # A round end for the axis.
+    top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
+    rates = {**upright("share of items that hit"), "format": ".0%"}
+    steps = [{"size": low, "rate": 0}, *({"size": s, "rate": r} for s, r in ends)]
+    steps.append({"size": high, "rate": ends[-1][1]})
+    points = [{"size": s, "rate": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]
+
     def layers(canvas: Canvas) -> Iterator[Layer]:
-        y = {
-            "field": "rate",
-            "type": "quantitative",
-            "axis": {**upright("share of items that hit"), "format": ".0%"},
-            "scale": {"domain": [0, _ceiling(most)], "range": [canvas.height_px, 44]},
-        }
-        steps = [{"size": low, "rate": 0}, *({"size": s, "rate": r} for s, r in ends)]
-        steps.append({"size": high, "rate": ends[-1][1]})
-        base = {"x": x, "y": y}
-        yield {
-            "data": {"values": steps},
-            "mark": {
-                "type": "line",
-                "interpolate": "step-after",
-                "color": "var(--accent)",
-                "strokeWidth": 2,
-                "aria": False,
-            },
-            "encoding": base,
-        }
-        yield {
-            "data": {
-                "values": [
-                    {"size": s, "rate": r, "tip": f"{s:.3g} GiB · {wording.share(r)} hit"}
-                    for s, r in ends
-                ]
-            },
-            "mark": {
-                "type": "point",
-                "filled": True,
-                "size": 50,
-                "fill": "var(--accent)",
-                "stroke": "var(--paper)",
-                "opacity": 1,
-            },
-            "encoding": {**base, "description": {"field": "tip"}},
-        }
+        y = linear_axis("rate", 0, top, rates, range=[canvas.height_px, 44])
+        colour = "var(--accent)"
+        yield trace(steps, x, y, color=colour, strokeWidth=2, interpolate="step-after")
+        yield marks(points, {"size": 50, "fill": colour}, x, y)
         yield from reference(lines, canvas, x)
 
     summary = (
-        f"Of {wording.number(found.accesses)} uses of an item in {wording.number(found.requests)} "
-        f"requests, {wording.share(found.hit_rate)} hit with {chosen:g} GiB; "
-        f"{wording.share(found.most_hit_rate)} is the most that any size can give."
+        f"Of {number(found.accesses)} uses of an item in {number(found.requests)} "
+        f"requests, {share(found.hit_rate)} hit with {chosen:g} GiB; "
+        f"{share(found.most_hit_rate)} is the most that any size can give."
     )
+    notes = [f"In both processes of a server it may hold {gib(found.total_bytes)} of RAM."]
+    if found.wanted_gb is not None and found.wanted_gb > found.mm_processor_cache_gb:
+        # What a larger cache than is allowed would bring.
+        wanted = f"{share(found.wanted_hit_rate)} would hit with {found.wanted_gb:g} GiB"
+        notes.append(f"{wanted} in each process, more than is allowed.")
+    if not found.complete:
+        notes.append("The request log was read in part only.")
     return PageFigure(
         key="cache",
         title="Processor cache",
@@ -247,22 +181,6 @@ def cache(found: ProcessorCache) -> PageFigure | None:
         drawing=draw(layers, f"Hit rate of the processor cache. {summary}", height_px=220),
         labels=(found.label,),
         head=("size", "hits"),
-        rows=[(f"{s:.3g} GiB", wording.share(r)) for s, r in ends],
-        notes=[
-            f"In both processes of a server it may hold {wording.gib(found.total_bytes)} of RAM.",
-            *_more(found),
-            *([] if found.complete else ["The request log was read in part only."]),
-        ],
+        rows=[(f"{s:.3g} GiB", share(r)) for s, r in ends],
+        notes=notes,
     )
-
-
-def _more(found: ProcessorCache) -> Iterator[str]:
-    """What a larger cache than is allowed would bring."""
-    if found.wanted_gb is not None and found.wanted_gb > found.mm_processor_cache_gb:
-        rate, size = wording.share(found.wanted_hit_rate), f"{found.wanted_gb:g} GiB"
-        yield f"{rate} would hit with {size} in each process, more than is allowed."
-
-
-def _ceiling(rate: float) -> float:
-    """A round end for the axis above `rate`."""
-    return next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if rate <= end), 1.0)
