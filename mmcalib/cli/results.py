@@ -116,7 +116,7 @@ def use(calibration: Calibration, form: str, file: Path | None) -> str:
     from mmcalib.report.configurations import CONFIGURATIONS
 
     name = quote(str(file)) if file else CONFIGURATIONS[form].file
-    return CONFIGURATIONS[form].used(calibration.server, name)
+    return CONFIGURATIONS[form].usage(calibration.server, name)
 
 
 NoThumbnails = Annotated[

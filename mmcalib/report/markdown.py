@@ -15,7 +15,6 @@ from mmcalib.report.rows import cell
 from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
 from mmcalib.results.engine_yaml import engine_yaml, spelled
 from mmcalib.results.memory import Rehearsal
-from mmcalib.results.part import verdict_words
 from mmcalib.text import number, plain
 
 
@@ -25,12 +24,6 @@ def environment(package: str, **options: Any) -> Environment:
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
         made.filters[name] = getattr(text, name)
     return made
-
-
-def verdict_of(calibration: CalibrationDocument) -> str:
-    """The verdict, with what a pass rests on."""
-    losses = calibration.corpus.losses()
-    return verdict_words(calibration.verdict, calibration.checks, losses)
 
 
 def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
@@ -48,7 +41,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
         kv=any(point.kv_cache_bytes is not None for point in points),
         labels=" or ".join(sorted({point.label for point in points}, reverse=True)),
         bleeding={p.knob: " and ".join(p.bleeds) for p in points if p.bleeds}.items(),
-        verdict=verdict_of(calibration),
+        verdict=rows.verdict_of(calibration),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )
@@ -74,7 +67,7 @@ def issue(calibration: CalibrationDocument) -> str:
         f"torch {tool.torch}, Python {tool.python}",
         f"- {cell(shown.model.id)} ({shown.model.source}), {cell(shown.model.architecture)}",
         f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
-        f"- Verdict: {verdict_of(shown)}",
+        f"- Verdict: {rows.verdict_of(shown)}",
     ]
     entries = (spelled(key, value) for key, value in config.items() if value is not None)
     # JSON is YAML too.
@@ -155,7 +148,7 @@ def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
 def _calibration_parts(shown: CalibrationDocument) -> _Parts:
     corpus = shown.corpus
     about = {
-        "verdict": verdict_of(shown),
+        "verdict": rows.verdict_of(shown),
         "model": shown.model.id,
         "vLLM": shown.tool.vllm,
         "transformers": shown.tool.transformers,

@@ -17,12 +17,11 @@ from mmcalib.census.document import ScanDocument
 from mmcalib.report import ConfigurationName, ReportName, rows
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.headlines import facts, headlines
-from mmcalib.report.html.items import CostlyItem, Roots, costly
-from mmcalib.report.html.memory import memory
+from mmcalib.report.html.items import CostlyItem, Roots, costliest_items
+from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
-from mmcalib.report.html.serving import cache, traffic
 from mmcalib.report.html.sizes import distributions, sizes
-from mmcalib.report.markdown import environment, issue, markdown, verdict_of
+from mmcalib.report.markdown import environment, issue, markdown
 from mmcalib.report.terminal import summary
 from mmcalib.results.calibration import SERVE, CalibrationDocument, grouped, serving
 from mmcalib.results.check import Offender, Summary
@@ -65,7 +64,9 @@ class Report:
     def items(self) -> list[CostlyItem]:
         """The costliest items, as the page shows them."""
         names = self._redacted[1] if self.redact_paths else None
-        return costly(self.calibration, thumbnails=self.thumbnails, names=names, roots=self.roots)
+        return costliest_items(
+            self.calibration, thumbnails=self.thumbnails, names=names, roots=self.roots
+        )
 
     @cached_property
     def _redacted(self) -> tuple[CalibrationDocument, dict[str, str]]:
@@ -117,7 +118,7 @@ def html(report: Report) -> str:
         redacted=report.redact_paths,
         diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
         settings=grouped(shown.limits.evidence),
-        verdict=verdict_of(shown),
+        verdict=rows.verdict_of(shown),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )

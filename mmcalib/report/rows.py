@@ -17,7 +17,7 @@ from mmcalib.results.memory import (
     ServedTraffic,
     TrafficFigures,
 )
-from mmcalib.results.part import CheckResult
+from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import gib, number, plain, several, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
@@ -184,6 +184,12 @@ def preprocessing(calibration: CalibrationDocument) -> str:
     spoken = f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
     files = several(found.measured_files, "measured file")
     return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
+
+
+def verdict_of(calibration: CalibrationDocument) -> str:
+    """The verdict, with what a pass rests on."""
+    losses = calibration.corpus.losses()
+    return verdict_words(calibration.verdict, calibration.checks, losses)
 
 
 def check_line(check: CheckResult) -> str:

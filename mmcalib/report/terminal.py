@@ -21,7 +21,7 @@ from mmcalib.results.calibration import CalibrationDocument, Corpus, grouped
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.comparison import Comparison
 from mmcalib.results.doctor import Diagnosis
-from mmcalib.results.part import CheckResult, first_failed, verdict_words
+from mmcalib.results.part import CheckResult, first_failed
 
 
 def line(words: str, style: str = "") -> Text:
@@ -73,9 +73,7 @@ def summary(calibration: CalibrationDocument, console: Console) -> None:
             style = {"+": "green", "-": "red"}.get(changed[:1], "")
             console.print(Text(changed, style=style), soft_wrap=True)
         console.print()
-    console.print(
-        verdict_line(calibration.verdict, calibration.checks, calibration.corpus.losses())
-    )
+    console.print(verdict_line(calibration.verdict, rows.verdict_of(calibration)))
 
 
 def first_answer(calibration: CalibrationDocument, console: Console) -> None:
@@ -85,9 +83,8 @@ def first_answer(calibration: CalibrationDocument, console: Console) -> None:
     console.print()
 
 
-def verdict_line(verdict: str, checks: Sequence[CheckResult], losses: Sequence[str] = ()) -> Text:
-    """Green only where there is nothing to look at."""
-    words = verdict_words(verdict, checks, losses)
+def verdict_line(verdict: str, words: str) -> Text:
+    """The words of a verdict, green only where there is nothing to look at."""
     style = "red" if verdict == "fail" else "green" if words == verdict else "yellow"
     return Text(f"verdict: {words}", style=f"bold {style}")
 

@@ -24,7 +24,7 @@ from mmcalib.report.terminal import (
     verdict_line,
 )
 from mmcalib.results.memory import Memory, PeakTensor, Rehearsal, TrafficFigures
-from mmcalib.results.part import CheckResult
+from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.results.plan import Combination, Plan, TriedFix
 from mmcalib.results.validation import ValidatedBudgets, Validation
 
@@ -268,7 +268,8 @@ def print_validation(validation: Validation, console: Console) -> None:
     if validation.budget is not None:
         print_section(console, "What vLLM reserves", _reserved_table(validation, validation.budget))
     checks = checks_table(list(_name_remedies_once(validation.checks)), in_full=True)
-    print_section(console, "Checks", checks, verdict_line(validation.verdict, validation.checks))
+    words = verdict_words(validation.verdict, validation.checks)
+    print_section(console, "Checks", checks, verdict_line(validation.verdict, words))
 
 
 def _name_remedies_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:

@@ -117,6 +117,10 @@ def log_axis(field: str, title: str, low: float, high: float) -> Layer:
     return linear_axis(field, low, high, axis, type="log")
 
 
+# The words of a mark, for screen readers and beside the pointer.
+TIP: Layer = {"field": "tip"}
+
+
 def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
     """One kind of mark at each of the values; without any the mark itself says where it stands."""
     return {"data": {"values": values or [{}]}, "mark": mark, "encoding": encoding}
@@ -125,7 +129,7 @@ def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
 def marks(values: Sequence[Layer], mark: Layer, x: Layer, y: Layer, **encoding: Layer) -> Layer:
     """Filled marks, each with the words of its value's field `tip`."""
     style = {"type": "point", "filled": True, "stroke": "var(--paper)", "opacity": 1, **mark}
-    return layer(values, style, x=x, y=y, description={"field": "tip"}, **encoding)
+    return layer(values, style, x=x, y=y, description=TIP, **encoding)
 
 
 def trace(values: Sequence[Layer], x: Layer, y: Layer, order: str = "", **style: Any) -> Layer:

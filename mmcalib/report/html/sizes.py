@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmcalib.checks.reserve import SIZE_HINT
@@ -13,6 +13,7 @@ from mmcalib.derive.bounds import Area, Frames
 from mmcalib.derive.distribution import edge, place
 from mmcalib.report.html.canvas import (
     ROW_PX,
+    TIP,
     Canvas,
     Layer,
     PageFigure,
@@ -26,7 +27,7 @@ from mmcalib.report.html.canvas import (
     trace,
     upright,
 )
-from mmcalib.report.html.items import costed, hint_tokens, hinted, size_px, unlisted
+from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
 from mmcalib.results.costs import KnownCost, SizesAbout
 from mmcalib.text import number
@@ -35,7 +36,7 @@ from mmcalib.text import number
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
     for modality, found in calibration.corpus.modalities.items():
-        known = costed(calibration, modality)
+        known = known_costs(calibration, modality)
         if known:
             yield _distribution_figure(calibration, modality, found, known)
 
@@ -49,15 +50,18 @@ def _distribution_figure(
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
     counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]
-    if others := unlisted(calibration, modality):
+    if others := unlisted_costs(calibration, modality):
         counted += [(b.least_tokens, b.items if by_items else b.shapes) for b in others.tokens]
-    bins = _binned(counted)
+    counts: Counter[int] = Counter()
+    for tokens, times in counted:
+        counts[place(tokens)] += times
+    # From is in the bin, to is not; they are equal steps of the logarithm.
+    bins = [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
     x = log_axis("from", f"tokens per {modality}", low, high)
     most = max(count for _, _, count in bins)
-
     shown = [
         {
             "from": start,
@@ -68,27 +72,19 @@ def _distribution_figure(
         for start, end, count in bins
         if count
     ]
-    axis = {**upright(what), "values": _counts(most), "format": ",d"}
+    bar = {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5}
+    axis = {**upright(what), "values": _count_ticks(most), "format": ",d"}
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
-        yield layer(
-            shown,
-            {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5},
-            x=x,
-            x2={"field": "to"},
-            y=linear_axis(
-                "count", 0, most, axis, range=[canvas.height_px, len(lines) * ROW_PX + 8]
-            ),
-            y2={"datum": 0},
-            description={"field": "tip"},
-        )
+        y = linear_axis("count", 0, most, axis, range=[canvas.height_px, len(lines) * ROW_PX + 8])
+        yield layer(shown, bar, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, description=TIP)
         yield from reference(lines, canvas, x)
 
-    tokens, hints = found.tokens, SIZE_HINT.of(modality).among(calibration.checks)
+    spread = found.tokens
     summary = (
         f"Half of the {number(found.items)} {modality} items cost "
-        f"{number(tokens.p50)} tokens or fewer, 99% no more than "
-        f"{number(tokens.p99)}; the costliest costs {number(tokens.max)}."
+        f"{number(spread.p50)} tokens or fewer, 99% no more than "
+        f"{number(spread.p99)}; the costliest costs {number(spread.max)}."
     )
     return PageFigure(
         key=f"tokens-{modality}",
@@ -101,7 +97,10 @@ def _distribution_figure(
         notes=[
             f"Bars count {what}, {number(sum(n for _, _, n in bins))} in all, under the "
             "calibrated setting; the quantiles count every item, under the model's default one.",
-            *(f"Size hint: {check.detail}." for check in hints),
+            *(
+                f"Size hint: {check.detail}."
+                for check in SIZE_HINT.of(modality).among(calibration.checks)
+            ),
         ],
     )
 
@@ -127,17 +126,7 @@ def _lines(
     return [(said, max(1, value), colour) for said, value, colour in lines]
 
 
-def _binned(tokens: Iterable[tuple[int, int]]) -> list[tuple[float, float, int]]:
-    """(from, to, how many) of (tokens, how many), in equal steps of the logarithm; from is in the
-    bin, to is not.
-    """
-    counts: Counter[int] = Counter()
-    for value, times in tokens:
-        counts[place(value)] += times
-    return [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
-
-
-def _counts(most: int) -> list[int]:
+def _count_ticks(most: int) -> list[int]:
     """Whole numbers for the axis, four steps at most."""
     step = max(1, math.ceil(most / 4))
     unit = 10 ** (len(str(step)) - 1)
@@ -158,7 +147,7 @@ _CURVE_STEPS = 48
 def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
-        known = [k for k in costed(calibration, modality) if size_px(k.shape)]
+        known = [k for k in known_costs(calibration, modality) if size_px(k.shape)]
         if known:
             yield _sizes_figure(calibration, modality, known)
 
@@ -166,11 +155,11 @@ def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
 def _sizes_figure(
     calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> PageFigure:
-    others = unlisted(calibration, modality)
+    others = unlisted_costs(calibration, modality)
     spots, exact = _spots_of(known, others.sizes if others else ())
     shapes = len(known) + (others.shapes if others else 0)
     edges = _class_edges([spot.tokens for spot in spots])
-    hint = hinted(calibration, modality)
+    hint = size_hints(calibration, modality)
     limit_px = _limit_px(calibration, modality)
     named = "pixels" if modality == "image" else "pixels of a frame"
     x_span = _axis_range([spot.width_px for spot in spots] + [hint.get("width", 0)])
@@ -185,26 +174,15 @@ def _sizes_figure(
         if limit_px:
             yield from _curve(limit_px, x_span, y_span, x, y)
         if {"width", "height"} <= hint.keys():
-            yield layer(
-                [{**hint, "tip": f"size hint · {hint['width']}×{hint['height']}"}],
-                {
-                    "type": "point",
-                    "shape": "diamond",
-                    "size": 190,
-                    "filled": False,
-                    "strokeWidth": 2,
-                    "color": "var(--ink)",
-                },
-                x=x,
-                y=y,
-                description={"field": "tip"},
-            )
+            at = {**hint, "tip": f"size hint · {hint['width']}×{hint['height']}"}
+            mark = {"type": "point", "shape": "diamond", "size": 190, "filled": False}
+            mark |= {"strokeWidth": 2, "color": "var(--ink)"}
+            yield layer([at], mark, x=x, y=y, description=TIP)
 
     costliest = max(spots, key=lambda spot: spot.tokens)
-    where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
     summary = (
         f"Distinct shapes: {number(shapes)}. The costliest takes "
-        f"{number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
+        f"{number(costliest.tokens)} tokens{'' if exact else ' near'} at {costliest.size}."
     )
     legend = [(f"seq-{place}", _class_words(edges, place)) for place in range(len(edges) + 1)]
     if limit_px:
@@ -218,14 +196,7 @@ def _sizes_figure(
         drawing=draw(layers, f"Sizes. {summary}", height_px=300),
         labels=("measured",),
         head=("width × height", "most tokens", "shapes"),
-        rows=[
-            (
-                f"{s.width_px:.0f}×{s.height_px:.0f}",
-                number(s.tokens),
-                number(s.shapes),
-            )
-            for s in reversed(spots[-_ROWS:])
-        ],
+        rows=[(s.size, number(s.tokens), number(s.shapes)) for s in reversed(spots[-_ROWS:])],
         legend=legend,
         notes=[] if limit_px else ["No limit in pixels is known for these."],
     )
@@ -237,7 +208,7 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
             "width": spot.width_px,
             "height": spot.height_px,
             "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
-            "tip": f"{'' if exact else 'near '}{spot.width_px:.0f}×{spot.height_px:.0f} · "
+            "tip": f"{'' if exact else 'near '}{spot.size} · "
             f"{'' if exact else 'up to '}{number(spot.tokens)} tokens"
             + (f" · {number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
         }
@@ -265,14 +236,8 @@ def _curve(
     if low >= high:
         return
     widths = [low * (high / low) ** (place / _CURVE_STEPS) for place in range(_CURVE_STEPS + 1)]
-    yield trace(
-        [{"width": w, "height": limit_px / w} for w in widths],
-        x,
-        y,
-        "width",
-        color="var(--ink)",
-        strokeDash=[5, 4],
-    )
+    values = [{"width": width, "height": limit_px / width} for width in widths]
+    yield trace(values, x, y, "width", color="var(--ink)", strokeDash=[5, 4])
 
 
 def _axis_range(pixels: Sequence[float]) -> tuple[float, float]:
@@ -296,10 +261,13 @@ class Spot:
     tokens: int
     shapes: int
 
+    @property
+    def size(self) -> str:
+        """Rounded to pixels."""
+        return f"{self.width_px:.0f}×{self.height_px:.0f}"
 
-def _spots_of(
-    known: Sequence[KnownCost], others: Sequence[SizesAbout] = ()
-) -> tuple[list[Spot], bool]:
+
+def _spots_of(known: Sequence[KnownCost], others: Sequence[SizesAbout]) -> tuple[list[Spot], bool]:
     """Every size by itself while there are few, else cells; and whether the former."""
     pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
