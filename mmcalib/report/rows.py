@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.derive.limits import ADEQUATE
 from mmcalib.domain.knobs import Label
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import (
@@ -84,6 +83,9 @@ def diff_text(yours: YourConfiguration) -> str:
 
 def yours_note(calibration: CalibrationDocument) -> str:
     """What the user's own column does not show, or why there is none; empty without one."""
+    # It loads numpy, which `mmcalib check` does without.
+    from mmcalib.derive.limits import ADEQUATE
+
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:
         return f"vLLM refuses yours: {plain(yours.refused).rstrip('.')}."

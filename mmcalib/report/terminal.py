@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from mmcalib import text
-from mmcalib.census.census import Census
-from mmcalib.census.document import ScannedCorpus
 from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, Corpus, grouped
 from mmcalib.results.check import ReasonCount, Tally
-from mmcalib.results.comparison import Comparison
-from mmcalib.results.doctor import Diagnosis
 from mmcalib.results.part import CheckResult, first_failed
+
+if TYPE_CHECKING:
+    # What `mmcalib check` does without, numpy above all.
+    from mmcalib.census.census import Census
+    from mmcalib.census.document import ScannedCorpus
+    from mmcalib.results.comparison import Comparison
+    from mmcalib.results.doctor import Diagnosis
 
 
 def line(words: str, style: str = "") -> Text:

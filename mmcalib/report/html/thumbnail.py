@@ -33,7 +33,9 @@ def thumbnail(item: Item) -> str:
         with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)
             return _data_uri(picture) if picture is not None else ""
-    except (UsageError, *failures()):
+    except UsageError:
+        return ""
+    except failures():
         return ""
 
 
