@@ -19,7 +19,7 @@ from mmcalib.text import number, plain
 
 
 def environment(package: str, **options: Any) -> Environment:
-    """For templates of `package`: with filters for figures, without names that are not there."""
+    """A Jinja environment for the templates of `package`; an undefined name is an error."""
     made = Environment(loader=PackageLoader(package), undefined=StrictUndefined, **options)  # noqa: S701
     for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
         made.filters[name] = getattr(text, name)

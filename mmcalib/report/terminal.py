@@ -42,12 +42,12 @@ def print_section(console: Console, heading: str, *parts: RenderableType) -> Non
 
 
 def fold(header: str = "", justify: JustifyMethod = "left") -> Column:
-    """A column whose long words go on in the next line."""
+    """A column that breaks a long word instead of cutting it."""
     return Column(header, justify=justify, overflow="fold")
 
 
 def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]] = ()) -> Table:
-    """A table without borders; of each row the cells that have a column."""
+    """A table without borders. Cells beyond the columns are left out."""
     heads = any(column.header for column in columns)
     table = Table(*columns, box=None, pad_edge=False, show_header=heads)
     for row in cells:
@@ -94,7 +94,7 @@ def verdict_line(verdict: str, words: str) -> Text:
 
 
 def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
-    """How many items there are, the spread of each modality, and its heaviest item."""
+    """Print how many items there are, the spread of each modality, and its heaviest item."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
     parts = corpus.modalities

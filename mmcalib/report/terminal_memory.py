@@ -108,7 +108,7 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 
 
 def _tensor_table(largest: Sequence[PeakTensor], above: Sequence[rows.Row] = ()) -> Table:
-    """A row for each of the first tensors, below the rows `above`."""
+    """List the largest tensors, below the rows `above`."""
     cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
     shown = [*above, *(tuple(map(text.plain, row)) for row in cells)]
     return plain_table([fold("", "right"), fold(), fold(), fold()], shown)

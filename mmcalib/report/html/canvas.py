@@ -109,7 +109,7 @@ def linear_axis(field: str, low: float, high: float, axis: Layer, **scale: Any) 
 
 
 def log_axis(field: str, title: str, low: float, high: float) -> Layer:
-    """The same on a log scale, with ticks at round numbers."""
+    """A quantitative encoding on a log scale, with ticks at round numbers."""
     steps = (1, 3) if math.log10(high / low) < _DENSE_DECADES else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
@@ -122,25 +122,25 @@ TIP: Layer = {"field": "tip"}
 
 
 def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
-    """One kind of mark at each of the values; without any the mark itself says where it stands."""
+    """A layer with a mark for each value; without values, with one mark that states its place."""
     return {"data": {"values": values or [{}]}, "mark": mark, "encoding": encoding}
 
 
 def marks(values: Sequence[Layer], mark: Layer, x: Layer, y: Layer, **encoding: Layer) -> Layer:
-    """Filled marks, each with the words of its value's field `tip`."""
+    """A layer of filled marks, each with the words in the field `tip` of its value."""
     style = {"type": "point", "filled": True, "stroke": "var(--paper)", "opacity": 1, **mark}
     return layer(values, style, x=x, y=y, description=TIP, **encoding)
 
 
 def trace(values: Sequence[Layer], x: Layer, y: Layer, order: str = "", **style: Any) -> Layer:
-    """A line through the values, in the order of a field or as they stand on the axis x."""
+    """A line through the values, in the order of the field `order`, or else along x."""
     mark = {"type": "line", "strokeWidth": 1.5, "aria": False, **style}
     by = {"order": {"field": order, "type": "quantitative"}} if order else {}
     return layer(values, mark, x=x, y=y, **by)
 
 
 def colours_of(field: str, names: Sequence[str], colours: Sequence[str]) -> Layer:
-    """A fill by the field: of each of its names the colour of that name in the style sheet."""
+    """A fill encoding: each name of the field gets its colour of the style sheet."""
     scale = {"domain": names, "range": [f"var(--{colour})" for colour in colours]}
     return {"field": field, "type": "nominal", "scale": scale, "legend": None}
 

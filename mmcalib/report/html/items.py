@@ -19,8 +19,8 @@ from mmcalib.storage.location import Location, is_here, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
-    """The shapes of the corpus that are listed, with their tokens under the calibrated setting; the
-    heaviest with the path of an item, where one was kept.
+    """List the costs of the corpus' shapes under the calibrated setting; the heaviest one names an
+    item, where its path was kept.
     """
     if calibration.costs is None or modality not in calibration.costs.modalities:
         return []
@@ -40,7 +40,7 @@ def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCo
 
 
 def unlisted_costs(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
-    """The others, of which only how many there are is kept."""
+    """Count the shapes that `known_costs` does not list."""
     costs = calibration.costs
     found = costs.modalities.get(modality) if costs else None
     return found.unlisted if found else None
