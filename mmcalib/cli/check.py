@@ -55,16 +55,11 @@ def check(options: CheckOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
-    from mmcalib.report.check_words import (
-        failure_line,
-        misfits,
-        reason_lines,
-        summary_line,
-        tolerated_words,
-    )
+    from mmcalib.report.terminal import failure_line, reason_lines, tally_line
     from mmcalib.results.calibration import calibration_in
     from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
     from mmcalib.storage.location import allowing
+    from mmcalib.text import share as percent
 
     data, requests = options.data or [], options.requests or []
     as_json, quiet, tolerate = options.as_json, options.quiet, options.tolerate
@@ -105,12 +100,13 @@ def check(options: CheckOptions) -> None:
     summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:
         print_json(summary, indent=None)
+    tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""
     found = reasons.largest_first()
     if not quiet:
         for one in found:
             console.print(Text(reason_lines(one)), soft_wrap=True)
-        within = tolerated_words(share, tolerate) if share <= tolerate else ""
-        console.print(Text(summary_line(tally) + within), soft_wrap=True)
+        within = tolerated if share <= tolerate else ""
+        console.print(Text(tally_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:
             words = f"texts were bounded, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
@@ -119,8 +115,8 @@ def check(options: CheckOptions) -> None:
         above = "the remedies above, or " if shown else ""
         if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
             above = f"--json lists each; {above}"
+        misfit = "do not fit" if offenders == tally.answers["no"] else "are not known to fit"
         raise VerdictError(
-            f"{offenders} of {tally.checked} {misfits(tally, offenders)} {options.calibration}"
-            f"{tolerated_words(share, tolerate)}",
+            f"{offenders} of {tally.checked} {misfit} {options.calibration}{tolerated}",
             hint=f"{above}mmcalib run on a corpus that has such media",
         )

@@ -14,7 +14,7 @@ from mmcalib.cli.output import claim, save
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.files import write_text
-from mmcalib.report.comparison_terminal import compared
+from mmcalib.report.terminal import print_comparison
 from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.version import __version__
 from mmcalib.workflows.run.job import Job, RunSoFar
@@ -78,7 +78,7 @@ def compare(
     if as_json:
         print_document(found.model_dump_json(indent=2))
     if not quiet:
-        compared(found, console)
+        print_comparison(found, console)
         console.print(f"written to {out}: {COMPARISON}, and a folder each", markup=False)
     passed = [run for run in found.runs if run.verdict == "pass"]
     if not passed:

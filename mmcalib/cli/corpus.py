@@ -33,7 +33,7 @@ def scan(options: ScanOptions) -> None:
     from mmcalib.cli.command import print_json
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import UsageError, VerdictError
-    from mmcalib.report.terminal import show_scanned
+    from mmcalib.report.terminal import print_census
     from mmcalib.storage.location import allowing
     from mmcalib.workflows.corpus import scan as scan_all
 
@@ -54,7 +54,7 @@ def scan(options: ScanOptions) -> None:
         skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
         print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
     if not options.quiet:
-        show_scanned(found.corpus, found.census, found.skipped, console)
+        print_census(found.corpus, found.census, found.skipped, console)
         said = "calibrate with: mmcalib run --model MODEL --data DIR"
         console.print(said, markup=False, style="bold", soft_wrap=True)
     if options.strict and found.skipped:

@@ -24,7 +24,7 @@ def doctor(options: DoctorOptions) -> None:
     from mmcalib.cli.command import print_json
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.report.terminal import diagnosed
+    from mmcalib.report.terminal import print_diagnosis
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.doctor import examine
 
@@ -33,7 +33,7 @@ def doctor(options: DoctorOptions) -> None:
     if options.as_json:
         print_json(found)
     if not options.quiet:
-        diagnosed(found, console)
+        print_diagnosis(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         raise VerdictError(

@@ -54,7 +54,7 @@ def plan(options: PlanOptions) -> None:
     from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.report.terminal_plan import planned
+    from mmcalib.report.terminal_memory import print_plan
     from mmcalib.workflows.plan.plan import plan as plan_for
 
     gpu = gpu_named(options.gpu, options.gpu_memory, options.capability)
@@ -72,7 +72,7 @@ def plan(options: PlanOptions) -> None:
     if options.as_json:
         print_json(found)
     if not options.quiet:
-        planned(found, console)
+        print_plan(found, console)
     if found.verdict == "under-reserved":
         raise VerdictError(
             f"{found.goal} is reached on {found.gpu}, and what startup reserves does not hold it",
@@ -126,7 +126,7 @@ def validate(options: ValidateOptions) -> None:
     from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.report.terminal_plan import validated
+    from mmcalib.report.terminal_memory import print_validation
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.validate.validate import validate as validate_config
 
@@ -147,7 +147,7 @@ def validate(options: ValidateOptions) -> None:
     if options.as_json:
         print_json(found)
     if not options.quiet:
-        validated(found, console)
+        print_validation(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         hint = next(iter(failed.remedies), "")

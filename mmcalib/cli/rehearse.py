@@ -84,7 +84,7 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.errors import VerdictError
     from mmcalib.memory.rehearse import AUTO
     from mmcalib.memory.rehearse import rehearse as rehearse_all
-    from mmcalib.report.terminal_memory import comparison, served
+    from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
     gpu = gpu_named(options.gpu, options.gpu_memory, options.capability) or AUTO
@@ -115,9 +115,9 @@ def rehearse(options: RehearseOptions) -> None:
     if options.as_json:
         print_json(found if options.compare else found[0])
     if not options.quiet:
-        comparison(found, console)
+        print_rehearsals(found, console)
         if traffic := found[0].traffic:
-            served(traffic, found[0].gpu, console)
+            print_traffic(traffic, found[0].gpu, console)
     failed = [one for one in found if not one.starts]
     if options.strict and failed:
         raise VerdictError(

@@ -15,7 +15,7 @@ import typer
 from mmcalib.cli.command import QUIET, print_document, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
 
 if TYPE_CHECKING:
     from mmcalib.results.calibration import CalibrationDocument
@@ -118,7 +118,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     if not options.quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: the verdict of this configuration is fail", err=True)
-        use = CONFIGURATIONS[form].used(calibration.server, quote(str(out)) if out else file)
+        use = CONFIGURATIONS[form].usage(calibration.server, quote(str(out)) if out else file)
         typer.echo(f"use, kept as {out or file}: {use}", err=True)
 
 
@@ -138,7 +138,7 @@ def report(options: ReportOptions) -> None:
     from mmcalib.admission.calibration import Calibration
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
-    from mmcalib.report.html.roots import Roots
+    from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.report.terminal import summary
     from mmcalib.results.calibration import calibration_in

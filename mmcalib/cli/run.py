@@ -6,7 +6,7 @@ from mmcalib.cli.command import CAPABILITY, GPU_MEMORY, HELP_ALL, QUIET, RUN_FLA
 from mmcalib.cli.results import EMIT_TOO, NO_THUMBNAILS, REDACT_PATHS
 from mmcalib.options.option import options, switch
 from mmcalib.options.run import ProbeOptions, RunOptions
-from mmcalib.report.formats import ConfigurationName
+from mmcalib.report import ConfigurationName
 
 
 @options

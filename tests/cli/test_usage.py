@@ -16,8 +16,8 @@ from mmcalib.errors import MmcalibError, UsageError, unexpected
 from mmcalib.options.option import make_options, options_of, read_words
 from mmcalib.options.run import RunOptions
 from mmcalib.options.validation import policy_of
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.report import REPORTS
 from mmcalib.workflows.run.job import Job
 from tests.report.example import calibration

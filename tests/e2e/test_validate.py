@@ -16,7 +16,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.progress import Silent
-from mmcalib.report.terminal_plan import validated
+from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import Validation
 from mmcalib.workflows.validate.config import Media, ValidateJob
@@ -331,7 +331,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     assert (found.corpus.items, found.corpus.prompts) == (5, 2)
     assert found.corpus.modalities["image"].tokens.max == 609
     page = io.StringIO()
-    validated(found, Console(file=page, width=100))
+    print_validation(found, Console(file=page, width=100))
     said = page.getvalue()
     assert "Your corpus: 5 items in 2 requests; tokens per item, measured" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"

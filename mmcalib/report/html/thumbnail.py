@@ -62,23 +62,18 @@ def _frame(item: Item, opened: Opened) -> Image.Image | None:
 
 
 def _data_uri(picture: Image.Image) -> str:
-    picture = _plain(picture)
+    picture = _in_plain_mode(picture)
     picture.thumbnail((_SIDE_PX, _SIDE_PX))
+    if "A" in picture.getbands():
+        white = Image.new("RGBA", picture.size, "white")
+        white.alpha_composite(picture.convert("RGBA"))
+        picture = white
     page = io.BytesIO()
-    _on_white(picture).convert("RGB").save(page, "JPEG", quality=_QUALITY)
+    picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
-    if "A" not in picture.getbands():
-        return picture
-    seen = picture.convert("RGBA")
-    white = Image.new("RGBA", seen.size, "white")
-    white.alpha_composite(seen)
-    return white
-
-
-def _plain(picture: Image.Image) -> Image.Image:
+def _in_plain_mode(picture: Image.Image) -> Image.Image:
     """In a mode that Pillow can shrink and JPEG can hold."""
     if picture.mode.startswith("I"):
         # Sixteen bits of grey.
