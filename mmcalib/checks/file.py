@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
+from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, sizes
 from mmcalib.derive.retired import retired_among
@@ -22,6 +21,9 @@ VALUE_OF = CheckId("value of {}")
 FALSE_KEY = CheckId("false {}")
 REPEATED_KEY = CheckId("repeated key {}")
 FLAG_OVER = CheckId("flag over {}")
+HAS_EFFECT = CheckId("{} has effect")
+SETTINGS_EFFECT = CheckId("settings have effect")
+CAP = CheckId("{} cap")
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # How older releases spelled limits: image=2,video=1.
@@ -225,11 +227,6 @@ def _differs(wrote: Any, arrived: Any) -> bool:
     return bool(wrote != arrived)
 
 
-HAS_EFFECT = CheckId("{} has effect")
-SETTINGS_EFFECT = CheckId("settings have effect")
-CAP = CheckId("{} cap")
-
-
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     """R8: settings that do nothing, each by name; the others in one line. Size hints have findings
     of their own.
@@ -256,7 +253,7 @@ def _idle(effects: Sequence[Effect]) -> list[Effect]:
     return [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
 
 
-def _ineffective(facts: CheckFacts) -> Iterator[Check]:
+def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     turned, policy = facts.decision.turns(), facts.policy
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
@@ -274,7 +271,7 @@ def _ineffective(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def _switched_off(facts: CheckFacts) -> Iterator[Check]:
+def check_effects(facts: CheckFacts) -> Iterator[Check]:
     """R8: each setting was switched off once."""
     effects = facts.decision.effects
     if not effects:
@@ -293,10 +290,3 @@ def _switched_off(facts: CheckFacts) -> Iterator[Check]:
         yield Check(SETTINGS_EFFECT, "warn", "; ".join(said), remedy)
     else:
         yield Check(SETTINGS_EFFECT, "pass", "; ".join(said))
-
-
-_DECISION = frozenset({Need.DECISION})
-EFFECT_RULES = (
-    Rule((CAP, HAS_EFFECT), {CheckStage.DECIDED: 140}, _ineffective, _DECISION),
-    Rule((SETTINGS_EFFECT,), {CheckStage.DECIDED: 150}, _switched_off, _DECISION),
-)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.check import Dialect
 from mmcalib.checks.items import excess_check
 from mmcalib.derive.demand import (
     Engine,

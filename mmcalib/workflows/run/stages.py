@@ -11,9 +11,8 @@ from typing import Any
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.sample import choose
-from mmcalib.checks.check import Check
+from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.corpus import step
-from mmcalib.checks.dialect import Dialect
 from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts
 from mmcalib.checks.judge import judge
 from mmcalib.checks.reserve import ENGINE_START, RESERVED, moved_parts

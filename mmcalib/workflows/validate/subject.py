@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
-from mmcalib.checks.check import Check, Figures
-from mmcalib.checks.dialect import line
+from mmcalib.checks.check import Check, OptionFacts, line
 from mmcalib.checks.facts import Room
 from mmcalib.checks.limits import LIMIT
 from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
@@ -335,13 +334,11 @@ def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = Non
     return "\n".join(remedies)
 
 
-def figures(subject: Subject, memory: ServedMemory | None) -> Figures:
-    """What traps of options are computed from."""
-    known = Figures(
-        budget=subject.budget,
-        counts={m: count.value for m, count in subject.counts.items()},
-        vocab_size=vocab_size(read_config(Path(subject.resolved.path))),
-    )
+def option_facts(
+    subject: Subject, memory: ServedMemory | None, served: Mapping[str, Any]
+) -> OptionFacts:
+    """What the checks of options are computed from; `served` are all arguments of `vllm serve`."""
+    known = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
     config = memory.config if memory else None
     if memory is None or config is None:
         return known
