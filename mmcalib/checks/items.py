@@ -8,10 +8,9 @@ from typing import Any, Literal, assert_never
 from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, Fullest
 from mmcalib.checks.limits import LIMIT, hint
-from mmcalib.derive.costs import CostColumns, CostTable
+from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, excesses
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import AreaCap, Knob, merged_nested

@@ -11,14 +11,14 @@ from mmcalib.census.census import Census, shape_order
 from mmcalib.decision.media_files import Files, files
 from mmcalib.derive import counting
 from mmcalib.derive.costs import (
+    Basis,
     CostColumns,
     CostMap,
     CostTable,
+    ItemCost,
     Mismatch,
     Refusal,
     Resampled,
-    integers,
-    sampled_rows,
 )
 from mmcalib.derive.counting import (
     SPOTS,
@@ -29,7 +29,6 @@ from mmcalib.derive.counting import (
     cost_rule,
     witnesses,
 )
-from mmcalib.derive.item_cost import Basis, ItemCost
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
@@ -191,11 +190,8 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
             answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
             return None
-        embeds = integers(-1 if one is None else one for one in answer.embeds)
         of = answer.parts or (None,) * len(some)
-        parts_of = integers(-1 if one is None else one for one in of)
-        counted = VllmCounts(some, embeds, sampled_rows(answer.sampled), parts_of)
-        parts.append(counted.take(np.flatnonzero(embeds >= 0)))
+        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, of))
         if not any(map(len, parts)):
             return None
     return VllmCounts.joined(parts, shapes) if parts else None

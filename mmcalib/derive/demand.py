@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.memory import Budget, Rehearsed

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import ItemCost
 from mmcalib.domain.shapes import ImageShape
 
 # Of a factor of two.

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape

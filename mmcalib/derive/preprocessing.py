@@ -18,7 +18,7 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
     total_s, items, measured = 0.0, 0, 0
     for modality in table.modalities():
         costs = table.of(modality)
-        rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if row in costs.cpu_s]
+        rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
         if rows:
             total_s += _total_s(costs, rows)
             items += costs.items()

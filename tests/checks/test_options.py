@@ -15,6 +15,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import Modality
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
@@ -55,7 +56,10 @@ def every(
     budget: Budget = BUDGET,
 ) -> list[Check]:
     """The findings of these arguments, under these limits."""
-    counts = {"image": Count(image, "", "given"), "video": Count(video, "", "given")}
+    counts: dict[Modality, Count] = {
+        "image": Count(image, "", "given"),
+        "video": Count(video, "", "given"),
+    }
     judged = Configured(args, counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {}))
     facts = CheckFacts(Dialect.LINES, judged, given_options=known)
     return list(judge(CheckStage.OPTIONS, facts))

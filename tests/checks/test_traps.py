@@ -12,9 +12,8 @@ from mmcalib.checks import file, items, limits, reserve
 from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.facts import CheckFacts, Configured, Fullest, Room, Tries
 from mmcalib.checks.file import Written, file_findings
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mmcalib.checks.check import Dialect
 from mmcalib.checks.items import excess_check
+from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.demand import (
     Engine,
     Excess,
@@ -25,7 +26,6 @@ from mmcalib.derive.demand import (
     smaller,
     worst_step,
 )
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
