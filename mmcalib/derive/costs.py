@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import linear_regression
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
-from mmcalib.domain.knobs import Setting
+from mmcalib.domain.knobs import Setting, least_covering
 from mmcalib.domain.model import RefusedBy
 from mmcalib.domain.shape_columns import AT_A_TIME, Column, ShapeCounts, Shapes
-from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
 
 # real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
 # the cap that distinguishes this setting from the default, and so computed from the default;
@@ -357,3 +358,89 @@ class CostTable:
     def largest(self) -> ItemCost | None:
         """The heaviest of all modalities."""
         return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Tokens per item, each item counted; `exemplar` is the path of the heaviest."""
+
+    items: int
+    unique_shapes: int
+    min: int
+    p50: int
+    p90: int
+    p99: int
+    max: int
+    exemplar: str
+
+
+def spread(costs: CostColumns) -> Spread:
+    """The spread of at least one cost, weighted by how many items have it."""
+    most = costs.heaviest
+    if most is None:
+        raise ValueError("no costs to spread")
+    tokens, counts = costs.tokens, costs.counts
+    return Spread(
+        items=costs.items(),
+        unique_shapes=len(costs),
+        min=int(tokens.min()),
+        p50=quantile(tokens, counts, 0.50),
+        p90=quantile(tokens, counts, 0.90),
+        p99=quantile(tokens, counts, 0.99),
+        max=int(tokens.max()),
+        exemplar=most.exemplar,
+    )
+
+
+def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
+    """The smallest token count that at least `share` of the items do not exceed; `counts` items
+    have each. 0 of none.
+    """
+    if not len(tokens):
+        return 0
+    order = np.argsort(tokens, kind="stable")
+    covered = np.cumsum(np.asarray(counts)[order])
+    needed = least_covering(share, int(covered[-1]))
+    return int(np.asarray(tokens)[order][covered.searchsorted(needed)])
+
+
+def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
+    """Mean seconds over the items of every modality with a measured file, and how many files were
+    measured; None without any.
+    """
+    total_s, items, measured = 0.0, 0, 0
+    for modality in table.modalities():
+        costs = table.of(modality)
+        rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
+        if rows:
+            total_s += _total_s(costs, rows)
+            items += costs.items()
+            measured += len(rows)
+    return (total_s / items, measured) if items else None
+
+
+def _total_s(costs: CostColumns, rows: Sequence[int]) -> float:
+    """Of all items of one modality. The shapes in `rows` count as measured, each other one by the
+    line through the measured over what is decoded (`weight`).
+    """
+    real = [costs[row] for row in rows]
+    line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
+    each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
+    each[rows] = [cost.cpu_s for cost in real]
+    return float((costs.counts * each).sum())
+
+
+def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Least squares of seconds over weight, with neither a start nor a slope below zero: no item
+    costs less than nothing, and none less for being larger. In proportion, of one weight alone.
+    """
+    weights, seconds = zip(*points, strict=True)
+    mean = sum(seconds) / len(seconds)
+    slope, start = 0.0, mean
+    if len(set(weights)) > 1:
+        slope, start = linear_regression(weights, seconds)
+    if slope < 0:
+        slope, start = 0.0, mean
+    elif any(weights) and (start < 0 or len(set(weights)) == 1):
+        slope, start = sum(w * s for w, s in points) / sum(w * w for w in weights), 0.0
+    return lambda of: start + slope * of

@@ -23,6 +23,7 @@ from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.text import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,3 +512,36 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
         stretch = range(start, min(start + length, len(steps)))
         highest = max(stretch, key=lambda number: steps[number].peak_bytes or 0)
         yield highest, steps[highest]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPool:
+    """`left_bytes` is what the rehearsal leaves for the KV cache, of which `spared_bytes` are kept
+    free; without graphs there are no `capture_sizes`.
+    """
+
+    left_bytes: int
+    kv_cache_memory_bytes: int
+    capture_sizes: tuple[int, ...] = ()
+    spared_bytes: int = 0
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"kv_cache_memory_bytes": self.kv_cache_memory_bytes}
+        if self.capture_sizes:
+            found["cudagraph_capture_sizes"] = list(self.capture_sizes)
+        return found
+
+    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+        return {**engine_args, **self.values}
+
+
+def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+    """Whole MiB of what is left, less the slack that vLLM keeps of the size that it suggests, and
+    less what is spared for steps that take more than is reserved; None where nothing is left.
+    """
+    left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
+    if left < MIB or found.kv_cache_tokens is None:
+        return None
+    size = left // MIB * MIB
+    return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)

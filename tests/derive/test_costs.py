@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import BASES, CostColumns, CostMap, ItemCost, heaviest
-from mmcalib.derive.percentiles import quantile, spread
+from mmcalib.derive.costs import BASES, CostColumns, CostMap, ItemCost, heaviest, quantile, spread
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 

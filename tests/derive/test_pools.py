@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.pools import fixed_pool
+from mmcalib.derive.demand import fixed_pool
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.workflows.rehearsals import rehearsed
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import Basis, ItemCost
-from mmcalib.derive.preprocessing import cpu_line, mean_cpu_s
+from mmcalib.derive.costs import Basis, ItemCost, cpu_line, mean_cpu_s
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape, weight
 from tests.derive.costed import table
 

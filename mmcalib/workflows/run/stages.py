@@ -22,8 +22,8 @@ from mmcalib.decision.effects import effective
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.grid import held
 from mmcalib.decision.measure import Sample
+from mmcalib.derive.demand import FixedPool
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.pools import FixedPool
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
