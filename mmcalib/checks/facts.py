@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from mmcalib.checks.check import Dialect, OptionFacts
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
@@ -57,24 +57,6 @@ class Configured:
     plain: Budget
     adequacy: Adequacy
     table: CostTable
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """On one GPU: bytes in all and as asked for, what the costliest step takes, and what of that
-    the profile reserves all the same.
-    """
-
-    total_bytes: int
-    requested_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
-
-    @property
-    def utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for the rest, in whole hundredths."""
-        short = max(0, self.peak_bytes - self.reserved_bytes)
-        return math.floor((self.requested_bytes - short) / self.total_bytes * 100) / 100
 
 
 T = TypeVar("T")
@@ -128,7 +110,7 @@ class Tries:
     without: Budget | None = None
     gain: str = ""
     cures: Sequence[str] = ()
-    room: Room | None = None
+    room: Headroom | None = None
     cache_floor: CacheFloor | None = None
 
 

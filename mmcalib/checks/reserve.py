@@ -130,7 +130,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
     size, lower = "", ""
     if room is not None:
         size = f" and take {gib(room.peak_bytes)}"
-        lower = f", or {line('gpu_memory_utilization', room.utilization)}"
+        lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
     yield Check(
         ENCODER_RESERVED,
         "fail",

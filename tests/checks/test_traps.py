@@ -10,9 +10,10 @@ import yaml
 
 from mmcalib.checks import file, items, limits, reserve
 from mmcalib.checks.check import Check, Dialect
-from mmcalib.checks.facts import CheckFacts, Configured, Fullest, Room, Tries
+from mmcalib.checks.facts import CheckFacts, Configured, Fullest, Tries
 from mmcalib.checks.file import Written, file_findings
 from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.limits import Adequacy
 from mmcalib.derive.processor_cache import CacheFloor
@@ -234,7 +235,7 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    judged = facts(args, PLAIN, tries=Tries(room=Room(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
+    judged = facts(args, PLAIN, tries=Tries(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
     assert judged.configuration.adequacy == Adequacy(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)
     assert "16,384 tokens and take 3.00 GiB" in check.detail

@@ -15,8 +15,8 @@ from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.demand import (
     Engine,
     Excess,
+    Headroom,
     LanguageStep,
-    Margin,
     PromptsStep,
     Resident,
     Shortfall,
@@ -153,11 +153,11 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
 
 def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
     beyond = VLLM_SLACK_BYTES + MIB
-    assert Margin(100, 100, 0, MIB).within
-    assert Margin(VLLM_SLACK_BYTES, 0, 0, MIB).within
-    eats = Margin(beyond, 0, MIB, MIB)
+    assert Headroom(MIB, MIB, 100, 100).within
+    assert Headroom(MIB, MIB, VLLM_SLACK_BYTES, 0).within
+    eats = Headroom(MIB, 0, beyond, 0)
     assert (eats.nbytes, eats.within, eats.fits) == (-beyond, False, True)
-    assert not Margin(beyond, 0, MIB - 1, MIB).fits
+    assert not Headroom(MIB, 1, beyond, 0).fits
 
 
 @given(
@@ -168,14 +168,14 @@ def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
 )
 def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
     """In whole hundredths, and the highest such share that does."""
-    found = Margin(peak + VLLM_SLACK_BYTES, reserved, min(outside, total), total)
-    share = found.utilization
+    found = Headroom(total, max(0, total - outside), peak + VLLM_SLACK_BYTES, reserved)
+    share = found.fitting_utilization
     if share is None:
         assert found.fits or peak - reserved >= 0.99 * total
         return
 
     def fits(at: float) -> bool:
-        return replace(found, outside_bytes=total - math.floor(at * total)).fits
+        return replace(found, requested_bytes=math.floor(at * total)).fits
 
     assert not found.fits
     assert fits(share)
