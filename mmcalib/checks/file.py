@@ -81,11 +81,20 @@ def file_findings(
     """
     bad = bad or {}
     yield from _unknown(written)
-    yield from _nulls(written)
+    for key, value in written.settings.items():
+        if value is None and written.argument(key) is not None:
+            yield Check(
+                EMPTY_KEY.of(key),
+                "fail",
+                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
+                f"remove the line: without it {key} has its default",
+            )
     yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
-    yield from _twice(written)
+    for key in written.twice:
+        last = f"the last one wins: {line(key, written.settings[key])}"
+        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
@@ -127,17 +136,6 @@ def _instead(written: Written, key: str, value: Any) -> str:
     return line(near[0], value) if near else "remove it"
 
 
-def _nulls(written: Written) -> Iterator[Check]:
-    for key, value in written.settings.items():
-        if value is None and written.argument(key) is not None:
-            yield Check(
-                EMPTY_KEY.of(key),
-                "fail",
-                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
-                f"remove the line: without it {key} has its default",
-            )
-
-
 def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
     for key, words in bad.items():
         value = written.settings[key]
@@ -156,7 +154,7 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         argument = written.argument(key)
         if value is not False or argument is None or values.get(argument) is False:
             continue
-        name = key.replace("_", "-")
+        name, now = key.replace("_", "-"), values.get(argument)
         remedy = f"no-{name}: true"
         if name.startswith("no-"):
             remedy = f"{name.removeprefix('no-')}: true"
@@ -166,19 +164,10 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
             FALSE_KEY.of(key),
             "fail",
             f"vllm serve drops `{key}: false` from a file without a word; "
-            f"{argument} stays {_said(values.get(argument))}",
+            f"{argument} stays "
+            f"{'at its default, which is not false' if now is None else str(now).lower()}",
             remedy,
         )
-
-
-def _said(value: Any) -> str:
-    return "at its default, which is not false" if value is None else str(value).lower()
-
-
-def _twice(written: Written) -> Iterator[Check]:
-    for key in written.twice:
-        last = f"the last one wins: {line(key, written.settings[key])}"
-        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
 
 
 def _overridden(written: Written) -> Iterator[Check]:

@@ -18,7 +18,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 
 
-def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
+def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """The decision whose explored points have vLLM's budget, and where that moves them their costs,
     beside the chosen values of all other options; the chosen ones are what was decided.
     """
@@ -29,8 +29,12 @@ def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decis
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
         for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
-            for explored in _anew(list(row), decision, budgets, progress):
-                found.append(_beside(explored, decision, budgets, most))
+            for explored in _explore_again(list(row), decision, budgets, progress):
+                chosen = explored.point.value == chosen_value(decision, explored.point.knob)
+                args, budget = decision.engine_args, decision.budget
+                if not chosen:
+                    args, budget = budgeted(decision, budgets, [explored.point], most)
+                found.append(replace(explored, budget=budget, engine_args=args))
                 task.advance()
     return replace(decision, explored=tuple(found))
 
@@ -69,17 +73,7 @@ def turned(decision: Decision, values: Mapping[str, Value]) -> Iterator[tuple[Kn
         yield knob, values.get(name, chosen_value(decision, knob))
 
 
-def _beside(
-    explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
-) -> Explored:
-    point = explored.point
-    if point.value == chosen_value(decision, point.knob):
-        return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
-    args, budget = budgeted(decision, budgets, [point], most)
-    return replace(explored, budget=budget, engine_args=args)
-
-
-def _anew(
+def _explore_again(
     row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
 ) -> Sequence[Explored]:
     """The same points, or explored again where what else was chosen changes what these items cost.

@@ -20,7 +20,7 @@ from mmcalib.decision.decide import decide
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import effective
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.grid import held
+from mmcalib.decision.grid import at_chosen_values
 from mmcalib.decision.measure import Sample
 from mmcalib.derive.demand import FixedPool
 from mmcalib.derive.policy import Policy
@@ -120,7 +120,7 @@ def derive(session: Session, served: Served) -> Decided:
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
-    decision = held(effective(decision, budgets, progress), budgets, progress)
+    decision = at_chosen_values(effective(decision, budgets, progress), budgets, progress)
     budget, refused = budget_yours(session.yours, budgets)
     return Decided(served, sample, decision, session.given, serving, session.yours, budget, refused)
 
