@@ -15,7 +15,6 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import Modality
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
@@ -48,18 +47,11 @@ DATA = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 4}
 
 
 def every(
-    args: Mapping[str, Any],
-    known: OptionFacts = KNOWN,
-    *,
-    image: int = 2,
-    video: int = 1,
-    budget: Budget = BUDGET,
+    args: Mapping[str, Any], known: OptionFacts = KNOWN, budget: Budget = BUDGET, **limits: int
 ) -> list[Check]:
     """The findings of these arguments, under these limits."""
-    counts: dict[Modality, Count] = {
-        "image": Count(image, "", "given"),
-        "video": Count(video, "", "given"),
-    }
+    most = {"image": 2, "video": 1, **limits}
+    counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
     judged = Configured(args, counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {}))
     facts = CheckFacts(Dialect.LINES, judged, given_options=known)
     return list(judge(CheckStage.OPTIONS, facts))

@@ -163,22 +163,18 @@ def test_what_arrives_otherwise_is_said() -> None:
     assert "an empty list is dropped" in found.detail
 
 
+NONE = CostTable(DEFAULT, {})
+
+
 def facts(
-    args: Mapping[str, Any],
-    asked: Budget,
-    plain: Budget | None = None,
-    table: CostTable | None = None,
-    tries: Tries | None = None,
-    **known: Any,
+    args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
 ) -> CheckFacts:
     """Of a file with these arguments."""
     counts = limits.counts(args, OPENED)
     reserved = reserve.reserved(args, asked, counts)
-    none = CostTable(DEFAULT, {})
-    judged = Configured(args, counts, asked, plain or asked, reserved, table or none)
-    return CheckFacts(
-        Dialect.LINES, judged, given_model=OPENED, given_tries=tries or Tries(), **known
-    )
+    judged = Configured(args, counts, asked, plain or asked, reserved, table)
+    known = {"given_model": OPENED, "given_tries": Tries(), **known}
+    return CheckFacts(Dialect.LINES, judged, **known)
 
 
 GIB = 2**30
@@ -190,7 +186,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    judged = facts(HINTED, asked, PLAIN, tries=Tries(cures=["the cure"]))
+    judged = facts(HINTED, asked, PLAIN, given_tries=Tries(cures=["the cure"]))
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, what one may take stays 16,384" in check.detail
@@ -235,7 +231,7 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    judged = facts(args, PLAIN, tries=Tries(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
+    judged = facts(args, PLAIN, given_tries=Tries(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
     assert judged.configuration.adequacy == Adequacy(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)
     assert "16,384 tokens and take 3.00 GiB" in check.detail
@@ -247,7 +243,7 @@ def test_a_modality_that_nobody_limits() -> None:
     args = {"limit_mm_per_prompt": {"image": 2}}
     both = budget({"image": 16_384, "video": 114_688})
     tries = Tries(without=PLAIN, gain=" and more")
-    (check,) = limits.check_every_limited(facts(args, both, tries=tries))
+    (check,) = limits.check_every_limited(facts(args, both, given_tries=tries))
     assert (check.name, check.status) == ("every modality limited", "warn")
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
         check.detail
@@ -369,7 +365,7 @@ HEAVY = CacheFloor({"video": (9, GIB // 2)})
 
 
 def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
-    return list(reserve.check_cache_floor(facts(args, PLAIN, tries=Tries(cache_floor=floor))))
+    return list(reserve.check_cache_floor(facts(args, PLAIN, given_tries=Tries(cache_floor=floor))))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from mmcalib.derive.demand import (
     Shortfall,
     WorstStep,
     excesses,
+    fixed_pool,
     larger,
     smaller,
     worst_step,
@@ -30,6 +31,7 @@ from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from tests.derive.costed import table
+from tests.workflows.rehearsals import rehearsed
 
 
 @pytest.mark.parametrize(
@@ -244,3 +246,18 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     room = 1650 * MIB + VLLM_SLACK_BYTES
     assert batch % 280 == 0
     assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes
+
+
+@given(st.integers(200 * MIB, 1 << 40))
+def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
+    pool = fixed_pool(rehearsed(kv_cache_bytes=left))
+    assert pool is not None
+    assert pool.kv_cache_memory_bytes % MIB == 0
+    assert 0 <= left - VLLM_SLACK_BYTES - pool.kv_cache_memory_bytes < MIB
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kv_cache_tokens": None}, {"kv_cache_bytes": VLLM_SLACK_BYTES + MIB - 1}]
+)
+def test_where_nothing_is_left_there_is_none(changes: dict[str, int | None]) -> None:
+    assert fixed_pool(rehearsed(**changes)) is None
