@@ -1,6 +1,4 @@
-"""VLLM count, witnesses, cost rule.
-
-Costs computed from vLLM's own count of an item's size, where spot checks bear it out.
+"""Costs computed from vLLM's own count of an item's size, where spot checks bear it out.
 
 Processing the pixels of every item for every value of a knob takes minutes; the count takes none.
 It is used only where it reproduced everything that was processed.
@@ -160,13 +158,16 @@ def filled(
     beside = _beside(seen, spotted, usual.tokens[rows] - before, embeds)
     if beside is None:
         return None
+    # How much longer the measured items took than by default.
+    usual_s = float(spotted.process_s.sum())
+    slower = float(seen.process_s.sum()) / usual_s if usual_s else 1.0
     share = np.divide(embeds, before, out=np.ones(len(rows)), where=before > 0)
     columns = now.counted(
         now.shapes.places(usual.shapes.take(rows)),
         tokens=embeds + beside,
         embeds=embeds,
         tensor_bytes=np.rint(usual.tensor_bytes[rows] * share).astype(np.int64),
-        process_s=usual.process_s[rows] * _slower(seen, spotted),
+        process_s=usual.process_s[rows] * slower,
         sampled=counts.sampled[left],
     )
     return replace(table, columns={**table.columns, modality: columns})
@@ -189,12 +190,6 @@ def _beside(
     if any(len(texts) != 1 for texts in found):
         return None
     return np.array([next(iter(texts)) for texts in found], dtype=np.int64)[rows]
-
-
-def _slower(seen: CostColumns, usual: CostColumns) -> float:
-    """How much longer the measured items took than by default."""
-    before = float(usual.process_s.sum())
-    return float(seen.process_s.sum()) / before if before else 1.0
 
 
 # A number by the embeds of an item, None where nothing says what it is.

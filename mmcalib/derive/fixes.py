@@ -150,7 +150,7 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
 
 
-def amount(text: str) -> float | None:
+def parse_count(text: str) -> float | None:
     """None for what is no such count."""
     match = _AMOUNT.fullmatch(text)
     return float(match[1]) * _TIMES[match[2]] if match else None
@@ -202,7 +202,7 @@ def parse_goal(text: str) -> Goal:
     if text == "fits":
         return Goal()
     match = _AT_LEAST.fullmatch(text)
-    at_least = amount(match[2]) if match else None
+    at_least = parse_count(match[2]) if match else None
     if match is None or not at_least:
         raise UsageError(
             f"--goal {text!r} is not a goal",
@@ -268,7 +268,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
         )
     if not given:
         return name, None
-    least = amount(value)
+    least = parse_count(value)
     if name not in _LEAST or not least:
         raise UsageError(
             f"--keep {text!r}: not a value that {name} can be held at",
