@@ -144,10 +144,12 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
                 "convert them, or install what vLLM needs to decode them",
             )
         if refused := [r for r in table.refusals if r.shape.modality == modality]:
-            yield _refused(refused, table.of(modality).items(), modality, dialect)
+            yield _refusal_check(refused, table.of(modality).items(), modality, dialect)
 
 
-def _refused(refused: Sequence[Refusal], taken: int, modality: Modality, dialect: Dialect) -> Check:
+def _refusal_check(
+    refused: Sequence[Refusal], taken: int, modality: Modality, dialect: Dialect
+) -> Check:
     """`taken` items of the modality are not refused."""
     items, first, number = sum(r.count for r in refused), refused[0], dialect.number
     whatever = dialect.say(flags=" whatever the limits", lines="")

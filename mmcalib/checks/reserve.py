@@ -182,11 +182,11 @@ def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
         budget, plain = facts.configuration.budget, facts.configuration.plain
         dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
         if size and dummy is not None and largest is not None:
-            yield from _clamped(limits, modality, size, largest)
-            yield _shrunk(limits, modality, budget, plain, dummy, reserved.remedy)
+            yield from _check_clamped_hint(limits, modality, size, largest)
+            yield _check_shrunk_hint(limits, modality, budget, plain, dummy, reserved.remedy)
 
 
-def _clamped(
+def _check_clamped_hint(
     limits: Mapping[str, Any], modality: Modality, size: Mapping[str, int], largest: Dummy
 ) -> Iterator[Check]:
     above = {axis: most for axis, most in largest.size.items() if size.get(axis, 0) > most}
@@ -205,7 +205,7 @@ def _clamped(
     )
 
 
-def _shrunk(
+def _check_shrunk_hint(
     limits: Mapping[str, Any],
     modality: Modality,
     budget: Budget,

@@ -440,7 +440,7 @@ class EmbedCounter:
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
-        return counting.filled(table, self.default, counts, checked)
+        return counting.fill_table(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
         """Of what may change, and of the heaviest that should not; of all, if one of these does."""

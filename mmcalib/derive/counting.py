@@ -133,7 +133,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
     return [int(row) for pair in pairs for row in pair]
 
 
-def filled(
+def fill_table(
     table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
     """The table with every changed shape that was not measured computed from its count; None where
