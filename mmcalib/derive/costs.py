@@ -65,9 +65,9 @@ def sampled_rows(modality: Modality, tuples: Iterable[Sequence[int]]) -> Column:
     return np.array(padded, dtype=kind).reshape(-1, width)
 
 
-def sampled_tuple(numbers: Iterable[int]) -> tuple[int, ...]:
+def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
     """The reverse, of one row."""
-    return tuple(number for number in numbers if number != NONE)
+    return tuple(numbers[: numbers.index(NONE)] if NONE in numbers else numbers)
 
 
 class Field:
