@@ -28,9 +28,8 @@ from mmcalib.derive.bounds import (
     Rung,
     Sampling,
 )
-from mmcalib.derive.costs import CostColumns, Mismatch
+from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
 from mmcalib.derive.distribution import size_cells, token_bins
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
@@ -281,7 +280,7 @@ class _Seeker:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
-        sounds = self.decision.table.of("audio").shapes.columns
+        sounds = self.decision.table.of("audio").shapes.rows
         longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
         rungs: list[Rung] = []
         for shape in sound_shapes(rate, longest):

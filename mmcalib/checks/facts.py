@@ -1,16 +1,15 @@
-"""What checks look at; Rule."""
+"""What checks look at."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeVar
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.check import Dialect, OptionFacts
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point
@@ -60,34 +59,7 @@ class Configured:
     table: CostTable
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """On one GPU: bytes in all and as asked for, what the costliest step takes, and what of that
-    the profile reserves all the same.
-    """
-
-    total_bytes: int
-    requested_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
-
-    @property
-    def utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for the rest, in whole hundredths."""
-        short = max(0, self.peak_bytes - self.reserved_bytes)
-        return math.floor((self.requested_bytes - short) / self.total_bytes * 100) / 100
-
-
 T = TypeVar("T")
-
-
-class Need(Enum):
-    """What is not known of every configuration that is judged."""
-
-    CORPUS = "items of the user's own"
-    DECISION = "what `run` chose it from"
-    MODEL = "the opened model"
-    TRIES = "what vLLM says of other configurations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +110,7 @@ class Tries:
     without: Budget | None = None
     gain: str = ""
     cures: Sequence[str] = ()
-    room: Room | None = None
+    room: Headroom | None = None
     cache_floor: CacheFloor | None = None
 
 
@@ -182,7 +154,7 @@ class Derivation(Protocol):
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
     """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
-    it. What is not known is None; a rule that reads it says so in its needs.
+    it. What the rules of a stage do not read is None.
     """
 
     dialect: Dialect
@@ -194,32 +166,27 @@ class CheckFacts:
     given_decision: Derivation | None = None
     given_model: ModelInfo | None = None
     given_tries: Tries | None = None
-
-    @property
-    def known(self) -> frozenset[Need]:
-        found = {
-            Need.CORPUS: self.given_corpus,
-            Need.DECISION: self.given_decision,
-            Need.MODEL: self.given_model,
-            Need.TRIES: self.given_tries,
-        }
-        return frozenset(need for need, value in found.items() if value is not None)
+    given_options: OptionFacts | None = None
 
     @property
     def corpus(self) -> CorpusFacts:
-        return _known(self.given_corpus, Need.CORPUS)
+        return _known(self.given_corpus)
 
     @property
     def decision(self) -> Derivation:
-        return _known(self.given_decision, Need.DECISION)
+        return _known(self.given_decision)
 
     @property
     def model(self) -> ModelInfo:
-        return _known(self.given_model, Need.MODEL)
+        return _known(self.given_model)
 
     @property
     def tries(self) -> Tries:
-        return _known(self.given_tries, Need.TRIES)
+        return _known(self.given_tries)
+
+    @property
+    def options(self) -> OptionFacts:
+        return _known(self.given_options)
 
     @property
     def items(self) -> dict[Modality, int]:
@@ -227,31 +194,18 @@ class CheckFacts:
         return {m: count.value for m, count in self.configuration.counts.items()}
 
 
-def _known(value: T | None, need: Need) -> T:
+def _known(value: T | None) -> T:
     if value is None:
-        raise LookupError(f"a rule that reads {need.value} has Need.{need.name} among its needs")
+        raise LookupError("a rule of this stage reads what its facts do not have")
     return value
 
 
 class CheckStage(Enum):
     """When checks are made: of `run` once it has decided; of `validate` once vLLM's budget for the
-    file is known, and once the items of a corpus were measured under it.
+    file is known, of its options, and once the items of a corpus were measured under it.
     """
 
     DECIDED = "run"
     WRITTEN = "validate"
+    OPTIONS = "validate, options beside the profile"
     MEASURED = "validate, with a corpus"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One check, or several that are found in one go. `places` has each stage that it runs at, with
-    its place among the others there: checks stand in the order in which they would hurt.
-
-    A rule is left out where something that it `needs` is not known.
-    """
-
-    ids: tuple[CheckId, ...]
-    places: Mapping[CheckStage, int]
-    judge: Callable[[CheckFacts], Iterable[Check]]
-    needs: frozenset[Need] = frozenset()

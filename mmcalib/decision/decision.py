@@ -30,7 +30,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo, Retention
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
 
@@ -113,9 +113,12 @@ def size_cache(
         said = "" if accesses.ends else "; --requests gives one"
         stays = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
         return _unordered(floor, policy) or UnsizedCache(stays)
-    sizes = [_bytes(shape, table) for shape, _ in accesses.items]
+    costs = (table.costs.get(shape) for shape, _ in accesses.items)
+    sizes = [max(1, cost.tensor_bytes) if cost else 1 for cost in costs]
+    # vLLM goes through the items of a chat in this order, whatever theirs is there.
+    ranks = [COLLECTED.index(shape.modality) for shape, _ in accesses.items]
     curve = hit_curve(
-        [(index, sizes[index]) for index in _as_merged(request, accesses)]
+        [(index, sizes[index]) for index in sorted(request, key=ranks.__getitem__)]
         for request in compress(accesses.requests(), served)
     )
     # Of equals the one that came first.
@@ -155,16 +158,6 @@ def _is_served(
         modality in counts and count <= counts[modality].value
         for modality, count in carried.items()
     )
-
-
-def _bytes(shape: Shape, table: CostTable) -> int:
-    cost = table.costs.get(shape)
-    return max(1, cost.tensor_bytes) if cost else 1
-
-
-def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:
-    """In the order in which vLLM goes through the items of a chat, whatever theirs is there."""
-    return sorted(request, key=lambda index: COLLECTED.index(accesses.items[index][0].modality))
 
 
 @dataclass(frozen=True, slots=True)

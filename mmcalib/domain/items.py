@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Literal, cast
+from typing import Literal
 
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -206,7 +206,8 @@ def is_sound(line: str) -> bool:
 
 
 def _is_shape(shape: Shape) -> bool:
-    return all(_is_size(getattr(shape, field.name), field.type) for field in fields(shape))
+    values = ((getattr(shape, field.name), field.type) for field in fields(shape))
+    return all(type(value).__name__ == kind and 0 < value < _MOST for value, kind in values)
 
 
 def is_encoding(encoding: Encoding) -> bool:
@@ -219,10 +220,6 @@ def is_encoding(encoding: Encoding) -> bool:
         if isinstance(value, int) and not 0 <= value < _MOST:
             return False
     return encoding.file_mib > 0
-
-
-def _is_size(value: object, kind: object) -> bool:
-    return type(value).__name__ == kind and 0 < cast("float", value) < _MOST
 
 
 def may_pass(line: str) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal
 
 from mmcalib.text import MIB
 
@@ -96,21 +96,7 @@ def flaw(shape: Shape) -> str:
 
 def to_fields(shape: Shape) -> dict[str, int | float]:
     """Its fields by name; beside them stands its modality."""
-    match shape:
-        case ImageShape():
-            return {"width_px": shape.width_px, "height_px": shape.height_px}
-        case VideoShape():
-            return {
-                "num_frames": shape.num_frames,
-                "fps": shape.fps,
-                "duration_s": shape.duration_s,
-                "width_px": shape.width_px,
-                "height_px": shape.height_px,
-            }
-        case AudioShape():
-            return {"num_samples": shape.num_samples, "sample_rate_hz": shape.sample_rate_hz}
-        case _:
-            assert_never(shape)
+    return {name: getattr(shape, name) for name in shape.__slots__}
 
 
 def to_tagged(shape: Shape) -> dict[str, str | int | float]:

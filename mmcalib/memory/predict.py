@@ -12,7 +12,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Configuration
 from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.pools import FixedPool, fixed_pool
+from mmcalib.derive.demand import FixedPool, fixed_pool
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
 from mmcalib.errors import MmcalibError, VerdictError

@@ -29,13 +29,13 @@ from mmcalib.derive.demand import (
     Shortfall,
     WorstStep,
     excesses,
+    fixed_pool,
     larger,
     pinned,
     repeated,
     smaller,
     worst_step,
 )
-from mmcalib.derive.pools import fixed_pool
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted

@@ -20,8 +20,7 @@ from mmcalib.checks.facts import Configuration
 from mmcalib.checks.reserve import REPLAY
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.decision.media_files import Files, files, requests_of_files
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shape_columns import Column, Shapes
@@ -206,8 +205,8 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
 def _can_be_written(shapes: Shapes) -> Column:
     if shapes.modality != "video":
         return shapes.mask(True)
-    sides = shapes.columns["width_px"] | shapes.columns["height_px"]
-    timed, frames = shapes.columns["fps"] > 0, shapes.columns["num_frames"]
+    sides = shapes.rows["width_px"] | shapes.rows["height_px"]
+    timed, frames = shapes.rows["fps"] > 0, shapes.rows["num_frames"]
     found: Column = (sides % 2 == 0) & timed & (frames <= _MOST_FRAMES)
     return found
 

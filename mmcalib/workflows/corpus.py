@@ -26,10 +26,9 @@ from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, files
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, spread
 from mmcalib.derive.frontier import retention
 from mmcalib.derive.limits import Count
-from mmcalib.derive.percentiles import spread
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.resolve import cache_dir

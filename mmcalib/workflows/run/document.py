@@ -12,10 +12,9 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.explore import Explored
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, mean_cpu_s
 from mmcalib.derive.frontier import Rated, dominated
 from mmcalib.derive.limits import adequacy
-from mmcalib.derive.preprocessing import mean_cpu_s
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import by_formula, encoder_budget, memory

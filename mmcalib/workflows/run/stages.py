@@ -11,9 +11,8 @@ from typing import Any
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.sample import choose
-from mmcalib.checks.check import Check
+from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.corpus import step
-from mmcalib.checks.dialect import Dialect
 from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts
 from mmcalib.checks.judge import judge
 from mmcalib.checks.reserve import ENGINE_START, RESERVED, moved_parts
@@ -21,10 +20,10 @@ from mmcalib.decision.decide import decide
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import effective
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.grid import held
+from mmcalib.decision.grid import at_chosen_values
 from mmcalib.decision.measure import Sample
+from mmcalib.derive.demand import FixedPool
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.pools import FixedPool
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -121,7 +120,7 @@ def derive(session: Session, served: Served) -> Decided:
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
-    decision = held(effective(decision, budgets, progress), budgets, progress)
+    decision = at_chosen_values(effective(decision, budgets, progress), budgets, progress)
     budget, refused = budget_yours(session.yours, budgets)
     return Decided(served, sample, decision, session.given, serving, session.yours, budget, refused)
 

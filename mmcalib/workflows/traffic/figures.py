@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from mmcalib.derive.demand import Margin, thinned
+from mmcalib.derive.demand import Headroom, thinned
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import Trace, Traffic, TrafficStep
 from mmcalib.results.memory import (
@@ -22,19 +22,19 @@ _POINTS: Final = 400
 _NAMED: Final = 20
 
 
-def margin(served: Traffic, rehearsed: Rehearsed) -> Margin:
+def headroom(served: Traffic, rehearsed: Rehearsed) -> Headroom:
     """What startup reserved is that of the whole model, whatever served the requests."""
-    return Margin(
+    return Headroom(
+        rehearsed.total_bytes,
+        rehearsed.requested_bytes,
         peak_bytes=_most(step.peak_bytes for step in served.steps),
         reserved_bytes=rehearsed.activation_peak_bytes,
-        outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
-        total_bytes=rehearsed.total_bytes,
     )
 
 
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
     """All that was found, ready to be shown or saved."""
-    steps, found = served.steps, margin(served, rehearsed)
+    steps, found = served.steps, headroom(served, rehearsed)
     status: Literal["pass", "warn", "fail"] = "fail"
     if found.fits:
         status = "pass" if found.within else "warn"
@@ -48,7 +48,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         reserved_bytes=found.reserved_bytes,
         outside_bytes=found.outside_bytes,
         margin_bytes=found.nbytes,
-        fitting_utilization=found.utilization,
+        fitting_utilization=found.fitting_utilization,
         status=status,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),

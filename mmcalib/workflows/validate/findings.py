@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from mmcalib.census.sample import choose
 from mmcalib.checks import items, limits, reserve
-from mmcalib.checks.check import Check, Taken
+from mmcalib.checks.check import Check, Dialect, Taken, line
 from mmcalib.checks.corpus import MEDIA_SERVED
-from mmcalib.checks.dialect import Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, Fullest, Tries
 from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
-from mmcalib.checks.judge import judge, option_traps
+from mmcalib.checks.judge import judge
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, effects, witnesses
 from mmcalib.decision.explore import BudgetSource
@@ -52,9 +51,9 @@ from mmcalib.workflows.validate.subject import (
     ServedMemory,
     Subject,
     accepts,
-    figures,
     gain,
     kv_cache_words,
+    option_facts,
     plan_command,
     room,
     takes_context,
@@ -468,8 +467,9 @@ def examine(
     if memory is not None:
         memory = with_worst_steps(memory, subject)
     checks = list(findings(subject, asks, memory, corpus, str(session.job.config)))
-    traps = list(option_traps(config.engine_args, config.served, figures(subject, memory)))
-    checks += [trap.check for trap in traps]
+    options = option_facts(subject, memory, config.served)
+    traps = CheckFacts(Dialect.LINES, configuration=subject, given_options=options)
+    checks += judge(CheckStage.OPTIONS, traps)
     if corpus is None:
         checks += probed(subject, session.host, session.progress)
     else:
@@ -480,7 +480,7 @@ def examine(
             known = known_in_bytes(memory.config)
             checks = [check for check in checks if check.id not in known]
     checks += setting_checks(subject, session.host, session.progress)
-    taken = tuple(trap.taken for trap in traps if trap.taken)
+    taken = tuple(check.taken for check in checks if check.taken)
     return Examined(subject, corpus, memory, taken, tuple(checks))
 
 

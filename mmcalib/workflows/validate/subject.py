@@ -11,14 +11,12 @@ from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
-from mmcalib.checks.check import Check, Figures
-from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import Room
+from mmcalib.checks.check import Check, OptionFacts, line
 from mmcalib.checks.limits import LIMIT
 from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.demand import WorstStep
+from mmcalib.derive.demand import Headroom, WorstStep
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT, Setting
@@ -246,13 +244,13 @@ def unrehearsed(memory: ServedMemory, config: str) -> Unrehearsed:
     return not_rehearsed(memory.predicted, command)
 
 
-def room(memory: ServedMemory, subject: Subject) -> Room | None:
+def room(memory: ServedMemory, subject: Subject) -> Headroom | None:
     """The costliest step beside what is reserved, on the whole GPU; None where it is not known."""
     found = predicted_shortfall(memory.predicted, subject)
     config = memory.config
     if config is None or found is None:
         return None
-    return Room(
+    return Headroom(
         config.total_bytes, config.requested_bytes, found.worst.nbytes, found.reserved_bytes
     )
 
@@ -328,20 +326,18 @@ def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = Non
     if worst is not None and worst != subject.budget.profiled_modality:
         others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
         remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # where no {worst} is served")
-    lower = line("gpu_memory_utilization", left.utilization)
-    lost = gib(left.requested_bytes - round(left.utilization * left.total_bytes))
+    lower = line("gpu_memory_utilization", left.reserving_utilization)
+    lost = gib(left.requested_bytes - round(left.reserving_utilization * left.total_bytes))
     unreserved = f"{lower}  # costs {lost} of KV cache; leaves the room without reserving it"
     remedies.append(_lines(less, before) if less is not None else unreserved)
     return "\n".join(remedies)
 
 
-def figures(subject: Subject, memory: ServedMemory | None) -> Figures:
-    """What traps of options are computed from."""
-    known = Figures(
-        budget=subject.budget,
-        counts={m: count.value for m, count in subject.counts.items()},
-        vocab_size=vocab_size(read_config(Path(subject.resolved.path))),
-    )
+def option_facts(
+    subject: Subject, memory: ServedMemory | None, served: Mapping[str, Any]
+) -> OptionFacts:
+    """What the checks of options are computed from; `served` are all arguments of `vllm serve`."""
+    known = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
     config = memory.config if memory else None
     if memory is None or config is None:
         return known

@@ -13,9 +13,8 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.items import INPUT_RESERVED
 from mmcalib.checks.reserve import RESERVED, embeddings_alone
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT
