@@ -6,9 +6,7 @@ import difflib
 import hashlib
 import http.client
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -21,11 +19,10 @@ from typing import Literal, Protocol
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models import fetch
 from mmcalib.models.catalogue import Geometry, bundled, find
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
-from mmcalib.processes import safe_environment
+from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
 # The hub client's own default; HF_ENDPOINT moves it.
@@ -70,29 +67,20 @@ class HuggingFaceHub:
         order = FetchRequest(
             model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
         )
-        # Its progress is shown as it comes; what runs it is the script alone, not this package.
-        command = [sys.executable, "-P", "-B", fetch.__file__]
-        env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
-        try:
-            ended = subprocess.run(
-                command,
-                input=json.dumps(order._asdict()),
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=FETCH_TIMEOUT_S,
-                env=env,
-                check=False,
-            )
-            told = json.loads(ended.stdout)
-        except subprocess.TimeoutExpired as error:
-            why = f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
-            raise HubUnavailable(f"{self._endpoint}: {why}") from error
-        except ValueError as error:
-            why = f"its client ended with exit code {ended.returncode}"
-            raise HubUnavailable(f"{self._endpoint}: {why}") from error
-        if "folder" not in told:
-            raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
-        return Path(told["folder"])
+        own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = safe_environment(os.environ, sys.path) | own
+        # Its progress is shown as it comes.
+        with Worker("mmcalib.models.fetch", send_s=1, env=env, output=STDERR) as client:
+            client.send(order)
+            try:
+                folder, why = client.receive(FETCH_TIMEOUT_S)
+            except TimeoutError:
+                folder, why = "", f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
+            except EOFError:
+                folder, why = "", f"its client {client.how_it_ended()}"
+        if not folder:
+            raise HubUnavailable(one_line(f"{self._endpoint}: {why.splitlines()[0]}"))
+        return Path(folder)
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:

@@ -32,7 +32,17 @@ def thumbnail(item: Item) -> str:
     try:
         with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)
-            return _data_uri(picture) if picture is not None else ""
+            if picture is None:
+                return ""
+            picture = _plain(picture)
+            picture.thumbnail((_SIDE_PX, _SIDE_PX))
+            if "A" in picture.getbands():
+                white = Image.new("RGBA", picture.size, "white")
+                white.alpha_composite(picture.convert("RGBA"))
+                picture = white
+            page = io.BytesIO()
+            picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
+            return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
     except UsageError:
         return ""
     except failures():
@@ -61,19 +71,7 @@ def _frame(item: Item, opened: Opened) -> Image.Image | None:
         return picture.rotate(frame.rotation, expand=True)
 
 
-def _data_uri(picture: Image.Image) -> str:
-    picture = _in_plain_mode(picture)
-    picture.thumbnail((_SIDE_PX, _SIDE_PX))
-    if "A" in picture.getbands():
-        white = Image.new("RGBA", picture.size, "white")
-        white.alpha_composite(picture.convert("RGBA"))
-        picture = white
-    page = io.BytesIO()
-    picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
-
-
-def _in_plain_mode(picture: Image.Image) -> Image.Image:
+def _plain(picture: Image.Image) -> Image.Image:
     """In a mode that Pillow can shrink and JPEG can hold."""
     if picture.mode.startswith("I"):
         # Sixteen bits of grey.
