@@ -33,8 +33,7 @@ from mmcalib.memory.rehearse import Rehearsals, gpu_of
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
+from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by, traffic_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mmcalib.checks.check import Check, CheckId, Status
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import INPUT_RESERVED
 from mmcalib.checks.reserve import (
     BETTER,
@@ -66,7 +66,7 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
 
 
 def in_tokens(
-    checks: Iterable[Check], decision: Configuration, unrehearsed: Unrehearsed
+    checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
     """The checks with what R4 does not say in tokens: a pass becomes a warning, which decides no
     verdict and does not read like one in bytes. Where nothing can be held, nothing is unknown.
@@ -181,7 +181,7 @@ def memory_checks(
     checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
     if concurrency is not None and after.max_concurrency is not None:
         checks.append(_concurrency(after.max_concurrency, concurrency, after))
-    if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
+    if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
         checks.append(
             Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
@@ -196,7 +196,7 @@ def memory_checks(
 def comparison_check(
     predicted: Predicted,
     traffic: ServedTraffic | None,
-    decision: Configuration,
+    decision: JudgedConfig,
     policy: Policy,
 ) -> Check | None:
     """The calibrated configuration beside vLLM's defaults, as rehearsed. It fails where it is worse
@@ -293,7 +293,7 @@ def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
 
 def reserved_check(
     predicted: Predicted,
-    decision: Configuration,
+    decision: JudgedConfig,
     *,
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
@@ -345,7 +345,7 @@ def _roomy(total_bytes: int) -> float:
     return math.floor(100 * (1 - outside / total_bytes)) / 100
 
 
-def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortfall | None:
+def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfall | None:
     """What decides it, None where a part of it could not be rehearsed or there is nothing to hold:
     a modality that takes embeddings alone has no steps, and is held all the same.
     """

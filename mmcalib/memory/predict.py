@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.pools import FixedPool, fixed_pool
@@ -82,14 +82,15 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 class RehearsalJudge:
     """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
     said; `concurrency` is how many sequences of its context the KV cache must hold; `traffic`
-    serves the corpus' own requests, None where that is not possible.
+    serves the corpus' own requests under arguments that were rehearsed, None where that is not
+    possible.
     """
 
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
     progress: Progress
-    traffic: Callable[[EngineArgs], TrafficFigures | None]
+    traffic: Callable[[EngineArgs, Rehearsed | None], TrafficFigures | None]
 
     def rejects(self, decision: Decision) -> str:
         """It does not start, or holds too few sequences. What cannot be rehearsed does."""
@@ -117,11 +118,18 @@ class RehearsalJudge:
     def serves_worse(self, decision: Decision) -> bool:
         before, after = (self._rehearsed(args) for args in (self.default, decision.engine_args))
         with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
-            found = self.traffic(decision.engine_args)
+            found = self._served(decision.engine_args, after)
             if found is None:
                 return False
             larger = steps_are_larger(before, after)
-            return serves_worse(self.traffic(self.default), found, larger_steps=larger)
+            default = self._served(self.default, before)
+            return serves_worse(default, found, larger_steps=larger)
+
+    def _served(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
+        try:
+            return self.traffic(args, started)
+        except MmcalibError:
+            return None
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
@@ -224,7 +232,7 @@ class PinnedPool:
     rehearsed: Rehearsed | None = None
 
 
-def pinned(predicted: Predicted, decision: Configuration, ask: Ask) -> PinnedPool | None:
+def pinned(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> PinnedPool | None:
     """The size that is written, rehearsed as it will be served: less by what serving takes beyond
     the profile. None where nothing was rehearsed or nothing is left, of which another check tells.
     """

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration, Configured
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import CACHED_KEEP
 from mmcalib.derive.demand import (
     Demand,
@@ -46,7 +46,7 @@ from mmcalib.text import gib, number
 _LANGUAGE: Final = ("language model", "sampler")
 
 
-def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str, Any]]]:
+def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
     """Per served modality: engine arguments under which vLLM profiles a step full of it.
 
     The budget stays what it is; size hints are gone, because they shrink the profiled item and not
@@ -70,20 +70,27 @@ def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str
         )
 
 
-def padded(decision: Configuration) -> dict[Modality, Excess]:
+def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
+    """The worst step of each served modality, without those that end early."""
+    every = list(configurations(decision))
+    found = ask([args for _, args in every], ())
+    return {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+
+
+def padded(decision: JudgedConfig) -> dict[Modality, Excess]:
     """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
-    counts = {m: count.value for m, count in decision.counts.items()}
+    counts = decision.items_per_prompt
     found = excesses(decision.table, decision.budget, decision.plain, counts)
     return {excess.modality: excess for excess in found}
 
 
-def encoder_steps(decision: Configuration) -> tuple[EncoderStep, ...]:
+def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
     """Steps of such items, as many as one admits; no profile of vLLM's is one."""
     return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
 
 
 def shortfall(
-    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Shortfall:
     """The costliest of what serving may take at once against what is reserved.
 
@@ -98,7 +105,7 @@ def shortfall(
 
 
 def demands(
-    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Iterator[Demand]:
     """Every part that may decide, encoder steps first."""
     budget, width = decision.budget, output_width(calibrated, steps)
@@ -143,17 +150,16 @@ def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> 
 
 
 def _worst(
-    decision: Configuration, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
+    decision: JudgedConfig, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
 ) -> WorstStep:
     """Scaled to a full step, which is no more than all sequences can ask for at once."""
     budget = decision.budget
-    peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
     most = budget.largest_item(modality)
     asked = budget.max_num_seqs * decision.counts[modality].value * most
     limit = min(budget.encoder_budget_tokens, asked)
     return worst_step(
         modality,
-        peak,
+        step.encoder_peak_bytes or 0,
         profiled_tokens=step.encoder_tokens,
         limit_tokens=limit,
         resident=beside(limit),
@@ -177,9 +183,9 @@ class Cured:
     rehearsed: Rehearsed
 
 
-def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
+def cured(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Cured]:
     """Less at once, then more reserved, as far as either passes, with what views keep on top."""
-    counts = {m: count.value for m, count in decision.counts.items()}
+    counts = decision.items_per_prompt
     for cure in (smaller, larger):
         at, short, engine = decision.budget, found, Engine()
         for _ in range(_TRIES):
@@ -198,7 +204,7 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
 
 
 def with_less_kv_cache(
-    found: Shortfall, before: Rehearsed, decision: Configuration, ask: Ask
+    found: Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
 ) -> Cured | None:
     """A KV cache that leaves room for what is short, with as many sequences as leave half of the
     cache where all of them leave less; None where too little of it is left then.
@@ -219,7 +225,7 @@ def with_less_kv_cache(
     return Cured(engine, *answer[1:])
 
 
-def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: Configuration) -> int | None:
+def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: JudgedConfig) -> int | None:
     """How many sequences' items half of the KV cache holds; None where it holds those of all, or
     where it is not the number of items that takes more than is reserved.
     """
@@ -252,17 +258,11 @@ def _beside_last_batch(
 
 
 def _under(
-    engine: Engine, decision: Configuration, ask: Ask
+    engine: Engine, decision: JudgedConfig, ask: Ask
 ) -> tuple[Budget, Shortfall, Rehearsed] | None:
     """What serving would take under these values; None where it would not start."""
-    altered = Configured(
-        engine_args=engine.on(decision.engine_args),
-        counts=decision.counts,
-        budget=_expected(decision.budget, engine),
-        plain=decision.plain,
-        adequacy=decision.adequacy,
-        table=decision.table,
-    )
+    args, expected = engine.on(decision.engine_args), _expected(decision.budget, engine)
+    altered = replace(decision, engine_args=args, budget=expected)
     every = list(configurations(altered))
     first, *others = ask(
         [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
@@ -294,7 +294,7 @@ def _expected(budget: Budget, engine: Engine) -> Budget:
     )
 
 
-def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:
+def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
     """A note where it is reserved all the same, a warning where it may not be; None where items of
     a batch share nothing or go with their requests, or nothing was rehearsed.
     """
@@ -330,7 +330,7 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
     )
 
 
-def retained(decision: Configuration, accesses: Accesses) -> Pinned | None:
+def retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
     """The bound for the corpus' own items; None without any."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
@@ -346,14 +346,14 @@ def retained(decision: Configuration, accesses: Accesses) -> Pinned | None:
     return pinned(kept, cache, batch, known=known)
 
 
-def _again(accesses: Accesses, decision: Configuration) -> Iterator[int]:
+def _again(accesses: Accesses, decision: JudgedConfig) -> Iterator[int]:
     for index in repeated(accesses.requests()):
         cost = decision.table.costs.get(accesses.items[index][0])
         if cost is not None and cost.embeds:
             yield cost.embeds
 
 
-def _any(decision: Configuration, cache: int) -> Iterator[int]:
+def _any(decision: JudgedConfig, cache: int) -> Iterator[int]:
     """No more of a size than the cache holds."""
     for modality in decision.table.modalities():
         costs = decision.table.of(modality)

@@ -16,7 +16,7 @@ import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import REPLAY
 from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
 from mmcalib.decision.media_files import Files, files, messages_of_files
@@ -225,7 +225,7 @@ _TOO_HEAVY = "would take longer than --startup-budget, or more memory than is fr
 
 def choose_burst(
     prompts: PromptCensus,
-    decision: Configuration,
+    decision: JudgedConfig,
     started: Started,
     within_s: float,
     scratch: Path,
@@ -283,8 +283,7 @@ def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPro
 
 def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
     """Both without the prompts that this machine had no memory for: too heavy, and not rejected."""
-    every = (*replayed.answers, *replayed.admitted)
-    out = {one.origin for one in every if one.out_of_memory}
+    out = {one.origin for one in replayed.outcomes if one.out_of_memory}
     answered = [p.origin not in out for p in chosen.prompts]
     burst = replace(
         chosen,
@@ -303,12 +302,12 @@ def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Repl
 
 def rejected(replayed: Replayed) -> list[str]:
     """Prompts that the engine did not take or not answer, with its words."""
-    return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
+    return [f"{a.origin}: {a.error}" for a in replayed.outcomes if a.error]
 
 
 def without_template(replayed: Replayed) -> bool:
     """Whether the model has no chat template, so that nothing could be asked of it."""
-    every = (*replayed.answers, *replayed.admitted)
+    every = replayed.outcomes
     return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
 
 
@@ -317,13 +316,9 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
     return [
         f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
-        for answer in (*replayed.answers, *replayed.admitted)
+        for answer in replayed.outcomes
         if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
     ]
-
-
-def _origins(replayed: Replayed) -> tuple[str, ...]:
-    return tuple(answer.origin for answer in (*replayed.answers, *replayed.admitted))
 
 
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
@@ -333,15 +328,16 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         why = "none replayed: the model has no chat template, without which vLLM takes no chat"
         return Check(name, "skip", why, "chat_template.jinja in the model's folder, if it chats")
     refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    origins = tuple(answer.origin for answer in replayed.outcomes)
     if refused:
         words = "; ".join(refused[:3])
         cure = "mend these requests; --validate startup replays none"
         if ABOVE_LIMIT.search(words):
             cure = "raise the limit that it names"
-        return Check(name, "fail", words, cure, _origins(replayed))
+        return Check(name, "fail", words, cure, origins)
     if differing:
         said, cure = "; ".join(differing[:3]), "report this as a bug of mmcalib"
-        return Check(name, "fail", said, cure, _origins(replayed))
+        return Check(name, "fail", said, cure, origins)
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"

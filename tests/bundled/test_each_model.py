@@ -156,7 +156,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Reviewed(derive(session, served), {}, {}, ())
     made = assemble(job, reviewed)
-    proven = prove_decision(session, reviewed, engine_yaml(made, "vllm serve"))
+    proven = prove_decision(session, reviewed.decided, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == ROUND_TRIP)
     assert read_back.status == "pass", read_back.detail
     limits = made.engine_config["limit_mm_per_prompt"]

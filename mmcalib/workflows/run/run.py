@@ -22,6 +22,7 @@ from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, R
 from mmcalib.options.validation import policy_from, said_by
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
+from mmcalib.proof.prove import Proof
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allowing
 from mmcalib.workflows.run.document import assemble
@@ -29,7 +30,6 @@ from mmcalib.workflows.run.job import Job, RunSoFar
 from mmcalib.workflows.run.prepare import open_to_calibrate, serve
 from mmcalib.workflows.run.session import Shared, Sources, find_model, read_corpus, session_of
 from mmcalib.workflows.run.stages import (
-    Proven,
     begin_memory,
     derive,
     predict_memory,
@@ -37,7 +37,7 @@ from mmcalib.workflows.run.stages import (
     review,
 )
 
-Proofs = dict[str, Proven]
+Proofs = dict[str, Proof]
 
 
 def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
@@ -118,18 +118,18 @@ def _run(
         decided = derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)
-        beside = begin_memory(session, reviewed)
+        begin_memory(session, decided)
         so_far = assemble(job, reviewed)
         outcome.now(so_far)
         tried = [decided.engine_config, serves(opened.device, job.gpu)]
-        proof = json.dumps(tried, sort_keys=True)
-        if proof not in proofs:
+        key = json.dumps(tried, sort_keys=True)
+        if key not in proofs:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
-            proofs[proof] = prove_decision(session, reviewed, config)
-        proven = proofs[proof]
-        outcome.now(assemble(job, reviewed, proven))
-        memory = predict_memory(session, reviewed, proven, beside)
-        result = assemble(job, reviewed, proven, memory)
+            proofs[key] = prove_decision(session, decided, config)
+        proof = proofs[key]
+        outcome.now(assemble(job, reviewed, proof))
+        memory = predict_memory(session, reviewed, proof)
+        result = assemble(job, reviewed, proof, memory)
         outcome.now(result)
         return result
 

@@ -223,22 +223,19 @@ def _remedy(reason: str, resolved: ResolvedModel) -> str:
     return f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
 
 
-def given_check(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Check | None:
-    """What no engine is started with here; None where nothing is left out."""
+def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iterator[Check]:
+    """What no engine is started with here."""
     had = here(given, device)
     left = [name for name in given if name not in had]
     if not left:
-        return None
-    names = ", ".join(map(flag, left))
+        return
+    name = NOT_STARTED_WITH.of(", ".join(map(flag, left)))
     why = "they need a GPU, and tokens and encoder budget do not depend on them"
     if gpu is None:
-        return Check(
-            NOT_STARTED_WITH.of(names),
-            "warn",
-            f"{why}; what memory they leave is not known",
-            "--gpu NAME rehearses them",
-        )
-    return Check(NOT_STARTED_WITH.of(names), "skip", f"{why}; memory on {gpu.name} is rehearsed")
+        detail = f"{why}; what memory they leave is not known"
+        yield Check(name, "warn", detail, "--gpu NAME rehearses them")
+    else:
+        yield Check(name, "skip", f"{why}; memory on {gpu.name} is rehearsed")
 
 
 @dataclass(frozen=True, slots=True)

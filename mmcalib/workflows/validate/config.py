@@ -31,10 +31,6 @@ class Media:
     requests: Sequence[Path] = ()
     allowed_root: Path | None = None
 
-    @property
-    def given(self) -> bool:
-        return bool(self.data or self.requests)
-
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:

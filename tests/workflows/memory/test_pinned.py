@@ -15,7 +15,7 @@ from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.predict import pinned, pinned_evidence
 from mmcalib.memory.worst_steps import Ask, with_less_kv_cache
 from mmcalib.workflows.run.job import Job
-from tests.workflows.memory.test_reserved import FOUR, Config, predicted
+from tests.workflows.memory.test_reserved import FOUR, config_of, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 
 MIB = 1 << 20
@@ -96,7 +96,7 @@ def test_a_smaller_kv_cache_is_a_cure_where_requests_still_fit() -> None:
 def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences() -> None:
     """256 short sounds, each padded to 48 MiB, beside a cache of 4 GiB and a quarter reserved."""
     many = limits(2_250, 256, item=750, modality="audio")
-    sounds = Config(many, many, modality="audio")
+    sounds = config_of(many, modality="audio")
     short = Shortfall(
         GIB // 4, WorstStep("audio", 1_792, 12 * GIB, items=256, exemplar="punch.wav"), 2 * GIB
     )
