@@ -184,11 +184,15 @@ class CheckFacts:
     def known(self) -> frozenset[Need]:
         found = {
             Need.CORPUS: self.given_corpus,
+            Need.DECISION: self._derived,
             Need.MODEL: self.given_model,
             Need.TRIES: self.given_tries,
         }
-        derived = {Need.DECISION} if isinstance(self.configuration, DerivedConfig) else set()
-        return frozenset(need for need, value in found.items() if value is not None) | derived
+        return frozenset(need for need, value in found.items() if value is not None)
+
+    @property
+    def _derived(self) -> DerivedConfig | None:
+        return self.configuration if isinstance(self.configuration, DerivedConfig) else None
 
     @property
     def corpus(self) -> CorpusFacts:
@@ -196,8 +200,7 @@ class CheckFacts:
 
     @property
     def decision(self) -> DerivedConfig:
-        derived = self.configuration if isinstance(self.configuration, DerivedConfig) else None
-        return _known(derived, Need.DECISION)
+        return _known(self._derived, Need.DECISION)
 
     @property
     def model(self) -> ModelInfo:

@@ -115,7 +115,17 @@ def demands(
         return Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        yield _worst(decision, modality, step, beside, calibrated.kept_bytes)
+        # Scaled to a full step, which is no more than all sequences can ask for at once.
+        most = decision.counts[modality].value * budget.largest_item(modality)
+        limit = min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
+        yield worst_step(
+            modality,
+            step.encoder_peak_bytes or 0,
+            profiled_tokens=step.encoder_tokens,
+            limit_tokens=limit,
+            resident=beside(limit),
+            kept_bytes=calibrated.kept_bytes,
+        )
     excess = padded(decision)
     for found in calibrated.steps:
         of = excess.get(found.step.shape.modality)
@@ -149,24 +159,6 @@ def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> 
     return max((outputs.bytes_per_token for outputs in found), default=0)
 
 
-def _worst(
-    decision: JudgedConfig, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
-) -> WorstStep:
-    """Scaled to a full step, which is no more than all sequences can ask for at once."""
-    budget = decision.budget
-    most = budget.largest_item(modality)
-    asked = budget.max_num_seqs * decision.counts[modality].value * most
-    limit = min(budget.encoder_budget_tokens, asked)
-    return worst_step(
-        modality,
-        step.encoder_peak_bytes or 0,
-        profiled_tokens=step.encoder_tokens,
-        limit_tokens=limit,
-        resident=beside(limit),
-        kept_bytes=kept_bytes,
-    )
-
-
 # Rehearses configurations, the first with steps of the encoder; None where one ends early.
 Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
 
@@ -175,7 +167,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cured:
+class Remedy:
     """Settings under which it passes, and what it then reserves and takes."""
 
     engine: Engine
@@ -183,7 +175,7 @@ class Cured:
     rehearsed: Rehearsed
 
 
-def cured(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Cured]:
+def find_remedies(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
     """Less at once, then more reserved, as far as either passes, with what views keep on top."""
     counts = decision.items_per_prompt
     for cure in (smaller, larger):
@@ -199,17 +191,24 @@ def cured(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Cured]
             at, found_now, rehearsed = answer
             short = _beside_last_batch(found_now, at, counts, rehearsed)
             if short.passes:
-                yield Cured(engine, found_now, rehearsed)
+                yield Remedy(engine, found_now, rehearsed)
                 break
 
 
 def with_less_kv_cache(
     found: Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
-) -> Cured | None:
+) -> Remedy | None:
     """A KV cache that leaves room for what is short, with as many sequences as leave half of the
     cache where all of them leave less; None where too little of it is left then.
     """
-    seqs = _sequences_for_half(found, before, decision)
+    step, seqs = found.worst, None
+    if isinstance(step, WorstStep) and step.items:
+        # It is the number of items that takes more than is reserved.
+        room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+        count = decision.counts[step.modality].value or 1
+        half = max(1, int(room * step.items / step.peak_bytes) // count)
+        if half < decision.budget.max_num_seqs and half * count < step.items:
+            seqs = half
     if seqs is not None:
         fewer = _under(Engine(max_num_seqs=seqs), decision, ask)
         if fewer is None:
@@ -222,20 +221,7 @@ def with_less_kv_cache(
     answer = _under(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
-    return Cured(engine, *answer[1:])
-
-
-def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: JudgedConfig) -> int | None:
-    """How many sequences' items half of the KV cache holds; None where it holds those of all, or
-    where it is not the number of items that takes more than is reserved.
-    """
-    step = found.worst
-    if not isinstance(step, WorstStep) or not step.items:
-        return None
-    room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
-    count = decision.counts[step.modality].value or 1
-    seqs = max(1, int(room * step.items / step.peak_bytes) // count)
-    return seqs if seqs < decision.budget.max_num_seqs and seqs * count < step.items else None
+    return Remedy(engine, *answer[1:])
 
 
 def _beside_last_batch(
@@ -302,7 +288,7 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
     outputs = after.outputs if after else None
     if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
         return None
-    found = retained(decision, accesses)
+    found = _retained(decision, accesses)
     every = demands(decision, after, predicted.steps)
     steps = (one for one in every if isinstance(one, LanguageStep | PromptsStep))
     language = max(steps, key=lambda one: one.nbytes, default=None)
@@ -330,7 +316,7 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
     )
 
 
-def retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
+def _retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
     """The bound for the corpus' own items; None without any."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
@@ -342,22 +328,16 @@ def retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
             batch = max(batch, min(budget.encoder_budget_tokens, at_once * heaviest.embeds))
     if not cache or not batch:
         return None
-    kept = _again(accesses, decision) if known else _any(decision, cache)
+    kept: list[int] = []
+    if known:
+        shapes = (accesses.items[index][0] for index in repeated(accesses.requests()))
+        found = (table.costs.get(shape) for shape in shapes)
+        kept = [cost.embeds for cost in found if cost is not None and cost.embeds]
+    else:
+        for costs in map(table.of, table.modalities()):
+            embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
+            counts = np.bincount(rows, costs.counts[costs.embeds > 0])
+            for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
+                # No more of a size than the cache holds.
+                kept += repeat(size, min(int(count), cache // size + 1))
     return pinned(kept, cache, batch, known=known)
-
-
-def _again(accesses: Accesses, decision: JudgedConfig) -> Iterator[int]:
-    for index in repeated(accesses.requests()):
-        cost = decision.table.costs.get(accesses.items[index][0])
-        if cost is not None and cost.embeds:
-            yield cost.embeds
-
-
-def _any(decision: JudgedConfig, cache: int) -> Iterator[int]:
-    """No more of a size than the cache holds."""
-    for modality in decision.table.modalities():
-        costs = decision.table.of(modality)
-        embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
-        counts = np.bincount(rows, costs.counts[costs.embeds > 0])
-        for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
-            yield from repeat(size, min(int(count), cache // size + 1))

@@ -1,8 +1,4 @@
-"""Burst, filled, replayed.
-
-Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step; the
-others are only to be admitted.
-"""
+"""Replays the corpus' heaviest prompts, as many as fill one encoder step, and admits the others."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
@@ -111,18 +106,15 @@ def _candidates(
     """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
-        asked = [_of_item(cost) for m in table.modalities() for cost in _top(table, m)]
+        for costs in map(table.of, table.modalities()):
+            top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
+            asked += [_of_item(costs[int(row)]) for row in top]
     else:
         # Files that no request mentions are served too: the heaviest must get through.
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
         largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
     yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
-
-
-def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
-    costs = table.of(modality)
-    return [costs[int(row)] for row in np.argsort(-costs.embeds, kind="stable")[:_TOP]]
 
 
 def _of_request(
@@ -165,7 +157,7 @@ _MOST: Final = 64
 _MOST_FRAMES: Final = 300
 
 
-def filled(
+def pad_burst(
     chosen: Burst,
     table: CostTable,
     counts: Mapping[Modality, Count],
@@ -201,20 +193,15 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     for modality in table.modalities():
         if counts[modality].value:
             costs = table.of(modality)
-            costs = costs.take(_can_be_written(costs.shapes))
+            if modality == "video":
+                columns = costs.shapes.columns
+                even = (columns["width_px"] | columns["height_px"]) % 2 == 0
+                short = (columns["fps"] > 0) & (columns["num_frames"] <= _MOST_FRAMES)
+                costs = costs.take(even & short)
             costs = costs.but({mismatch.shape: None for mismatch in table.mismatches})
             _, first = np.unique(costs.embeds, return_index=True)
             by_size |= {cost.embeds: cost for cost in costs.take(np.sort(first))}
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
-
-
-def _can_be_written(shapes: Shapes) -> Column:
-    if shapes.modality != "video":
-        return shapes.mask(True)
-    sides = shapes.columns["width_px"] | shapes.columns["height_px"]
-    timed, frames = shapes.columns["fps"] > 0, shapes.columns["num_frames"]
-    found: Column = (sides % 2 == 0) & timed & (frames <= _MOST_FRAMES)
-    return found
 
 
 # Answering a prompt also runs the language model over its tokens; per token that took at most
@@ -245,7 +232,7 @@ def choose_burst(
         affordable = min(affordable, figures.most_step_tokens)
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = with_files(burst(prompts, table, counts, step, affordable), files)
-    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
+    return pad_burst(chosen, table, counts, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:

@@ -15,7 +15,7 @@ from mmcalib.checks.reserve import RESERVED, SIZE_HINT, embeddings_alone
 from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
-from mmcalib.memory.checks import Unrehearsed, in_tokens, not_rehearsed, reserved_check
+from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.workflows.corpus import ReadCorpus
 
@@ -61,7 +61,7 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
     tokens = embeddings_alone(config.budget) or reserved_in_tokens(
         config.adequacy, config.budget.profiled_modality, ()
     )
-    (check,) = in_tokens([tokens], config, not_rehearsed(predicted, rehearse))
+    (check,) = qualify_tokens_only([tokens], config, not_rehearsed(predicted, rehearse))
     return check
 
 
@@ -77,7 +77,7 @@ def judge_memory(
     """
     reserved = next((check for check in memory if check.id == RESERVED), None)
     if reserved is None:
-        return in_tokens([*checks, *memory], config, unrehearsed)
+        return qualify_tokens_only([*checks, *memory], config, unrehearsed)
     kept, failing = list[Check](), set()
     for check in checks:
         if check.status == "fail":

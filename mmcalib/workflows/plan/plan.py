@@ -19,7 +19,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import open_model, saying_what_to_change, takes_no_media
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.memory.figures import memory
-from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, arguments, gpu_of
+from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, gpu_of, parse_arguments
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -45,17 +45,18 @@ from mmcalib.workflows.plan.trials import (
 
 def try_fix(fix: Fix, bench: Bench) -> TriedFix:
     """One fix as it did on its own."""
-    answer = bench.found((fix,)) if not fix.untried else None
-    found = answer if isinstance(answer, Rehearsed) else None
+    found = bench.known((fix,)) if not fix.untried else None
     changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
-    problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
+    problem = fix.untried
+    if not fix.untried and found is None:
+        answer = bench.prediction.known(bench.args((fix,)))
+        refused = answer.message if isinstance(answer, MmcalibError) else ""
+        problem = refused or "not rehearsed: too many before it"
     reaches = bench.goal.reached(found) if found else None
     lacking = bench.outcome((fix,)).lacking_bytes if found else None
     at = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
     if reaches and at is not None and at.lacking_bytes:
         reaches, lacking = False, at.lacking_bytes
-    if answer is None and not problem:
-        problem = "not rehearsed: too many before it"
     return TriedFix(
         name=fix.name,
         flags=spelled(changes) or fix.name,
@@ -74,24 +75,21 @@ def try_fix(fix: Fix, bench: Bench) -> TriedFix:
 
 def best(found: Found, bench: Bench) -> Combination | None:
     """The best of all, with what it costs; None where nothing could be combined."""
-    one = _combination(found.best, bench)
-    return one and one.model_copy(update={"reaches": found.reached, "proven": found.proven})
+    return _combine(found.best, bench, found.reached, found.proven)
 
 
 def others(found: Found, bench: Bench) -> list[Combination]:
     """What else reaches the goal."""
-    every = ((fixes, _combination(fixes, bench)) for fixes in found.others)
-    return [
-        one.model_copy(update={"proven": fixes not in found.mended})
-        for fixes, one in every
-        if one is not None
-    ]
+    every = (_combine(fixes, bench, True, fixes not in found.mended) for fixes in found.others)
+    return list(filter(None, every))
 
 
-def _combination(fixes: tuple[Fix, ...], bench: Bench) -> Combination | None:
+def _combine(
+    fixes: tuple[Fix, ...], bench: Bench, reaches: bool, proven: bool
+) -> Combination | None:
     every = (*bench.required, *fixes)
-    answer = bench.found(fixes) if every else None
-    if not isinstance(answer, Rehearsed):
+    answer = bench.known(fixes) if every else None
+    if answer is None:
         return None
     changes = bench.changes(fixes)
     return Combination(
@@ -101,8 +99,8 @@ def _combination(fixes: tuple[Fix, ...], bench: Bench) -> Combination | None:
         ],
         flags=spelled(changes),
         changes=changes,
-        reaches=True,
-        proven=True,
+        reaches=reaches,
+        proven=proven,
         reserved=reserved(judge_fixes(bench, fixes)),
         memory=memory(answer, bench.prediction.gpu),
     )
@@ -176,7 +174,7 @@ def plan(
         MemoryPrediction(device, rehearsals) as prediction,
         saying_what_to_change(path, flags),
     ):
-        args = arguments(rehearsals, written)
+        args = parse_arguments(rehearsals, written)
         if read is not None:
             args = {**read.engine_args, **args}
         resolved = _find_model(args, read)

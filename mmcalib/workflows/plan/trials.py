@@ -32,11 +32,11 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.errors import EngineError, MmcalibError
+from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
-from mmcalib.memory.worst_steps import cured, demands, rehearse_worst_steps
+from mmcalib.memory.worst_steps import demands, find_remedies, rehearse_worst_steps
 from mmcalib.progress import Progress
 from mmcalib.text import gib
 from mmcalib.workflows.judging import judge_reserve
@@ -84,9 +84,15 @@ class Bench:
         length = answer.budget.max_model_len if answer.budget else 0
         return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
 
-    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
-        """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""
-        return self.prediction.known(self.args(fixes))
+    def known(self, fixes: tuple[Fix, ...] = ()) -> Rehearsed | None:
+        """What was rehearsed for these fixes; None where vLLM refused them, or nobody has asked."""
+        answer = self.prediction.known(self.args(fixes))
+        return answer if isinstance(answer, Rehearsed) else None
+
+    def largest_items(self, fixes: tuple[Fix, ...] = ()) -> Mapping[Modality, int]:
+        """Tokens of vLLM's largest item of each modality that is served, where known."""
+        answer = self.known(fixes)
+        return answer.budget.max_tokens_per_item if answer and answer.budget else {}
 
 
 # About two seconds each; a minute is what people wait for. Worst steps come on top.
@@ -142,15 +148,10 @@ def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
     """Tokens of the largest item of each modality that is served, before and under a fix that was
     rehearsed, where larger ones are refused then.
     """
-    before, after = bench.found(()), bench.found((fix,))
-    if not isinstance(before, Rehearsed) or not isinstance(after, Rehearsed):
-        return {}
-    if before.budget is None or after.budget is None:
-        return {}
-    served = after.budget.max_tokens_per_item
+    served = bench.largest_items((fix,))
     return {
         modality: (most, served[modality])
-        for modality, most in before.budget.max_tokens_per_item.items()
+        for modality, most in bench.largest_items().items()
         if modality != fix.shrinks and 0 < served.get(modality, 0) < most
     }
 
@@ -191,8 +192,8 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
     """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
     rehearsed, or no media are served.
     """
-    answer = bench.found(fixes)
-    if not isinstance(answer, Rehearsed) or answer.budget is None:
+    answer = bench.known(fixes)
+    if answer is None or answer.budget is None:
         return None
     config, predicted = _predict(bench, fixes, answer, answer.budget)
     command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
@@ -229,7 +230,7 @@ def _predict(
         plain=budget,
         adequacy=rehearsed_adequacy(answer, budget),
     )
-    steps = rehearse_worst_steps(config, prediction.every)
+    steps = rehearse_worst_steps(config, prediction.rehearse_all)
     failure = prediction.failure
     return config, Predicted(prediction.gpu, None, answer, steps=steps, failure=failure)
 
@@ -332,7 +333,7 @@ def _mends(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
     if at.shortfall is None or at.shortfall.passes:
         yield from _lower_utilization(bench, at)
         return
-    for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
+    for cure in find_remedies(at.shortfall, at.configuration, bench.prediction.rehearse_all):
         less = at.found.kv_cache_bytes - cure.rehearsed.kv_cache_bytes
         mend = _mend(cure.engine, at.configuration.budget, less)
         if bench.kept.allows(mend):
@@ -364,12 +365,12 @@ def without_trap_hints(bench: Bench) -> Bench:
     """
     limits = bench.engine_args.get(LIMIT) or {}
     hinted = [m for m in MODALITIES if hint(limits, m)]
-    before = _largest_items(bench)
-    plain = _dropping(bench, hinted)
-    traps = [m for m in hinted if before.get(m) and before.get(m) == _largest_items(plain).get(m)]
-    honest = plain if traps == hinted else _dropping(bench, traps)
-    answer, now = honest.found(()), bench.found(())
-    if honest is bench or not isinstance(answer, Rehearsed) or not isinstance(now, Rehearsed):
+    plain = _drop_hints(bench, hinted)
+    before, after = bench.largest_items(), plain.largest_items()
+    traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
+    honest = plain if traps == hinted else _drop_hints(bench, traps)
+    answer, now = honest.known(), bench.known()
+    if honest is bench or answer is None or now is None:
         return bench
     (fix,) = honest.required
     less = now.kv_cache_bytes - answer.kv_cache_bytes
@@ -380,7 +381,7 @@ def without_trap_hints(bench: Bench) -> Bench:
     return replace(bench, required=(fix,))
 
 
-def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
+def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     """The bench without size hints for these, rehearsed; the same one where they must stay."""
     limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
     without: dict[str, dict[str, int | None]] = {
@@ -399,12 +400,6 @@ def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     honest = replace(bench, required=(fix,))
     honest.outcome(())
     return honest
-
-
-def _largest_items(bench: Bench) -> Mapping[Modality, int]:
-    answer = bench.found(())
-    budget = answer.budget if isinstance(answer, Rehearsed) else None
-    return budget.max_tokens_per_item if budget else {}
 
 
 def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:

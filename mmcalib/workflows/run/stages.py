@@ -32,17 +32,23 @@ from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.memory.checks import (
     comparison_check,
-    in_tokens,
     known_in_bytes,
     memory_checks,
     no_gpu,
     not_rehearsed,
     predicted_shortfall,
+    qualify_tokens_only,
     reserved_check,
 )
-from mmcalib.memory.predict import RehearsalJudge, begin, pinned, predicted, rehearsing
+from mmcalib.memory.predict import (
+    RehearsalJudge,
+    begin_rehearsals,
+    fix_kv_cache,
+    rehearse_decision,
+    reporting_ask,
+)
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import Ask, cured, views_check, with_less_kv_cache
+from mmcalib.memory.worst_steps import Ask, find_remedies, views_check, with_less_kv_cache
 from mmcalib.proof.devices import compare_apart, compared_check
 from mmcalib.proof.prove import Proof, ReplaySource, prove, round_trip
 from mmcalib.proof.start import Launch
@@ -51,12 +57,11 @@ from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.judging import corpus_facts, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
-from mmcalib.workflows.run.prepare import Served, environment, server_checks
+from mmcalib.workflows.run.prepare import Prepared, environment, server_checks
 from mmcalib.workflows.run.session import Session, YourConfiguration, budget_yours, given_checks
-from mmcalib.workflows.traffic.background import (
-    Serving,
-    finish_serving,
-)
+from mmcalib.workflows.traffic.background import MOST_REQUESTS, Serving, finish_serving
+from mmcalib.workflows.traffic.rehearse import cut_for_serving
+from mmcalib.workflows.traffic.requests import trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Decided:
     configuration, with vLLM's budget under it or why it has none.
     """
 
-    served: Served
+    served: Prepared
     sample: Sample
     decision: Decision
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -88,37 +93,24 @@ class Decided:
         return {"model": model, **self.decision.engine_args}
 
 
-def derive(session: Session, served: Served) -> Decided:
+def derive(session: Session, served: Prepared) -> Decided:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
     sample = choose(corpus.census, job.sample)
-    budgets = BudgetSource(
-        host,
-        opened,
-        served.resolved.path,
-        job.policy,
-        files=served.files,
-        given=session.given,
-    )
+    path, files = served.resolved.path, served.files
+    budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
     serving = judge = None
     if session.prediction is not None and session.serving is not None:
-        serving = Serving.of(
-            session.prediction,
-            session.serving,
-            served.texts,
-            corpus,
-            Path(served.resolved.path),
-            session.scratch,
-        )
-        judge = RehearsalJudge(
-            session.prediction,
-            session.default_args,
-            job.policy.concurrency,
-            progress,
-            traffic=serving.figures,
-        )
-        if session.serving.apart:
-            serving.begin(session.default_args)
+        prediction, process, default = session.prediction, session.serving, session.default_args
+        # It gets ready while text is counted.
+        process.submit(process.rehearsals.imagine)
+        asked = trace(corpus, served.texts.each, most=MOST_REQUESTS)
+        cut = cut_for_serving(Path(served.resolved.path), session.scratch)
+        serving = Serving(prediction, process, asked, cut)
+        wanted = job.policy.concurrency
+        judge = RehearsalJudge(prediction, default, wanted, progress, serving.figures)
+        if process.apart:
+            serving.begin(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
@@ -155,17 +147,11 @@ def review(session: Session, decided: Decided) -> Reviewed:
         checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
     checks += given_checks(session.given, served.opened.device, gpu)
     if session.prediction is None:
-        checks = in_tokens(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
+        checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     if session.job.device == "cuda":
-        compared = compare_apart(
-            served.resolved.path,
-            session.job.policy.context_tokens,
-            session.job.device,
-            decision.setting,
-            decided.sample,
-            session.progress,
-            served.files,
-        )
+        path, tokens = served.resolved.path, session.job.policy.context_tokens
+        setting, sample, files = decision.setting, decided.sample, served.files
+        compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
         checks.append(compared_check(compared))
     return Reviewed(decided, rules, needed, tuple(checks))
 
@@ -235,7 +221,7 @@ def begin_memory(session: Session, decided: Decided) -> None:
     """
     if session.prediction is None or decided.serving is None:
         return
-    begin(session.prediction, session.default_args, decided.decision)
+    begin_rehearsals(session.prediction, session.default_args, decided.decision)
     decided.serving.begin(decided.decision.engine_args)
     decided.serving.begin(session.default_args)
 
@@ -248,9 +234,9 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
     if prediction is None or serving is None:
         return MemoryFound(None, tuple(checks))
     decision, default = decided.decision, session.default_args
-    found = predicted(prediction, default, decision, progress)
-    ask = rehearsing(prediction, progress)
-    kept = pinned(found, decision, ask) if job.pin_kv_cache else None
+    found = rehearse_decision(prediction, default, decision, progress)
+    ask = reporting_ask(prediction, progress)
+    kept = fix_kv_cache(found, decision, ask) if job.pin_kv_cache else None
     served = found
     if kept is not None and kept.rehearsed is not None:
         served = replace(found, calibrated=kept.rehearsed)
@@ -296,7 +282,7 @@ def _reserve_checks(
         return []
     cures = []
     if not found.passes:
-        for cure in cured(found, decision, ask):
+        for cure in find_remedies(found, decision, ask):
             # Options of `run`, and vLLM's behind `--`.
             values = dict(cure.engine.values)
             seqs = values.pop("max_num_seqs", None)

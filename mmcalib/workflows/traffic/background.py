@@ -6,45 +6,35 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import served_answers
 from mmcalib.checks.reserve import TRAFFIC_ON
-from mmcalib.decision.texts import Texts
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Rehearsals, key_of
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import gib, number, several
-from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by, traffic_figures
-from mmcalib.workflows.traffic.requests import trace
+from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
 
 # A run waits for it: of more requests a sample is served.
-_MOST_REQUESTS: Final = 200
+MOST_REQUESTS: Final = 200
 _HOST_CACHE: Final = "mm_processor_cache_gb"
 
-T = TypeVar("T")
 # Whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
 
 
-class Submit(Protocol):
-    """Has work done in another thread; returns at once."""
-
-    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`, which `submit` has work done in: after what else is rehearsed
-    there, or `apart` from that.
+    """The process of `rehearsals`, which `submit` has work done in, and returns at once: after what
+    else is rehearsed there, or `apart` from that.
     """
 
     rehearsals: Rehearsals
-    submit: Submit
+    submit: Callable[[Callable[[], Any]], Future[Any]]
     apart: bool
 
 
@@ -59,21 +49,6 @@ class Serving:
     asked: Trace
     cut: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        prediction: MemoryPrediction,
-        process: ServingProcess,
-        texts: Texts,
-        corpus: ReadCorpus,
-        model: Path,
-        scratch: Path,
-    ) -> Serving:
-        """Counts their text, while the process gets ready."""
-        process.submit(process.rehearsals.imagine)
-        asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
-        return cls(prediction, process, asked, cut_for_serving(model, scratch))
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
         """None where vLLM would not start, or its start could not be rehearsed. It must be on its
@@ -99,7 +74,7 @@ class Serving:
         if not isinstance(found, Rehearsed) or found.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
-        return served_by(rehearsals, self.cut, args, found, self.asked, Arrivals())
+        return serve_trace(rehearsals, self.cut, args, found, self.asked, Arrivals())
 
 
 def finish_serving(

@@ -17,10 +17,10 @@ from mmcalib.engine.messages import BareRequest
 from mmcalib.engine.vllm_config import context_of, open_model
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal
-from mmcalib.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
+from mmcalib.memory.rehearse import AUTO, Rehearsals, gpu_of, parse_arguments, pop_model
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.options.run import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
@@ -33,7 +33,7 @@ from mmcalib.results.memory import (
     TrafficFigures,
 )
 from mmcalib.text import several
-from mmcalib.workflows.corpus import ReadCorpus, read
+from mmcalib.workflows.corpus import read
 from mmcalib.workflows.traffic.requests import MOST_REQUESTS, trace
 
 
@@ -60,8 +60,8 @@ def rehearse_traffic(
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
-        args = arguments(rehearsals, written)
-        resolved = resolve(taken_model(args), cache_dir=cache_dir())
+        args = parse_arguments(rehearsals, written)
+        resolved = resolve(pop_model(args), cache_dir=cache_dir())
         corpus = read(
             data,
             [Path(one) for one in requests],
@@ -70,9 +70,16 @@ def rehearse_traffic(
             progress=progress,
             how=PROBE,
         )
-        arrivals = arrivals or Arrivals()
+        arrivals, context = arrivals or Arrivals(), context_of(args)
+
+        def count(texts: Sequence[BareRequest]) -> list[int | None]:
+            """By vLLM's own renderer, in a process of its own."""
+            with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+                open_model(host, resolved, progress, context_tokens=context)
+                return Texts(host).each(texts)
+
         timed = arrivals.timed
-        asked = _counted_trace(resolved, corpus, args, progress, answer_tokens, most, timed)
+        asked = trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)
         with progress.step(f"rehearsing on {found.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal(started, resolved, found, path)
@@ -83,7 +90,7 @@ def rehearse_traffic(
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with serving:
-                served = served_by(rehearsals, cut, args, started, asked, arrivals)
+                served = serve_trace(rehearsals, cut, args, started, asked, arrivals)
     return document.model_copy(
         update={
             "traffic": traffic_figures(served, asked, started),
@@ -101,7 +108,7 @@ def cut_for_serving(model: Path, scratch: Path) -> Path:
     ).path
 
 
-def served_by(
+def serve_trace(
     rehearsals: Rehearsals,
     cut: Path,
     engine_args: Mapping[str, Any],
@@ -115,25 +122,6 @@ def served_by(
     # It decides about blocks, which are decided.
     args.pop("kv_cache_memory_bytes", None)
     return rehearsals.serve(args, asked.requests, arrivals)
-
-
-def _counted_trace(
-    resolved: ResolvedModel,
-    corpus: ReadCorpus,
-    engine_args: Mapping[str, Any],
-    progress: Progress,
-    answer_tokens: int,
-    most: int,
-    timed: bool,
-) -> Trace:
-    """The corpus' requests, whose text vLLM's own renderer counts, in a process of its own."""
-
-    def count(texts: Sequence[BareRequest]) -> list[int | None]:
-        with EngineHost(on_said=progress.note, on_log=progress.log) as host:
-            open_model(host, resolved, progress, context_tokens=context_of(engine_args))
-            return Texts(host).each(texts)
-
-    return trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)
 
 
 # Points of a timeline: more would not be told apart on a page.

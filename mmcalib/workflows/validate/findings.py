@@ -44,7 +44,6 @@ from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.text import several
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
 from mmcalib.workflows.judging import corpus_facts
-from mmcalib.workflows.validate.config import ReadableConfig
 from mmcalib.workflows.validate.subject import (
     Subject,
     add_own_items,
@@ -100,7 +99,7 @@ def _fullest(
 
 
 @dataclass(frozen=True, slots=True)
-class _Remedy:
+class _PricedCure:
     """Lines that make R4 pass in tokens, and what they cost in words. `smaller` is the share of the
     user's items that they make smaller, 1 where that is not known; `lost_bytes` of KV cache go with
     them, where rehearsed.
@@ -155,19 +154,19 @@ def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cur
     return None
 
 
-def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _Remedy:
+def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _PricedCure:
     """The cure with what it costs in KV cache and in the size of items."""
     memory = subject.memory
     before = memory.config if memory else None
-    after = memory.prediction.tried(cure.engine_args) if memory else None
+    after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
     share, words = _count_smaller(cure, budget, subject)
     if memory is None or before is None or after is None:
-        return _Remedy(cure.lines, words, share, 0)
+        return _PricedCure(cure.lines, words, share, 0)
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, kv_cache_words(before, after)
     if after.kv_cache_tokens is None:
         alone = f"{cure.lines} alone {costs}"
-        return _Remedy(plan_command(memory, subject), alone, share, lost)
-    return _Remedy(cure.lines, f"{costs}; {words}", share, lost)
+        return _PricedCure(plan_command(memory, subject), alone, share, lost)
+    return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
 
 
 def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tuple[float, str]:
@@ -344,13 +343,15 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
     return replace(subject, table=table, corpus=corpus)
 
 
-def examine(config: ReadableConfig, subject: Subject) -> tuple[Subject, list[Check], list[Taken]]:
+def examine(
+    subject: Subject, engine_args: Mapping[str, Any], served: Mapping[str, Any]
+) -> tuple[Subject, list[Check], list[Taken]]:
     """The subject with the costs of its corpus and its worst steps, what is wrong with it, and the
-    memory that options take beside the profile.
+    memory that options take beside the profile. `served` are all arguments of `vllm serve`.
     """
     subject = add_worst_steps(subject)
     checks = list(written_checks(subject))
-    traps = list(option_traps(config.engine_args, config.served, figures(subject)))
+    traps = list(option_traps(engine_args, served, figures(subject)))
     checks += [trap.check for trap in traps]
     if subject.corpus is None:
         checks += probe_video(subject)

@@ -27,9 +27,9 @@ from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, on_gpu
 from mmcalib.memory.worst_steps import (
-    Cured,
-    cured,
+    Remedy,
     encoder_steps,
+    find_remedies,
     rehearse_worst_steps,
     views_check,
     with_less_kv_cache,
@@ -142,7 +142,7 @@ def rehearse_config(
     ):
         kept = {k: v for k, v in engine_args.items() if k == "max_model_len"}
         with progress.step(f"rehearsing on {gpu.name}"):
-            config, default = prediction.every([engine_args, kept])
+            config, default = prediction.rehearse_all([engine_args, kept])
         yield ServedMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
 
 
@@ -226,7 +226,7 @@ def add_worst_steps(subject: Subject) -> Subject:
         return subject
     prediction = subject.memory.prediction
     with subject.progress.step(f"rehearsing the worst steps on {prediction.gpu.name}"):
-        return subject.rehearsed(steps=rehearse_worst_steps(subject, prediction.every))
+        return subject.rehearsed(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
 
 
 def add_own_items(subject: Subject) -> Subject:
@@ -237,7 +237,7 @@ def add_own_items(subject: Subject) -> Subject:
         return subject
     gpu = memory.predicted.gpu.name
     with subject.progress.step(f"rehearsing steps of the corpus' items on {gpu}"):
-        found = memory.prediction.tried(subject.engine_args, steps)
+        found = memory.prediction.rehearse_or_none(subject.engine_args, steps)
     return subject.rehearsed(calibrated=found or memory.config)
 
 
@@ -249,7 +249,7 @@ def gain_words(subject: Subject) -> str:
     worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
     if memory is None or memory.config is None or worst is None or worst in written:
         return ""
-    less = memory.prediction.tried({**args, LIMIT: {**written, worst: 0}})
+    less = memory.prediction.rehearse_or_none({**args, LIMIT: {**written, worst: 0}})
     if less is None:
         return ""
     now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
@@ -296,13 +296,13 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
     profile reserves its own modality in full and another one's step takes more, less KV cache, or
     where that does not do, less of the GPU.
     """
-    found, before, every = subject.shortfall, memory.config, memory.prediction.every
+    found, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     left = room(subject)
     if found is None or before is None or left is None:
         return ""
     with subject.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
         # What fails in tokens has cures of its own, that shrink the item.
-        cures = list(cured(found, subject, every)) if subject.adequacy.passes else []
+        cures = list(find_remedies(found, subject, every)) if subject.adequacy.passes else []
         less = None if cures else with_less_kv_cache(found, before, subject, every)
     if cures:
         cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
@@ -320,7 +320,7 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
     return "\n".join(remedies)
 
 
-def _lines(cure: Cured, before: Rehearsed) -> str:
+def _lines(cure: Remedy, before: Rehearsed) -> str:
     lines = " and ".join(line(name, value) for name, value in cure.engine.values.items())
     return f"{lines}  # {kv_cache_words(before, cure.rehearsed)}"
 

@@ -31,13 +31,7 @@ from mmcalib.storage.location import allowing
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of, read
 from mmcalib.workflows.judging import judge_memory
-from mmcalib.workflows.validate.config import (
-    Media,
-    UnreadableConfig,
-    ValidateJob,
-    ValidateSession,
-    read_file,
-)
+from mmcalib.workflows.validate.config import ValidateJob, ValidateSession, read_file
 from mmcalib.workflows.validate.findings import examine, with_synthetic_media
 from mmcalib.workflows.validate.subject import (
     Subject,
@@ -191,7 +185,6 @@ def validate(
     where there is nothing to judge.
     """
     proof = checked(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
-    root = Path(allowed_local_media_path) if allowed_local_media_path else None
     written = read_configuration(Path(config) if config else None, flags, model)
     if written.source is None and not written.flags and model is None:
         raise UsageError(
@@ -201,7 +194,9 @@ def validate(
         config=written.source,
         flags=written.flags,
         model=written.model,
-        media=Media(tuple(map(Path, data)), tuple(map(Path, requests)), root),
+        data=tuple(map(Path, data)),
+        requests=tuple(map(Path, requests)),
+        allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
         depth=proof.validate,
         startup_budget_s=proof.startup_budget_s,
@@ -225,7 +220,7 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
         config = read_file(session)
-        if isinstance(config, UnreadableConfig):
+        if config.served is None:
             return build_document(job, config.model, config.checks)
         args, corpus = config.engine_args, read_media(job, progress)
         with progress.step("finding the model"):
@@ -237,7 +232,8 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             before = [*config.checks, *refused]
             if subject is None:
                 return build_document(job, resolved, before, args)
-            subject, found, taken = examine(config, replace(subject, corpus=corpus))
+            subject = replace(subject, corpus=corpus)
+            subject, found, taken = examine(subject, args, config.served)
             before += found
             tried = try_config(session, subject, before)
             document = build_document(job, resolved, conclude(before, tried), args)
@@ -248,13 +244,7 @@ def read_media(job: ValidateJob, progress: Progress) -> ReadCorpus | None:
     """The user's corpus, None where none is named. Raises CorpusError and UsageError as
     `mmcalib run` does.
     """
-    media = job.media
-    if not media.data and not media.requests:
+    if not job.data and not job.requests:
         return None
-    return read(
-        media.data,
-        media.requests,
-        allowed_root=media.allowed_root,
-        cache=cache_dir(),
-        progress=progress,
-    )
+    root, cache = job.allowed_root, cache_dir()
+    return read(job.data, job.requests, allowed_root=root, cache=cache, progress=progress)

@@ -31,16 +31,16 @@ from mmcalib.domain.memory import (
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import (
-    in_tokens,
     known_in_bytes,
     no_gpu,
     not_rehearsed,
     predicted_shortfall,
+    qualify_tokens_only,
     reserved_check,
 )
 from mmcalib.memory.figures import rehearsal
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import Ask, cured, encoder_steps, views_check
+from mmcalib.memory.worst_steps import Ask, encoder_steps, find_remedies, views_check
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.workflows.judging import judge_memory
@@ -100,7 +100,7 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     found = predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, PromptsStep)
-    cures = list(cured(found, FOUR, answers(140_000, MIB)))
+    cures = list(find_remedies(found, FOUR, answers(140_000, MIB)))
     (batch,) = [cure.engine.max_num_batched_tokens for cure in cures]
     assert batch is not None
     assert batch < 16_384
@@ -193,7 +193,7 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
 
     found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
     assert found is not None
-    less, more = cured(found, FOUR, ask)
+    less, more = find_remedies(found, FOUR, ask)
     assert less.engine == Engine(max_num_batched_tokens=batch)
     assert more.engine == Engine(max_num_seqs=51)
     assert less.found.passes
@@ -258,7 +258,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     assert "16,384 tokens in the encoder cache" in check.detail
     said = embeddings_alone(alone)
     assert said is not None
-    (said,) = in_tokens([said], config, NO_GPU)
+    (said,) = qualify_tokens_only([said], config, NO_GPU)
     assert (said.status, "not known" in said.detail) == ("warn", True)
     assert embeddings_alone(FOUR.budget) is None
 
@@ -312,7 +312,7 @@ TOKENS = Check(
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
-    (check,) = in_tokens([TOKENS], FOUR, NO_GPU)
+    (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
     for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):

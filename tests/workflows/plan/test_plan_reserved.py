@@ -76,7 +76,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     found = judge(at)
     assert found.check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
-    after = at.found(())
+    after = at.known()
     assert isinstance(after, Rehearsed)
     same = Predicted(GPU, None, after, steps={"image": after})
     assert found.shortfall == predicted_shortfall(same, found.configuration)
