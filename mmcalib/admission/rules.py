@@ -233,7 +233,7 @@ class _Seeker:
         tried = self.observe(layouts())
         sizes = {(c.tokens, c.embeds) for _, c in self._seen(tried) if isinstance(c, Cost)}
         most = max((embeds for _, embeds in sizes), default=0)
-        largest = self.decision.unhinted.max_tokens_per_item.get("image", 0)
+        largest = self.decision.plain.max_tokens_per_item.get("image", 0)
         one_size = len(sizes) == 1
         if not one_size and not (self.opened.tiles_images and most == largest):
             return None

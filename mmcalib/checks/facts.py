@@ -5,58 +5,81 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mmcalib.checks.check import Dialect, OptionFacts
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point
+from mmcalib.derive.frontier import Point, retention
 from mmcalib.derive.limits import Adequacy, Count, Hint
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality
 
 
-class Configuration(Protocol):
-    """Engine arguments, what they admit, and what vLLM budgets for under them."""
-
-    @property
-    def engine_args(self) -> Mapping[str, Any]: ...
-
-    @property
-    def counts(self) -> Mapping[Modality, Count]: ...
-
-    @property
-    def budget(self) -> Budget: ...
-
-    @property
-    def plain(self) -> Budget:
-        """The budget without size hints, with its dummies."""
-        ...
-
-    @property
-    def adequacy(self) -> Adequacy: ...
-
-    @property
-    def table(self) -> CostTable: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Configured:
-    """One that nobody has derived or written: it is only rehearsed."""
+class JudgedConfig:
+    """Engine arguments, what they admit, and what vLLM budgets for under them. `plain` is the
+    budget without size hints; both have their dummies. `table` has the costs of the items that the
+    configuration is tried with.
+    """
 
-    engine_args: Mapping[str, Any]
+    engine_args: dict[str, Any]
     counts: Mapping[Modality, Count]
     budget: Budget
     plain: Budget
     adequacy: Adequacy
-    table: CostTable
+    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
+
+    @property
+    def items_per_prompt(self) -> dict[Modality, int]:
+        """How many of each modality one prompt may carry."""
+        return {modality: count.value for modality, count in self.counts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """One point of the frontier with vLLM's budget for it."""
+
+    point: Point
+    budget: Budget
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedConfig(JudgedConfig):
+    """A configuration and what it was derived from. `chosen` has one point of each knob that has an
+    effect; `forced` says why it is not what the policy alone would choose, and `forced_by` what
+    lacks.
+    """
+
+    default_table: CostTable
+    default_error: str
+    setting: Setting
+    explored: tuple[Explored, ...]
+    chosen: tuple[Point, ...]
+    ineffective: tuple[Knob, ...]
+    hints: dict[Modality, Hint]
+    refused_hints: dict[Modality, str]
+    forced: str = ""
+    forced_by: Literal["", "context", "memory"] = ""
+    effects: tuple[Effect, ...] = ()
+
+    def retention(self) -> dict[Modality, Retention]:
+        """What items keep of the tokens that they take by default."""
+        before = self.default_table
+        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
+
+    def turns(self) -> set[Modality]:
+        """The modalities whose items an option of the processor makes smaller."""
+        knobs = (explored.point.knob for explored in self.explored)
+        return {knob.modality for knob in knobs if not knob.by_loader}
 
 
 T = TypeVar("T")
@@ -114,43 +137,6 @@ class Tries:
     cache_floor: CacheFloor | None = None
 
 
-class ExploredKnob(Protocol):
-    @property
-    def point(self) -> Point: ...
-
-
-class Derivation(Protocol):
-    """What a derived configuration was derived from."""
-
-    @property
-    def default_table(self) -> CostTable: ...
-    @property
-    def default_error(self) -> str: ...
-    @property
-    def forced_by(self) -> Literal["", "context", "memory"]: ...
-    def retention(self) -> Mapping[Modality, Retention]: ...
-    @property
-    def setting(self) -> Setting: ...
-    @property
-    def explored(self) -> Sequence[ExploredKnob]: ...
-    @property
-    def chosen(self) -> Sequence[Point]: ...
-    @property
-    def ineffective(self) -> Sequence[Knob]: ...
-    @property
-    def hints(self) -> Mapping[Modality, Hint]: ...
-    @property
-    def refused_hints(self) -> Mapping[Modality, str]: ...
-    @property
-    def forced(self) -> str: ...
-    @property
-    def effects(self) -> Sequence[Effect]: ...
-
-    def turns(self) -> set[Modality]:
-        """The modalities whose items an option of the processor makes smaller."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
     """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
@@ -158,23 +144,26 @@ class CheckFacts:
     """
 
     dialect: Dialect
-    configuration: Configuration
+    configuration: JudgedConfig
     policy: Policy = field(default_factory=Policy)
     prompt: Fit | Fullest | None = None
     longer: bool = False
     given_corpus: CorpusFacts | None = None
-    given_decision: Derivation | None = None
     given_model: ModelInfo | None = None
     given_tries: Tries | None = None
     given_options: OptionFacts | None = None
+
+    @property
+    def _derived(self) -> DerivedConfig | None:
+        return self.configuration if isinstance(self.configuration, DerivedConfig) else None
 
     @property
     def corpus(self) -> CorpusFacts:
         return _known(self.given_corpus)
 
     @property
-    def decision(self) -> Derivation:
-        return _known(self.given_decision)
+    def decision(self) -> DerivedConfig:
+        return _known(self._derived)
 
     @property
     def model(self) -> ModelInfo:
@@ -187,11 +176,6 @@ class CheckFacts:
     @property
     def options(self) -> OptionFacts:
         return _known(self.given_options)
-
-    @property
-    def items(self) -> dict[Modality, int]:
-        """How many of each modality one prompt may carry."""
-        return {m: count.value for m, count in self.configuration.counts.items()}
 
 
 def _known(value: T | None) -> T:

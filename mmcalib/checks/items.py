@@ -338,7 +338,7 @@ def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
     if over is None:
         return
     limits = facts.configuration.engine_args.get(LIMIT) or {}
-    more = {m: n for m, n in over.most.items() if n > facts.items[m]}
+    more = {m: n for m, n in over.most.items() if n > facts.configuration.items_per_prompt[m]}
     status: Literal["fail", "warn"] = dialect.say(flags="warn", lines="fail")
     yield Check(
         REQUESTS_ADMITTED,
@@ -377,5 +377,5 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
 def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     """What R4 in tokens cannot see."""
     judged = facts.configuration
-    for excess in excesses(judged.table, judged.budget, judged.plain, facts.items):
+    for excess in excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)

@@ -56,7 +56,7 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
     prune what they have encoded (`_postprocess_video_embeds_evs`, qwen2_5_vl.py and qwen3_vl.py).
     """
     rate, budget = facts.configuration.engine_args.get(_RATE) or 0, facts.configuration.budget
-    if not rate or not facts.items.get("video"):
+    if not rate or not facts.configuration.items_per_prompt.get("video"):
         return
     times, limit = 1 / (1 - rate), budget.encoder_budget_tokens
     step = facts.options.step_bytes.get("video")
@@ -86,7 +86,10 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         return
     # Of the rank that has most of the profile's items.
     profiled = math.ceil(budget.profiled_items / ranks) * _profiled_embeds(budget)
-    largest = max((budget.largest_item(m) for m, n in facts.items.items() if n), default=0)
+    largest = max(
+        (budget.largest_item(m) for m, n in facts.configuration.items_per_prompt.items() if n),
+        default=0,
+    )
     detail = (
         f"{_TP_MODE} data: the profile of {budget.profiled_items} × {budget.profiled_modality} "
         f"puts {profiled:,} tokens on one of {ranks} ranks, a single item may put {largest:,} there"
@@ -205,7 +208,9 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
         return
     limit = facts.configuration.budget.encoder_cache_size
     cache_bytes = facts.options.encoder_cache_bytes
-    unlimited = [modality for modality, most in facts.items.items() if not most]
+    unlimited = [
+        modality for modality, most in facts.configuration.items_per_prompt.items() if not most
+    ]
     held = f"up to {limit:,} tokens in the encoder cache{size(cache_bytes)}"
     detail = f"enable_mm_embeds: clients may send embeddings, {held}; wrong shapes may end vLLM"
     if unlimited:
@@ -214,7 +219,7 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
             "(MultiModalBudget, vllm/multimodal/encoder_budget.py)"
         )
     taken = None
-    if not any(facts.items.values()):
+    if not any(facts.configuration.items_per_prompt.values()):
         detail += "; nothing of that is profiled (profile_run, vllm/v1/worker/gpu_model_runner.py)"
         if cache_bytes is not None:
             taken = Taken("embeddings that clients send", cache_bytes)
@@ -238,7 +243,7 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
     )
     video = (args.get("media_io_kwargs") or {}).get("video") or {}
     unused = ""
-    if not facts.items.get("video"):
+    if not facts.configuration.items_per_prompt.get("video"):
         unused = ", though no video is served: nothing else uses it"
     elif GPU_VIDEO_BACKEND not in (video.get("backend"), video.get("video_backend")):
         unused = "; only video backends on the GPU use it, and media-io-kwargs names none"

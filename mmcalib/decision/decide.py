@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs, moves
+from mmcalib.decision.explore import BudgetSource, explore, knobs, moves
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive import limits
@@ -125,7 +126,7 @@ class DecisionBuilder:
             default_budget=self.default_budget,
             default_error=self.default_error,
             budget=budget,
-            unhinted=unhinted,
+            plain=unhinted,
             adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
             engine_args=engine_args,
             unreadable=tuple(unreadable),

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Final, Literal
+from typing import Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.decision.explore import Explored
+from mmcalib.checks.facts import DerivedConfig
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point, retention
-from mmcalib.derive.limits import Adequacy, Count, Hint, Rounding
+from mmcalib.derive.limits import Count, Rounding
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import (
     CacheFloor,
@@ -27,9 +25,8 @@ from mmcalib.derive.processor_cache import (
     written_gib,
 )
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.model import ModelInfo, Retention
+from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
@@ -160,58 +157,25 @@ def _is_served(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The derived configuration and everything it was derived from. `chosen` has one point of each
-    knob that has an effect; `forced` says why it is not what the policy alone would choose, and
-    `forced_by` what lacks; `rounding` is how the step was rounded to whole items; `unhinted` is the
-    budget without size hints: what vLLM says of the model; `cache` is the processor cache, or why
-    none is sized.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(DerivedConfig):
+    """The derived configuration as it is emitted. `rounding` is how the step was rounded to whole
+    items; `cache` is the processor cache, or why none is sized.
     """
 
-    default_table: CostTable
-    table: CostTable
-    setting: Setting
-    explored: tuple[Explored, ...]
-    chosen: tuple[Point, ...]
-    ineffective: tuple[Knob, ...]
-    counts: dict[Modality, Count]
-    hints: dict[Modality, Hint]
-    refused_hints: dict[Modality, str]
     default_budget: Budget
-    default_error: str
-    budget: Budget
-    unhinted: Budget
-    adequacy: Adequacy
-    engine_args: dict[str, Any]
     unreadable: tuple[Skipped, ...]
     longest: Fit | None
     rounding: Rounding = "up"
-    forced: str = ""
-    forced_by: Literal["", "context", "memory"] = ""
-    effects: tuple[Effect, ...] = ()
     cache: DecidedCache = NOT_SIZED
-
-    @property
-    def plain(self) -> Budget:
-        return self.unhinted
-
-    def retention(self) -> dict[Modality, Retention]:
-        """What items keep of the tokens that they take by default."""
-        before = self.default_table
-        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
-
-    def turns(self) -> set[Modality]:
-        """The modalities whose items an option of the processor makes smaller."""
-        knobs = (explored.point.knob for explored in self.explored)
-        return {knob.modality for knob in knobs if not knob.by_loader}
 
     def cache_floor(self) -> CacheFloor:
         """What one request that this configuration admits may put into the processor cache, one
         that is too long for the context among them: it is to be refused, and not to fail.
         """
-        counts = {m: count.value for m, count in self.counts.items()}
-        return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
+        return cache_floor(
+            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
+        )
 
     def with_cache(self, cache: DecidedCache) -> Decision:
         """The same with this processor cache, or the reason why vLLM's default stays."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.measure import EmbedCounter, remeasure
 from mmcalib.decision.media_files import Files, files
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point, affected, witness
+from mmcalib.derive.frontier import affected, witness
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
@@ -106,15 +107,6 @@ class BudgetSource:
         if key not in self._known:
             self._known[key] = self.host.ask(request, "computing the encoder budget").budget
         return self._known[key]
-
-
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """One point of the frontier with vLLM's budget for it."""
-
-    point: Point
-    budget: Budget
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:

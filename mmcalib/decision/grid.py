@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import BudgetSource, Explored, explore
+from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import remeasure
 from mmcalib.derive.frontier import Point, at
 from mmcalib.derive.limits import limit_mm_per_prompt

@@ -427,6 +427,11 @@ class Replayed(Reply):
     admitted: tuple[Answered, ...] = ()
     peak_bytes: int | None = None
 
+    @property
+    def outcomes(self) -> tuple[Answered, ...]:
+        """What became of every prompt."""
+        return (*self.answers, *self.admitted)
+
 
 @dataclass(frozen=True, slots=True)
 class Replay(Request[Replayed]):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.check import Check, Dialect, OptionFacts, Taken
-from mmcalib.checks.facts import CheckFacts, CheckStage, Configured
+from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
 from mmcalib.checks.judge import judge
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, Count
@@ -52,7 +52,7 @@ def every(
     """The findings of these arguments, under these limits."""
     most = {"image": 2, "video": 1, **limits}
     counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
-    judged = Configured(args, counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {}))
+    judged = JudgedConfig(args, counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {}))
     facts = CheckFacts(Dialect.LINES, judged, given_options=known)
     return list(judge(CheckStage.OPTIONS, facts))
 

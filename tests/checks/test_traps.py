@@ -10,7 +10,7 @@ import yaml
 
 from mmcalib.checks import file, items, limits, reserve
 from mmcalib.checks.check import Check, Dialect
-from mmcalib.checks.facts import CheckFacts, Configured, Fullest, Tries
+from mmcalib.checks.facts import CheckFacts, Fullest, JudgedConfig, Tries
 from mmcalib.checks.file import Written, file_findings
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Headroom
@@ -172,7 +172,7 @@ def facts(
     """Of a file with these arguments."""
     counts = limits.counts(args, OPENED)
     reserved = reserve.reserved(args, asked, counts)
-    judged = Configured(args, counts, asked, plain or asked, reserved, table)
+    judged = JudgedConfig(args, counts, asked, plain or asked, reserved, table)
     known = {"given_model": OPENED, "given_tries": Tries(), **known}
     return CheckFacts(Dialect.LINES, judged, **known)
 

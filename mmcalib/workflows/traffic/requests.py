@@ -6,7 +6,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Final, TypeVar
 
 import numpy as np
@@ -52,7 +52,7 @@ def sampled_rows(
         yield row, place - int(ends[row] - counts[row])
 
 
-def said_of_sample(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
+def sample_words(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
     """In words, where not all are served."""
     if served < of:
         yield f"{number(served)} of {number(of)} {what}: {which}"
@@ -62,16 +62,13 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
     total = int(ends[-1])
     if total <= most:
         return range(total)
-    heaviest = dict.fromkeys(islice(_heaviest(ends, weights), round(most * _HEAVIEST)))
+    # Places of items, those of the heaviest row first.
+    rows = np.argsort(-weights, kind="stable")
+    by_weight = chain.from_iterable(range(ends[r - 1] if r else 0, ends[r]) for r in rows)
+    heaviest = dict.fromkeys(islice(by_weight, round(most * _HEAVIEST)))
     some = random.Random(seed).sample(range(total), most)  # noqa: S311
     others = [place for place in some if place not in heaviest]
     return sorted([*heaviest, *others[: most - len(heaviest)]])
-
-
-def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
-    """Places of items, those of the heaviest row first."""
-    for row in np.argsort(-weights, kind="stable"):
-        yield from range(ends[row - 1] if row else 0, ends[row])
 
 
 # What vLLM's renderer counts, None where it refuses a request.
@@ -92,20 +89,19 @@ def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trac
         TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
     )
     said = (
+        *sample_words(len(chosen), census.items(), "items"),
         "each item in a request of its own, in an order by chance",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    sampled = said_of_sample(len(chosen), census.items(), "items")
-    return Trace(requests, census.items(), (*sampled, *said), len(requests))
+    return Trace(requests, census.items(), said, len(requests))
 
 
-def by_chance(
+def random_traffic(
     prompts: PromptCensus, count: CountText, answer_tokens: int, most: int, seed: int
 ) -> Trace:
     """Requests that are known by how many there are of each kind."""
-    every = list(map(_row, prompts.signatures()))
-    times = np.array([times for times, _ in every])
-    weights = np.array([weight for _, weight in every])
+    every = [(e.count, sum(map(weight, e.signature.shapes))) for e in prompts.signatures()]
+    times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
     taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
     texts = _signature_texts([entry for entry, _ in taken], count)
@@ -116,7 +112,7 @@ def by_chance(
     ]
     random.Random(seed).shuffle(requests)  # noqa: S311
     said = [
-        *said_of_sample(len(requests), prompts.prompts(), "requests"),
+        *sample_words(len(requests), prompts.prompts(), "requests"),
         "requests in an order by chance, no item twice: a census keeps neither",
     ]
     unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
@@ -138,10 +134,6 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
         entry = every[part][row - firsts[part]]
         path = entry.exemplars[0]
         yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
-
-
-def _row(entry: PromptCount) -> tuple[int, float]:
-    return entry.count, sum(map(weight, entry.signature.shapes))
 
 
 def _signature_texts(
@@ -186,18 +178,17 @@ def trace(
     requests, each of its items in one of its own. With `timed` each is sent as its line says;
     UsageError where one does not say.
     """
-    every = list(corpus.accesses.first())
+    every, items = list(corpus.accesses.first()), corpus.accesses.items
     sent = _sent(corpus, every) if timed else {}
     if not every:
         if corpus.prompts.prompts():
-            return by_chance(corpus.prompts, count, answer_tokens, most, seed)
+            return random_traffic(corpus.prompts, count, answer_tokens, most, seed)
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
         chosen = _busiest(every, sent, most)
     else:
-        items = [weight(shape) for shape, _ in corpus.accesses.items]
-        weights = [sum(items[index] for index in access.items) for access in every]
+        weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _request_texts(corpus, {access.origin for access in chosen}, count)
@@ -210,13 +201,13 @@ def trace(
                 access.origin,
                 tokens,
                 answer_tokens if asked is None else asked,
-                tuple(TrafficItem(*corpus.accesses.items[index]) for index in access.items),
+                tuple(TrafficItem(*items[index]) for index in access.items),
                 text,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
     which = _BUSIEST if timed else MIXTURE
-    said = list(said_of_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
+    said = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
