@@ -52,7 +52,9 @@ def every(
     """The findings of these arguments, under these limits."""
     most = {"image": 2, "video": 1, **limits}
     counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
-    judged = JudgedConfig(args, counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {}))
+    judged = JudgedConfig(
+        dict(args), counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {})
+    )
     facts = CheckFacts(Dialect.LINES, judged, given_options=known)
     return list(judge(CheckStage.OPTIONS, facts))
 

@@ -172,7 +172,7 @@ def facts(
     """Of a file with these arguments."""
     counts = limits.counts(args, OPENED)
     reserved = reserve.reserved(args, asked, counts)
-    judged = JudgedConfig(args, counts, asked, plain or asked, reserved, table)
+    judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
     known = {"given_model": OPENED, "given_tries": Tries(), **known}
     return CheckFacts(Dialect.LINES, judged, **known)
 
