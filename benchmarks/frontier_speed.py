@@ -24,8 +24,9 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib.census.census import Census  # noqa: E402
 from mmcalib.census.prompts import PromptCensus  # noqa: E402
+from mmcalib.checks.facts import Explored  # noqa: E402
 from mmcalib.decision.decide import counts  # noqa: E402
-from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs  # noqa: E402
+from mmcalib.decision.explore import BudgetSource, explore, knobs  # noqa: E402
 from mmcalib.decision.measure import measure  # noqa: E402
 from mmcalib.derive import limits  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402

@@ -33,8 +33,7 @@ from mmcalib.memory.rehearse import Rehearsals, gpu_of
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
+from mmcalib.workflows.traffic.rehearse import cut_for_serving, serve_trace, traffic_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"
@@ -153,7 +152,7 @@ def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigur
         shapes = [sizes[place][1] for place in sorted(places)]
         found = [
             traffic_figures(
-                served_by(rehearsals, cut, args, started, asked, Arrivals(timed=True)),
+                serve_trace(rehearsals, cut, args, started, asked, Arrivals(timed=True)),
                 asked,
                 started,
             )

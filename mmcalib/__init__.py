@@ -15,35 +15,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from mmcalib.admission.calibration import Calibration
-    from mmcalib.admission.datasets import filter  # noqa: A004 - mmcalib.filter
-    from mmcalib.derive.admission import Admission
-    from mmcalib.derive.policy import Policy
-    from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-    from mmcalib.memory.rehearse import rehearse
-    from mmcalib.progress import Progress
-    from mmcalib.results.memory import Rehearsal
-    from mmcalib.results.validation import Validation
-    from mmcalib.version import __version__
-    from mmcalib.workflows.run.run import calibrate
-    from mmcalib.workflows.validate.validate import validate
-
-__all__ = [
-    "Admission",
-    "AudioShape",
-    "Calibration",
-    "ImageShape",
-    "Policy",
-    "Progress",
-    "Rehearsal",
-    "Validation",
-    "VideoShape",
-    "__version__",
-    "calibrate",
-    "filter",
-    "rehearse",
-    "validate",
-]
+    from mmcalib.admission.calibration import Calibration as Calibration
+    from mmcalib.admission.datasets import filter as filter  # noqa: A004 - mmcalib.filter
+    from mmcalib.derive.admission import Admission as Admission
+    from mmcalib.derive.policy import Policy as Policy
+    from mmcalib.domain.shapes import AudioShape as AudioShape
+    from mmcalib.domain.shapes import ImageShape as ImageShape
+    from mmcalib.domain.shapes import VideoShape as VideoShape
+    from mmcalib.memory.rehearse import rehearse as rehearse
+    from mmcalib.progress import Progress as Progress
+    from mmcalib.results.memory import Rehearsal as Rehearsal
+    from mmcalib.results.validation import Validation as Validation
+    from mmcalib.version import __version__ as __version__
+    from mmcalib.workflows.run.run import calibrate as calibrate
+    from mmcalib.workflows.validate.validate import validate as validate
 
 _HOMES = {
     "Admission": "mmcalib.derive.admission",
@@ -61,6 +46,8 @@ _HOMES = {
     "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",
 }
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> "Any":

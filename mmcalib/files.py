@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
@@ -36,7 +36,7 @@ def write_texts(texts: Mapping[Path, str]) -> None:
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            waiting[path] = _beside(path, text.encode(*_AS))
+            waiting[path] = _write_beside(path, text.encode(*_AS))
         for path in texts:
             os.replace(waiting[path], path)
             del waiting[path]
@@ -48,27 +48,20 @@ def write_texts(texts: Mapping[Path, str]) -> None:
             _remove(name)
 
 
-def _new(path: Path) -> tuple[int, str]:
-    """A new file in the same folder, open, and its name."""
-    return tempfile.mkstemp(prefix=f".{path.name[:_NAME_PREFIX_CHARS]}.", dir=path.parent)
-
-
-def _finish(file: BinaryIO, name: str) -> None:
-    """All of it on the disk, for whom a new file is for."""
-    file.flush()
-    os.fsync(file.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(name, 0o666 & ~umask)
-
-
-def _beside(path: Path, content: bytes) -> str:
-    """The name of a new file with this content, in the same folder."""
-    handle, name = _new(path)
+def _write_beside(path: Path, content: bytes) -> str:
+    """The name of a new file with this content in the same folder: on the disk, and for whom new
+    files are for.
+    """
+    prefix = f".{path.name[:_NAME_PREFIX_CHARS]}."
+    handle, name = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            _finish(file, name)
+            file.flush()
+            os.fsync(handle)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
     except BaseException:
         _remove(name)
         raise
@@ -219,18 +212,14 @@ def whole_folder(target: Path) -> Iterator[Path]:
         ) from error
     try:
         yield scratch
-        _swap_in(scratch, target)
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+        try:
+            if target.exists():
+                target.rename(old / "was")
+            scratch.rename(target)
+        except OSError as error:
+            raise OutputError(f"{target} cannot be replaced: {error}") from error
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _swap_in(scratch: Path, target: Path) -> None:
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    try:
-        if target.exists():
-            target.rename(old / "was")
-        scratch.rename(target)
-    except OSError as error:
-        raise OutputError(f"{target} cannot be replaced: {error}") from error
-    finally:
-        shutil.rmtree(old, ignore_errors=True)

@@ -18,12 +18,12 @@ import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from mmcalib.text import MIB
 
@@ -154,18 +154,6 @@ def _allowed(cgroup: Path) -> int | None:
     return max(0, most - used + (int(cached[1]) if cached else 0))
 
 
-def patient_pipe(send_s: float) -> tuple[Connection, Connection]:
-    """Both ends of a pipe. Sending through the first raises OSError where the other end takes
-    nothing for so long; what was sent then is of no use any more.
-    """
-    ours, theirs = Pipe()
-    with socket.socket(fileno=os.dup(ours.fileno())) as end:
-        whole_s = int(send_s)
-        patience = struct.pack("@ll", whole_s, round((send_s - whole_s) * 1e6))
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-    return ours, theirs
-
-
 @contextmanager
 def own_priority() -> Iterator[None]:
     """While open the scheduler's policy of this thread may change; then it is as it was.
@@ -186,37 +174,108 @@ def own_priority() -> Iterator[None]:
 # `datasets` imports these where they are installed, for tensors that nobody asks for.
 _LIGHT = {"USE_TORCH": "0", "USE_TF": "0", "USE_JAX": "0"}
 
+STDERR = 2
+# For a process that should have ended, and for one that is told to end.
+_ENDING_S = 5.0
+_PATIENCE_S = 2.0
 
-def spawn(
-    module: str, numbers: Sequence[int], open_files: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    """`python -m MODULE NUMBERS`, in a session of its own, so that an interrupt is not its own; it
-    keeps the open files. What it prints is seen with MMCALIB_DEBUG only.
+
+class Worker(Closing):
+    """A process of our own, `python -m MODULE PIPE FILES NUMBERS`, that calls `serve_parent`.
+
+    It dies with the thread that started it, and keeps the open `files`. It has a session of its
+    own, which an interrupt does not reach, and closing kills all that is in it, after SIGTERM if
+    `gentle`. Sending through `pipe` raises OSError where the worker takes nothing for `send_s`; it
+    is of no use then. Its output goes to the descriptor `output`; None: it is seen with
+    MMCALIB_DEBUG only.
     """
-    debug = bool(os.environ.get("MMCALIB_DEBUG"))
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *map(str, numbers)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None if debug else subprocess.DEVNULL,
-        # This process' own way to its modules, wherever they lie.
-        env=safe_environment(os.environ, sys.path) | _LIGHT,
-        pass_fds=list(open_files),
-        start_new_session=True,
-    )
+
+    def __init__(
+        self,
+        module: str,
+        *numbers: int,
+        send_s: float,
+        files: Sequence[int] = (),
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        output: int | None = None,
+        gentle: bool = False,
+    ) -> None:
+        self.pipe, theirs = Pipe()
+        with socket.socket(fileno=os.dup(self.pipe.fileno())) as end:
+            whole_s = int(send_s)
+            patience = struct.pack("@ll", whole_s, round((send_s - whole_s) * 1e6))
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        if output is None:
+            output = STDERR if os.environ.get("MMCALIB_DEBUG") else subprocess.DEVNULL
+        fds = [theirs.fileno(), *files]
+        self._process = subprocess.Popen(
+            [python or sys.executable, "-P", "-m", module, *map(str, (*fds, *numbers))],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # This process' own way to its modules, wherever they lie.
+            env=safe_environment(os.environ, sys.path) | _LIGHT if env is None else env,
+            pass_fds=fds,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._signals = (signal.SIGTERM, signal.SIGKILL) if gentle else (signal.SIGKILL,)
+        self.closed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: object) -> None:
+        """Kills it where it takes nothing for too long; `receive` says that it ended."""
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.kill()
+
+    def receive(self, silence_s: float) -> Any:
+        """Its next message. Raises TimeoutError after so long a silence, EOFError when it ended."""
+        if not self.pipe.poll(silence_s):
+            raise TimeoutError
+        try:
+            return self.pipe.recv()
+        except OSError as error:
+            raise EOFError from error
+
+    def exit_code(self, patience_s: float = 0.0) -> int | None:
+        """Once it ended, which is waited for so long; else None."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience_s)
+        return None
+
+    def how_it_ended(self) -> str:
+        """In words, once it should have ended."""
+        code = self.exit_code(_ENDING_S)
+        if code is None:
+            return "does not answer"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def kill(self, sign: signal.Signals = signal.SIGKILL) -> None:
+        """End it and all that it started at once, also from another thread."""
+        if not self.closed:  # Its number may be that of another process by then.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, sign)
+
+    def close(self) -> None:
+        self.pipe.close()
+        if not self.closed:
+            for sign in self._signals:
+                self.kill(sign)
+                self.exit_code(_PATIENCE_S)
+        self.closed = True
 
 
-def how_it_ended(process: subprocess.Popen[bytes], patience_s: float = 5.0) -> str:
-    """In words, once it should have ended."""
-    try:
-        code = process.wait(timeout=patience_s)
-    except subprocess.TimeoutExpired:
-        return "does not answer"
-    return in_words(code)
-
-
-def in_words(code: int) -> str:
-    """How a process ended, by its return code."""
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+def serve_parent(serve: Callable[..., None]) -> None:
+    """Be a `Worker`: `serve(pipe, FILES and NUMBERS)` until the parent closes its end."""
+    belong_to_parent()
+    pipe_fd, *numbers = map(int, sys.argv[1:])
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        serve(Connection(pipe_fd), *numbers)

@@ -7,9 +7,9 @@ line, and what is said of what is not there to be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -119,3 +119,16 @@ def ratio(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """Short ones to the millisecond."""
     return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
+
+
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Change every string in a value of JSON, but for the keys of its objects."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {key: map_strings(one, change) for key, one in value.items()}
+        case list() | tuple():
+            return [map_strings(one, change) for one in value]
+        case _:
+            return value

@@ -12,7 +12,7 @@ from typing import Literal
 
 from PIL import Image
 
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
@@ -20,7 +20,6 @@ from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     AskBudget,
-    BareRequest,
     Blank,
     CountEmbeds,
     CountTexts,
@@ -149,7 +148,7 @@ class _Trials:
         return f"{budget.encoder_budget_tokens:,} tokens"
 
     def _texts(self, host: EngineHost) -> str:
-        request = BareRequest([{"role": "user", "content": "Describe this."}])
+        request = ChatRequest.of_user("Describe this.")
         found = host.ask(CountTexts((request,)), "counting the text of a request")
         (tokens,) = found.tokens
         if isinstance(tokens, str):
@@ -177,7 +176,7 @@ class _Trials:
         Image.new("RGB", (_PHOTO.width_px, _PHOTO.height_px)).save(photo)
         content = [text_part("Describe this."), url_part(PART_OF["image"], photo.as_uri())]
         tokens = (self._photo.tokens,) if self._photo else ()
-        prompt = ReplayPrompt("photo.png", [{"role": "user", "content": content}], tokens)
+        prompt = ReplayPrompt("photo.png", ChatRequest.of_user(content), tokens)
         (answer,) = host.ask(Replay((prompt,)), "answering a request").answers
         if answer.error:
             raise EngineError(answer.error)

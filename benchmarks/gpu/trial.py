@@ -14,7 +14,7 @@ from typing import Any
 from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
-from mmcalib.corpus.content_parts import text_part, url_part
+from mmcalib.corpus.chat import ChatRequest, text_part, url_part
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost
@@ -173,8 +173,7 @@ class Bench:
         for number in range(BURST_ITEMS):
             path = write_blank(case.burst, number, folder)
             content = [text_part("Describe this."), url_part("image_url", path.as_uri())]
-            messages = [{"role": "user", "content": content}]
-            prompts.append(ReplayPrompt(path.name, messages, ()))
+            prompts.append(ReplayPrompt(path.name, ChatRequest.of_user(content), ()))
         return Replay(tuple(prompts))
 
     def warm(self, case: Case) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.counting import Counting
-from mmcalib.admission.inputs import is_cell, not_taken, presented
-from mmcalib.corpus.chat import asked_by, digest
+from mmcalib.admission.inputs import describe_item, is_cell, not_taken
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
@@ -26,48 +24,53 @@ from mmcalib.derive.admission import (
 )
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Encoded
 from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
 
-Root = str | os.PathLike[str] | None
 _REQUEST_FIELDS = {"messages", "body"}
 
 
-def admitted(
+def admit_item(
     gate: Gate,
     item: Any,
-    root: Root = None,
+    root: str | os.PathLike[str] | None = None,
     counting: Counting | None = None,
 ) -> Admission:
     """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
-    `admitted_prompt` does.
+    `admit_request` does.
 
-    Raises TypeError for what is none of `held.TAKEN`, and UsageError for a request that leads
+    Raises TypeError for what is none of `inputs.TAKEN`, and UsageError for a request that leads
     outside its root.
     """
     if isinstance(item, Mapping) and not is_cell(item):
-        with _request_lines(root) as reader:
-            prompt = reader.prompt("the request", _request_line(item))
+        line = _request_line(item)
+        # Inline media are kept until the answer.
+        with Scratch() as scratch:
+            allowed = Path(root) if root is not None else None
+            reader = RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
+            prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
-            return admitted_prompt(gate, prompt, counting)[1]
-    file = presented(item)
-    return unreadable(file.reason) if isinstance(file, Skipped) else admitted_file(gate, file)
+            return admit_request(gate, prompt, counting)[1]
+    return admit_file(gate, describe_item(item))
 
 
-def admitted_file(gate: Gate, file: Encoded) -> Admission:
+def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
+    """Whether the file fits, with a remedy if not."""
+    if isinstance(file, Skipped):
+        return unreadable(file.reason)
     return with_remedy(gate, file, admit(gate, file))
 
 
-def admitted_prompt(
+def admit_request(
     gate: Gate, prompt: Prompt, counting: Counting | None
 ) -> tuple[tuple[Encoded, ...], Admission]:
     """What its items are, none where one cannot be read, and whether it fits. A text that its bound
     does not settle is counted, where that is possible.
     """
-    from mmcalib.media.ending import examine_whole
+    from mmcalib.media.probe import examine_whole
 
     files: list[Encoded] = []
     for item in prompt.items:
@@ -75,14 +78,13 @@ def admitted_prompt(
         if isinstance(seen, Skipped):
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
-    wants = asked_by(prompt)
-    messages, fields = prompt.messages, prompt.fields
+    wants = prompt.request.asked()
     # What the calibration counted this very text to take.
-    known = gate.counted.get(digest(messages, fields)) if gate.counted else None
+    known = gate.counted.get(prompt.request.digest()) if gate.counted else None
     text = None if known is None else Between.exactly(known)
     answer = admit_prompt(gate, files, wants, text)
     if counting and text is None and text_decides(gate, files, answer):
-        tokens = counting.tokens(messages, fields, Counter(file.modality for file in files))
+        tokens = counting.tokens(prompt.request)
         if tokens is not None:
             text = Between.exactly(tokens)
             answer = admit_prompt(gate, files, wants, text)
@@ -94,36 +96,24 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     which item of a request it is.
     """
     if reason == REMOTE:
-        return _elsewhere(reason)
-    return rejected(f"{of}{reason}", _instead(reason), basis="none", unread=reason)
+        return _undecided_elsewhere(reason)
+    from mmcalib.media.image import TOO_LARGE
+
+    change = "make it smaller, or leave it out"
+    instead = change if reason == TOO_LARGE else "leave it out, or send another copy"
+    return rejected(f"{of}{reason}", instead, basis="none", unread=reason)
 
 
 def unusable(reason: str) -> Admission:
     """The same of a request."""
     if reason == REMOTE:
-        return _elsewhere(reason)
+        return _undecided_elsewhere(reason)
     remedy = "correct the request, or leave it out"
     return rejected(reason, remedy, basis="none", unread=without_particulars(reason))
 
 
-def _elsewhere(reason: str) -> Admission:
+def _undecided_elsewhere(reason: str) -> Admission:
     return undecided(reason, "check a local copy, or name its host in --allowed-media-domains")
-
-
-def _instead(reason: str) -> str:
-    from mmcalib.media.image import TOO_LARGE
-
-    if reason == TOO_LARGE:
-        return "make it smaller, or leave it out"
-    return "leave it out, or send another copy"
-
-
-@contextmanager
-def _request_lines(root: Root) -> Iterator[RequestLines]:
-    """What reads requests of a program; inline media are kept as long as it is open."""
-    allowed = Path(root) if root is not None else None
-    with Scratch() as scratch:
-        yield RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:

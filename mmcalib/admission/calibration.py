@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr
 
-from mmcalib.admission.admits import admitted
+from mmcalib.admission.admits import admit_item
 from mmcalib.admission.counting import Counting
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
@@ -54,7 +54,7 @@ class Calibration(CalibrationDocument):
         # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
         with allowing(allowed_media_domains):
-            return admitted(self.gate, item, allowed_local_media_path, counting)
+            return admit_item(self.gate, item, allowed_local_media_path, counting)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""

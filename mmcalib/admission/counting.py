@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from multiprocessing.connection import Connection
-from subprocess import Popen
-from typing import Any
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextCounting
-from mmcalib.domain.shapes import Modality
-from mmcalib.processes import patient_pipe, spawn
+from mmcalib.processes import Worker
 
 # A template and a tokenizer take milliseconds for a page of text, seconds for a book.
 _REQUEST_S = 30.0
@@ -34,34 +27,28 @@ class Counting:
         self, model: str, counting: TextCounting, *, patience_s: float = _REQUEST_S
     ) -> None:
         self._patience_s = patience_s
-        self._opening = json.dumps([model, asdict(counting)]).encode()
+        self._opening = model, counting
         self._lock = threading.Lock()
-        self._pipe: Connection | None = None
-        self._stop: Callable[[], object] = _nothing
+        self._worker: Worker | None = None
         self._strikes = 0
         self.why = ""
 
-    def tokens(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        fields: Mapping[str, Any],
-        items: Mapping[Modality, int],
-    ) -> int | None:
-        """Of a request beside the placeholders of its items; None where they are not counted."""
-        request = json.dumps([messages, fields, items]).encode()
+    def tokens(self, request: ChatRequest) -> int | None:
+        """Tokens of a request beside the placeholders of its items; None if it is not counted."""
         with self._lock:
             # The process is gone where the thread has ended that began it: once more, then.
             for _ in range(2):
-                if self._pipe is None and not self.why:
+                if self._worker is None and not self.why:
                     self._begin()
-                if self.why or self._pipe is None:
+                if self._worker is None:
                     return None
                 try:
-                    found: int | None = self._answer(self._pipe, request, self._patience_s)
+                    self._worker.send(request)
+                    found: int | None = self._worker.receive(self._patience_s)
                 except TimeoutError:
                     self._end()
                     break
-                except (OSError, EOFError, ValueError):
+                except EOFError:
                     self._end()
                 else:
                     return found
@@ -71,36 +58,17 @@ class Counting:
             return None
 
     def _begin(self) -> None:
-        ours, theirs = patient_pipe(_START_S)
-        numbers = [theirs.fileno(), _MEMORY_BYTES]
-        process = spawn("mmcalib.child.text_counter", numbers, [theirs.fileno()])
-        theirs.close()
-        self._pipe = ours
-        self._stop = weakref.finalize(self, _ended, ours, process)
+        self._worker = Worker("mmcalib.child.text_counter", _MEMORY_BYTES, send_s=_START_S)
+        weakref.finalize(self, self._worker.close)
+        self._worker.send(self._opening)
         try:
-            self.why = self._answer(ours, self._opening, _START_S)
-        except (OSError, EOFError, ValueError):
+            self.why = self._worker.receive(_START_S)
+        except (TimeoutError, EOFError):
             self.why = "what counts texts does not start"
         if self.why:
             self._end()
 
     def _end(self) -> None:
-        self._stop()
-        self._pipe = None
-
-    def _answer(self, pipe: Connection, message: bytes, patience_s: float) -> Any:
-        pipe.send_bytes(message)
-        if not pipe.poll(patience_s):
-            raise TimeoutError
-        return json.loads(pipe.recv_bytes())
-
-
-def _nothing() -> None:
-    """There is no process yet."""
-
-
-def _ended(pipe: Connection, process: Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        pipe.close()
-    process.kill()
-    process.wait()
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from mmcalib.admission.calibration import Calibration
@@ -26,39 +27,34 @@ _ROWS = 64
 _log = logging.getLogger("mmcalib.filter")
 
 
+@dataclass(eq=False)
 class Admits:
     """Whether a sample is kept: a callable that can be pickled, for workers of any kind."""
 
-    def __init__(
-        self,
-        calibration: Calibration,
-        *,
-        key: Callable[[Any], Any] | None = None,
-        allow_unknown: bool = False,
-        allowed_media_domains: Sequence[str] = (),
-        errors: OnUnread = "drop",
-        on_drop: Callable[[Any, Admission], object] | None = None,
-    ) -> None:
-        self._calibration, self._key = calibration, key
-        self._allow_unknown, self._domains = allow_unknown, tuple(allowed_media_domains)
-        self._errors, self._on_drop = errors, on_drop
-        self._asked, self._dropped = 0, ReasonCounts()
+    calibration: Calibration
+    key: Callable[[Any], Any] | None
+    allow_unknown: bool
+    allowed_media_domains: Sequence[str]
+    errors: OnUnread
+    on_drop: Callable[[Any, Admission], object] | None
+    _asked: int = 0
+    _dropped: ReasonCounts = field(default_factory=ReasonCounts)
 
     def __call__(self, sample: Any) -> bool:
-        item = self._key(sample) if self._key else sample
-        answer = self._calibration.admits(item, allowed_media_domains=self._domains)
+        item = self.key(sample) if self.key else sample
+        answer = self.calibration.admits(item, allowed_media_domains=self.allowed_media_domains)
         self._asked += 1
-        if answer.fits or (self._allow_unknown and answer.answer == "unknown"):
+        if answer.fits or (self.allow_unknown and answer.answer == "unknown"):
             return True
-        if answer.unread and self._errors == "raise":
+        if answer.unread and self.errors == "raise":
             named = isinstance(item, str | os.PathLike)
             which = os.fspath(item) if named else f"sample {self._asked - 1}"
             raise CorpusError(
                 one_line(f"{which}: {answer.reason}"), hint='errors="drop" leaves it out'
             )
         self._dropped.add("sample", answer)
-        if self._on_drop:
-            self._on_drop(sample, answer)
+        if self.on_drop:
+            self.on_drop(sample, answer)
         else:
             _log.info("dropped: %s", one_line(answer.reason))
         return False
@@ -85,12 +81,8 @@ class Admits:
         words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
         if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
             words.append(f"{rest:,} × other reasons")
-        _log.warning(
-            "mmcalib.filter dropped %s of %s: %s",
-            f"{dropped:,}",
-            f"{self._asked:,}",
-            "; ".join(words),
-        )
+        of = f"{dropped:,} of {self._asked:,}"
+        _log.warning("mmcalib.filter dropped %s: %s", of, "; ".join(words))
 
 
 def filter(  # noqa: A001 - mmcalib.filter
@@ -121,7 +113,7 @@ def filter(  # noqa: A001 - mmcalib.filter
         calibration,
         key=key,
         allow_unknown=allow_unknown,
-        allowed_media_domains=allowed_media_domains,
+        allowed_media_domains=tuple(allowed_media_domains),
         errors=errors,
         on_drop=on_drop,
     )

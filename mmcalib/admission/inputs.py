@@ -29,30 +29,33 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def presented(item: Any) -> Encoded | Skipped:
+def describe_item(item: Any) -> Encoded | Skipped:
     """What it is; of what is elsewhere nothing, unless its host is allowed. Raises TypeError for
     what is no medium.
     """
-    found = _presented(item)
+    found = _find_medium(item)
+    if isinstance(found, Item):
+        from mmcalib.media.probe import examine_whole
+
+        found = examine_whole(found)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
         return Skipped(NOWHERE, one_line(why))
     return found
 
 
-def _presented(item: Any) -> Encoded | Skipped:
+def _find_medium(item: Any) -> Item | Encoded | Skipped:
     if item is None:
         return Skipped(NOWHERE, "no image, video or audio")
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return Encoded(item)
     if isinstance(item, str | os.PathLike):
-        named = item_named(item)
-        return named if isinstance(named, Skipped) else _examined(named)
+        return item_named(item)
     if isinstance(item, bytes | bytearray | memoryview):
-        return _bytes(bytes(item))
+        return _in_memory(bytes(item))
     if is_cell(item):
-        return _presented(item.get("bytes") or item.get("path"))
+        return _find_medium(item.get("bytes") or item.get("path"))
     if hasattr(item, "read") and (data := _read_whole(item)) is not None:
-        return _bytes(data)
+        return _in_memory(data)
     from PIL import Image
 
     if isinstance(item, Image.Image):
@@ -102,16 +105,6 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     if remote is None:
         return Skipped(name, "URL of a scheme that is not read")
     return Item(remote) if is_allowed(remote) else Skipped(name, REMOTE)
-
-
-def _examined(item: Item) -> Encoded | Skipped:
-    from mmcalib.media.ending import examine_whole
-
-    return examine_whole(item)
-
-
-def _bytes(data: bytes) -> Encoded | Skipped:
-    return _examined(_in_memory(data))
 
 
 def _in_memory(data: bytes) -> Item:

@@ -28,12 +28,11 @@ from mmcalib.derive.bounds import (
     Rung,
     Sampling,
 )
-from mmcalib.derive.costs import CostColumns, Mismatch
+from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
 from mmcalib.derive.distribution import size_cells, token_bins
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import TextBound
-from mmcalib.domain.knobs import AreaCap, Setting
+from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
@@ -132,7 +131,9 @@ def clips(area: Area | None) -> list[VideoShape]:
             _clip(64, 4.0, cap // 4, cap // 4),
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
-    return list(dict.fromkeys(clip for clip in made if _weight(clip) <= _CLIP_PX))
+    # Pixels that a loader may keep: no known one keeps more frames than that of Qwen-VL.
+    kept = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in made)
+    return list(dict.fromkeys(clip for clip, px in zip(made, kept, strict=True) if px <= _CLIP_PX))
 
 
 def sound_shapes(rate_hz: int, longest_s: float) -> list[AudioShape]:
@@ -145,11 +146,6 @@ def sound_shapes(rate_hz: int, longest_s: float) -> list[AudioShape]:
 
 def _clip(frames: int, fps: float, width: int, height: int) -> VideoShape:
     return VideoShape(frames, fps, frames / fps, max(1, width), max(1, height))
-
-
-def _weight(clip: VideoShape) -> int:
-    """Pixels that a loader may keep: no known one keeps more frames than that of Qwen-VL."""
-    return min(QWEN_MOST_FRAMES, clip.num_frames) * clip.width_px * clip.height_px
 
 
 def _images(sizes: Sequence[tuple[int, int]]) -> list[ImageShape]:
@@ -183,9 +179,8 @@ def prove_rules(
     found: dict[Modality, ProvenRule] = {}
     with progress.step("bounding unseen shapes", len(served)) as task:
         for modality in served:
-            seeker = _Seeker(host, opened, decision, modality)
             try:
-                proven = seeker.seek()
+                proven = _Seeker(host, opened, decision, modality).seek()
             except (VllmMoved, VllmRefused):
                 proven = None
             if proven is not None:
@@ -210,14 +205,12 @@ class _Seeker:
             case "audio":
                 return self._audio()
 
-    @property
-    def setting(self) -> Setting:
-        return self.decision.setting
-
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
         """Blank items of these shapes. What only this machine's memory forbids is left out."""
         subjects = tuple(Blank(shape) for shape in shapes)
-        answers = self.host.measure(Measure(self.setting, subjects), "bounding unseen shapes")
+        answers = self.host.measure(
+            Measure(self.decision.setting, subjects), "bounding unseen shapes"
+        )
         return {
             shape: answer.cost or answer.refusal
             for shape, answer in zip(shapes, answers, strict=True)
@@ -226,12 +219,12 @@ class _Seeker:
 
     def _image(self) -> ProvenRule | None:
         area = self._area()
-        if area is not None:
-            probed = self.observe(pictures(area))
-            seen = (c.tokens - c.embeds for _, c in self._seen(probed) if isinstance(c, Cost))
-            rule = replace(area, around_tokens=max(seen, default=0))
-            return _kept(rule, self._seen(probed), exact=True)
-        return self._ceiling()
+        if area is None:
+            return self._ceiling()
+        probed = self.observe(pictures(area))
+        seen = (c.tokens - c.embeds for _, c in self._seen(probed) if isinstance(c, Cost))
+        rule = replace(area, around_tokens=max(seen, default=0))
+        return _prove(rule, self._seen(probed), exact=True)
 
     def _ceiling(self) -> ProvenRule | None:
         """For processors with one size, or with a list of layouts whose largest vLLM itself names
@@ -240,7 +233,7 @@ class _Seeker:
         tried = self.observe(layouts())
         sizes = {(c.tokens, c.embeds) for _, c in self._seen(tried) if isinstance(c, Cost)}
         most = max((embeds for _, embeds in sizes), default=0)
-        largest = self.decision.unhinted.max_tokens_per_item.get("image", 0)
+        largest = self.decision.plain.max_tokens_per_item.get("image", 0)
         one_size = len(sizes) == 1
         if not one_size and not (self.opened.tiles_images and most == largest):
             return None
@@ -250,7 +243,7 @@ class _Seeker:
             seen = [edge.get(s) for s in corners]
             if all(isinstance(cost, Cost) and cost.embeds <= most for cost in seen):
                 rule = Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
-                return _kept(rule, self._seen({**tried, **edge}), exact=False)
+                return _prove(rule, self._seen({**tried, **edge}), exact=False)
         return None
 
     def _video(self) -> ProvenRule | None:
@@ -260,7 +253,7 @@ class _Seeker:
         area = self._area()
         seen = self.observe(clips(area))
         for rule in self._video_candidates(sampling, area, seen):
-            if proven := _kept(rule, self._seen(seen), exact=False):
+            if proven := _prove(rule, self._seen(seen), exact=False):
                 return proven
         return None
 
@@ -287,7 +280,7 @@ class _Seeker:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
-        sounds = self.decision.table.of("audio").shapes.columns
+        sounds = self.decision.table.of("audio").shapes.rows
         longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
         rungs: list[Rung] = []
         for shape in sound_shapes(rate, longest):
@@ -302,18 +295,18 @@ class _Seeker:
             if cost.embeds > self.decision.budget.encoder_budget_tokens:
                 break
         rule = Ladder(rate, tuple(rungs))
-        return _kept(rule, self._seen({}), exact=False) if len(rungs) > 1 else None
+        return _prove(rule, self._seen({}), exact=False) if len(rungs) > 1 else None
 
     def _area(self) -> Area | None:
         """The resizing rule with the numbers that the setting gives it."""
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
-                least, most = knob.bounds(self.setting)
+                least, most = knob.bounds(self.decision.setting)
                 return Area(math.isqrt(knob.token_px), least, most, QWEN_MOST_ASPECT)
         return None
 
     def _sampling(self) -> Sampling | None:
-        options = self.setting.media_io_kwargs.get("video", {})
+        options = self.decision.setting.media_io_kwargs.get("video", {})
         loader = VIDEO_SAMPLINGS.get(options.get("video_backend", self.opened.video_loader))
         if loader is None:
             return None
@@ -339,7 +332,7 @@ class _Seeker:
         yield from probed.items()
 
 
-def _kept(rule: Rule, seen: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
+def _prove(rule: Rule, seen: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
     """The rule, if everything that was seen is as it says."""
     compared = 0
     for shape, found in seen:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.census.contents import first_of_each_content
-from mmcalib.corpus.chat import answer_by
-from mmcalib.domain.items import Item, Prompt
+from mmcalib.corpus.chat import Prompt
+from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
 
@@ -89,7 +89,7 @@ class AccessLog:
             self._named.append(index)
         self._ends.append(len(self._named))
         if len(self._asked) < MOST_ORIGINS:
-            self._asked.append((prompt.origin, answer_by(prompt)))
+            self._asked.append((prompt.origin, prompt.request.answer_tokens))
 
     def accesses(self, progress: Progress | None = None) -> Accesses:
         """What was recorded; reads the files that are not told apart by their sizes."""

@@ -59,13 +59,13 @@ def connect(path: Path, made_by: str) -> sqlite3.Connection:
     with _in_turn(path.parent):
         _make_private(path)
         try:
-            return _opened(path, made_by)
+            return _open_database(path, made_by)
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise
             remove(path)
             _make_private(path)
-            return _opened(path, made_by)
+            return _open_database(path, made_by)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -102,13 +102,19 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
 
 
-def _opened(path: Path, made_by: str) -> sqlite3.Connection:
+def _open_database(path: Path, made_by: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
-        db.text_factory = _text
+        # What is not UTF-8 is no line of ours, and need not end a scan.
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
         _require_form(db)
-        _forget_others(db, made_by)
+        if db.execute("SELECT made_by FROM made").fetchone() != (made_by,):
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                for table in ("seen", "made"):
+                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own two names
+                db.execute("INSERT INTO made VALUES (?)", [made_by])
     except BaseException:
         db.close()
         raise
@@ -130,28 +136,9 @@ def _require_form(db: sqlite3.Connection) -> None:
     db.set_progress_handler(None, 0)
 
 
-def _forget_others(db: sqlite3.Connection, made_by: str) -> None:
-    row = db.execute("SELECT made_by FROM made").fetchone()
-    if row is None or row[0] != made_by:
-        with db:
-            db.execute("BEGIN IMMEDIATE")
-            for table in ("seen", "made"):
-                db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own two names
-            db.execute("INSERT INTO made VALUES (?)", [made_by])
-
-
 def _forms(db: sqlite3.Connection) -> list[str]:
-    return [
-        sql
-        for (sql,) in db.execute(
-            "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?", [len(FORM) + 1]
-        )
-    ]
-
-
-def _text(data: bytes) -> str:
-    """What is not UTF-8 is no line of ours, and need not end a scan."""
-    return data.decode("utf-8", "replace")
+    tables = "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?"
+    return [sql for (sql,) in db.execute(tables, [len(FORM) + 1])]
 
 
 @contextlib.contextmanager
@@ -222,13 +209,19 @@ class Cache(Closing):
         """Per order the line that was answered for the same bytes, None where none was."""
         keys = [self._key(order) if order.version else None for order in orders]
         known = [key for key in keys if key is not None]
+        rows: dict[bytes, tuple[str, str]] = {}
         with self._as_broken():
-            rows = self._rows(known) if known else {}
-        found: list[str | None] = []
+            for start in range(0, len(known), _ASKED_AT_ONCE):
+                some = known[start : start + _ASKED_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT item, version, line FROM seen WHERE item IN ({marks})"  # noqa: S608
+                found = self._db.execute(query, some)
+                rows |= {key: (version, line) for key, version, line in found}
+        lines: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows.get(key, _NONE) if key else _NONE
-            found.append(line if key and version == order.version and is_sound(line) else None)
-        return found
+            lines.append(line if key and version == order.version and is_sound(line) else None)
+        return lines
 
     def keep(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         """Remember; on disk with the first call that comes a moment later, or when closed."""
@@ -259,28 +252,16 @@ class Cache(Closing):
         finally:
             self._db.close()
 
-    def _rows(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
-        """Version and line by key."""
-        found: dict[bytes, tuple[str, str]] = {}
-        for start in range(0, len(keys), _ASKED_AT_ONCE):
-            some = keys[start : start + _ASKED_AT_ONCE]
-            marks = ",".join("?" * len(some))
-            rows = self._db.execute(
-                f"SELECT item, version, line FROM seen WHERE item IN ({marks})",  # noqa: S608
-                some,
-            )
-            found |= {key: (version, line) for key, version, line in rows}
-        return found
-
     def _key(self, order: ProbeTask) -> bytes:
-        path = order.item.path
-        folder = _folder(path)
+        path, how = order.item.path, (order.item.declared or "") + "+" * order.whole
+        # Of the member of an archive, the archive.
+        within = BEHIND in path and not path.startswith("/")
+        folder = path.partition(BEHIND)[2] if within else path.rpartition("/")[0]
         first = self._folders.get(folder)
         if first is None:
             first = blake2b(folder.encode(), digest_size=_FOLDER_BYTES).digest()
             self._folders[folder] = first
-        told = f"{_how(order)}\0{path}".encode()
-        return first + blake2b(told, digest_size=_ITEM_BYTES).digest()
+        return first + blake2b(f"{how}\0{path}".encode(), digest_size=_ITEM_BYTES).digest()
 
     @contextlib.contextmanager
     def _as_broken(self) -> Iterator[None]:
@@ -295,25 +276,11 @@ class Cache(Closing):
             raise CacheBroken(str(error)) from error
 
 
-def _folder(path: str) -> str:
-    """Of the member of an archive, the archive."""
-    if BEHIND in path and not path.startswith("/"):
-        return path.partition(BEHIND)[2]
-    return path.rpartition("/")[0]
-
-
-def _how(order: ProbeTask) -> str:
-    if order.whole:
-        return f"{order.item.declared or ''}+"
-    return order.item.declared or ""
-
-
 def _made_by() -> str:
-    return f"{PROBE} " + " ".join(f"{name} {_installed(name)}" for name in _READERS)
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "?"
+    versions = []
+    for name in _READERS:
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            versions.append(f"{name} ?")
+    return f"{PROBE} " + " ".join(versions)

@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from mmcalib.domain.shape_columns import (
+    COUNT_FIELDS,
     EXEMPLARS,
     Column,
     PathLists,
     ShapeCount,
     ShapeCounts,
     Shapes,
-    columns_of,
     equal_to_next,
+    shape_rows,
 )
 from mmcalib.domain.shapes import MODALITIES, PLAIN, SHAPES, Encoded, Encoding, Modality, Shape
 
+_ROW = np.dtype([*COUNT_FIELDS, ("encoding", "i4")])
 
-def grouped(keys: Sequence[Column]) -> tuple[Column, Column]:
-    """The order in which rows of equal keys stand together, the first key first, and where in it
-    each group begins.
+
+def merge_equal(keys: Sequence[Column], rows: Column, paths: PathLists) -> tuple[Column, Column]:
+    """The place of the first row of each group of equal keys, in their order, and a row for each
+    group: its counts added, and the first of its paths.
     """
     order = np.lexsort(keys[::-1])
     begins = np.ones(len(order), dtype=bool)
-    if len(order):
-        begins[1:] = ~equal_to_next(key[order] for key in keys)
-    return order, np.flatnonzero(begins)
-
-
-def together(
-    order: Column, starts: Column, counts: Column, exemplars: Column, paths: PathLists
-) -> tuple[Column, Column]:
-    """Of each group the counts of its rows added, and the first of their paths."""
-    if not len(order):
-        return counts, exemplars
-    found, sizes = exemplars[order[starts]], np.diff(starts, append=len(order))
-    for group in np.flatnonzero(sizes > 1):
-        start = starts[group]
-        rows = order[start : start + sizes[group]]
-        every = {path for at in exemplars[rows] for path in paths[at]}
-        found[group] = paths.add(sorted(every)[:EXEMPLARS])
-    return np.add.reduceat(counts[order], starts), found
+    begins[1:] = ~equal_to_next([key[order] for key in keys])
+    starts = np.flatnonzero(begins)
+    first = order[starts]
+    merged = rows[first]
+    if len(first) < len(rows):
+        merged["count"] = np.add.reduceat(rows["count"][order], starts)
+        sizes = np.diff(starts, append=len(order))
+        for group in np.flatnonzero(sizes > 1):
+            of = rows["exemplars"][order[starts[group] : starts[group] + sizes[group]]]
+            every = {path for at in of for path in paths[at]}
+            merged["exemplars"][group] = paths.add(sorted(every)[:EXEMPLARS])
+    return first, merged
 
 
 # Distinct keys that are counted as they come, before they go to the columns.
@@ -68,9 +65,7 @@ class _Rows:
     """Of one modality: a row for each shape and encoding, by both in ascending order."""
 
     shapes: Shapes
-    encodings: Column
-    counts: Column
-    exemplars: Column
+    rows: Column
 
 
 Refuses = Callable[[Encoded], object]
@@ -114,11 +109,13 @@ class Census:
     def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
         """The distinct ways in which files hold their shapes, in a fixed order."""
         for modality in self.modalities():
-            rows = self._rows(modality)
-            columns = zip(rows.shapes, rows.encodings, rows.counts, rows.exemplars, strict=True)
-            for shape, number, count, at in columns:
-                encoding = self._encodings[int(number)]
-                yield Encoded(shape, encoding), ShapeCount(shape, int(count), self._paths[at])
+            found = self._rows(modality)
+            for shape, row in zip(found.shapes, found.rows, strict=True):
+                count, at, number = row.item()
+                yield (
+                    Encoded(shape, self._encodings[number]),
+                    ShapeCount(shape, count, self._paths[at]),
+                )
 
     def without(self, refuses: Refuses) -> Census:
         """The census of the other files."""
@@ -139,11 +136,9 @@ class Census:
         if self._recent:
             self._fold()
         if modality not in self._whole:
-            rows = self._rows(modality)
-            order, starts = grouped([*rows.shapes.columns.values()])
-            counts, exemplars = together(order, starts, rows.counts, rows.exemplars, self._paths)
-            shapes = rows.shapes if len(starts) == len(order) else rows.shapes.take(order[starts])
-            self._whole[modality] = ShapeCounts(shapes, counts, exemplars, self._paths)
+            found = self._rows(modality)
+            first, rows = merge_equal(found.shapes.columns, found.rows, self._paths)
+            self._whole[modality] = ShapeCounts(found.shapes.take(first), rows, self._paths)
         return self._whole[modality]
 
     def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
@@ -183,37 +178,28 @@ class Census:
     def _fold(self) -> None:
         """What was counted last goes to the columns."""
         for modality in MODALITIES:
-            keys = [key for key in self._recent if key[0].modality == modality]
-            if not keys:
+            found = [item for item in self._recent.items() if item[0][0].modality == modality]
+            if not found:
                 continue
-            found = [self._recent[key] for key in keys]
-            parts = self._parts.setdefault(modality, [])
-            parts.append(
-                self._sorted(
-                    modality,
-                    columns_of(modality, [shape for shape, _ in keys]),
-                    np.array([self._number(encoding) for _, encoding in keys], dtype=np.int32),
-                    np.array([tally.count for tally in found], dtype=np.int64),
-                    np.array([self._paths.add(tally.exemplars) for tally in found]),
-                )
+            rows = (
+                (tally.count, self._paths.add(tally.exemplars), self._number(encoding))
+                for (_, encoding), tally in found
             )
-            while len(parts) > 1 and 2 * len(parts[-1].counts) > len(parts[-2].counts):
+            shapes = shape_rows(modality, [shape for (shape, _), _ in found])
+            parts = self._parts.setdefault(modality, [])
+            parts.append(self._merged(modality, shapes, np.fromiter(rows, _ROW, len(found))))
+            while len(parts) > 1 and 2 * len(parts[-1].rows) > len(parts[-2].rows):
                 parts[-2:] = [self._joined(modality, parts[-2:])]
         self._recent.clear()
-        live = sum(len(part.counts) for parts in self._parts.values() for part in parts)
+        live = sum(len(part.rows) for parts in self._parts.values() for part in parts)
         if self._paths.lists > 2 * live + _SPARE:
             self._repack()
 
     def _repack(self) -> None:
         """Without the paths that other ones took the place of."""
         kept = PathLists()
-        for modality, parts in self._parts.items():
-            self._parts[modality] = [
-                replace(
-                    part, exemplars=np.array([kept.add(self._paths[at]) for at in part.exemplars])
-                )
-                for part in parts
-            ]
+        for part in (part for parts in self._parts.values() for part in parts):
+            part.rows["exemplars"] = [kept.add(self._paths[at]) for at in part.rows["exemplars"]]
         self._paths = kept
 
     def _rows(self, modality: Modality) -> _Rows:
@@ -221,36 +207,19 @@ class Census:
             self._fold()
         parts = self._parts.get(modality, [])
         if not parts:
-            none = np.array([], dtype=np.int64)
-            return _Rows(Shapes(modality, columns_of(modality, [])), none, none, none)
+            return _Rows(Shapes.of(modality, ()), np.empty(0, _ROW))
         if len(parts) > 1:
             parts[:] = [self._joined(modality, parts)]
         return parts[0]
 
     def _joined(self, modality: Modality, parts: Sequence[_Rows]) -> _Rows:
-        names = parts[0].shapes.columns
-        return self._sorted(
-            modality,
-            {n: np.concatenate([one.shapes.columns[n] for one in parts]) for n in names},
-            np.concatenate([one.encodings for one in parts]),
-            np.concatenate([one.counts for one in parts]),
-            np.concatenate([one.exemplars for one in parts]),
-        )
+        shapes = np.concatenate([part.shapes.rows for part in parts])
+        return self._merged(modality, shapes, np.concatenate([part.rows for part in parts]))
 
-    def _sorted(
-        self,
-        modality: Modality,
-        columns: dict[str, Column],
-        encodings: Column,
-        counts: Column,
-        exemplars: Column,
-    ) -> _Rows:
-        ranks = self._ranks()[encodings]
-        order, starts = grouped([*columns.values(), ranks])
-        counts, exemplars = together(order, starts, counts, exemplars, self._paths)
-        first = order[starts]
-        shapes = Shapes(modality, {name: column[first] for name, column in columns.items()})
-        return _Rows(shapes, encodings[first], counts, exemplars)
+    def _merged(self, modality: Modality, shapes: Column, rows: Column) -> _Rows:
+        keys = [*Shapes(modality, shapes).columns, self._ranks()[rows["encoding"]]]
+        first, merged = merge_equal(keys, rows, self._paths)
+        return _Rows(Shapes(modality, shapes[first]), merged)
 
     def _ranks(self) -> Column:
         """Where each encoding stands among those that are known, in ascending order."""

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import cast
 
 from mmcalib.census.executor import Named, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.domain.items import Item, without_data
-from mmcalib.progress import Progress, Silent
+from mmcalib.domain.items import Item
+from mmcalib.progress import Progress
 from mmcalib.storage.location import Location, open_item
-from mmcalib.text import MIB
 
-_BLOCK_BYTES = MIB
 _DIGEST = Named("mmcalib.census.contents", "digest")
-
-
-@dataclass(slots=True)
-class Contents:
-    """The items that were counted; memory grows with their number."""
-
-    _items: dict[Item, None] = field(default_factory=dict)
-
-    def add(self, item: Item) -> None:
-        self._items[without_data(item)] = None
-
-    def distinct(self, progress: Progress | None = None) -> int:
-        """How many of them differ in content."""
-        return len(set(first_of_each_content(list(self._items), progress or Silent())))
 
 
 def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
@@ -73,27 +58,20 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
 
 
 def _digests(items: Sequence[Item], apart: LocalPool) -> list[str]:
-    """Of files here; what must be unpacked first is read where that has a bound."""
+    """Of files here; what must be unpacked first is read where that has a bound, and has none
+    where that took too long.
+    """
     packed = [ProbeTask(item) for item in items if not Location.of(item.path).is_file]
-    answers = iter(apart.result(apart.submit(packed)) if packed else ())
-    return [
-        digest(item) if Location.of(item.path).is_file else _hexadecimal(next(answers).line)
-        for item in items
-    ]
-
-
-def _hexadecimal(line: str) -> str:
-    """Empty for an item that could not be read in its time."""
-    return "" if line.startswith("[") else line
+    lines = iter([one.line for one in apart.result(apart.submit(packed))] if packed else ())
+    found = (digest(i) if Location.of(i.path).is_file else next(lines) for i in items)
+    return ["" if line.startswith("[") else line for line in found]
 
 
 def digest(item: Item) -> str:
     """Of all its bytes; empty where they cannot be read."""
-    found = hashlib.blake2b()
     try:
         with open_item(item) as opened:
-            while block := opened.file.read(_BLOCK_BYTES):
-                found.update(block)
+            file = cast("io.BufferedReader", opened.file)
+            return hashlib.file_digest(file, hashlib.blake2b).hexdigest()
     except (OSError, ValueError, EOFError):
         return ""
-    return found.hexdigest()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
-from mmcalib.census.contents import Contents
+from mmcalib.census.contents import first_of_each_content
+from mmcalib.census.executor import Executor
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, Prompt, Skipped, carried_bytes, decode, without_data
+from mmcalib.domain.items import Item, Skipped, carried_bytes, decode, without_data
 from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, VideoShape, encoded
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
@@ -37,9 +40,9 @@ class CorpusCounter:
     Paths that may come again are remembered by their hashes, of 64 bits.
     """
 
-    prober: Prober
     log: AccessLog | None
-    contents: Contents | None = None
+    # The items that were counted, where it is asked how many differ in content.
+    contents: dict[Item, None] | None = None
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
@@ -53,24 +56,16 @@ class CorpusCounter:
     settled: set[int] = field(default_factory=set)
     mentioned: set[_Identity] = field(default_factory=set)
 
-    @property
-    def files(self) -> int:
-        """How many distinct paths were listed."""
-        return len(self.paths)
-
-    def unseen(self, prompt: Prompt | Skipped) -> list[Item]:
-        """Items of a prompt that were not asked for before."""
-        if isinstance(prompt, Skipped):
-            return []
-        new = [item for item in dict.fromkeys(prompt.items) if item not in self.known]
+    def unseen(self, items: Iterable[Item]) -> list[Item]:
+        """Those of a prompt that were not asked for before."""
+        new = [item for item in dict.fromkeys(items) if item not in self.known]
         self.known.update(dict.fromkeys(map(without_data, new)))
         return new
 
     def prompts_seen(
-        self, group: tuple[list[Prompt | Skipped], list[Item]], lines: Sequence[str]
+        self, prompts: Iterable[Prompt | Skipped], items: Sequence[Item], lines: Sequence[str]
     ) -> None:
         """A group of prompts, and what was seen of those of their items that were `unseen`."""
-        prompts, items = group
         for item, line in zip(items, lines, strict=True):
             self.known[item] = self._noted(item, line)
         for prompt in prompts:
@@ -86,7 +81,10 @@ class CorpusCounter:
         path = hash(item.path)
         first = path not in self.paths
         self.paths.add(path)
-        if self.known and (path in self.settled or self._is_mentioned(item.path)):
+        # A usable prompt may have the file by another of its names.
+        if self.known and (
+            path in self.settled or (self.mentioned and _identity(item.path) in self.mentioned)
+        ):
             self._settle(item.path)
             return False
         if item.declared is None:
@@ -111,8 +109,8 @@ class CorpusCounter:
         if isinstance(seen, Skipped) or path in self.settled:
             return
         self.census.add(seen.shape, item.path, encoding=seen.encoding)
-        if self.contents:
-            self.contents.add(item)
+        if self.contents is not None:
+            self.contents[without_data(item)] = None
         if self.known:  # else no path comes twice
             self.settled.add(path)
             self.skipped.pop(item.path, None)
@@ -138,11 +136,11 @@ class CorpusCounter:
             self.log.add(prompt, shapes)
         for item, file in zip(prompt.items, found, strict=True):
             self.census.add(file.shape, item.path, encoding=file.encoding)
-            if self.contents:
-                self.contents.add(item)
+            if self.contents is not None:
+                self.contents[without_data(item)] = None
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
-                self.mentioned.add(_identity(item))
+                self.mentioned.add(_identity(item.path))
                 # An archive may have lost it before its items come.
                 self.paths.add(hash(item.path))
 
@@ -170,20 +168,16 @@ class CorpusCounter:
         if skipped.reason < known.reason:
             self.skipped[skipped.path] = skipped
 
-    def _is_mentioned(self, path: str) -> bool:
-        """Whether a usable prompt has this file by any of its names."""
-        return bool(self.mentioned) and _identity(Item(path)) in self.mentioned
 
-
-def _identity(item: Item) -> _Identity:
+def _identity(path: str) -> _Identity:
     try:
-        status = os.stat(item.path)
+        status = os.stat(path)
     except (OSError, ValueError):
-        return item.path
+        return path
     return status.st_dev, status.st_ino
 
 
-_Prompts = list[Prompt | Skipped]
+T = TypeVar("T")
 
 # Of bytes that only the source can get at: a group is closed when it carries as many. Two groups
 # per worker are under way.
@@ -233,60 +227,70 @@ def count_corpus(
     CorpusError when nothing at all could be counted.
     """
     sources = list(sources)
-    contents = Contents() if repeats else None
-    counter = CorpusCounter(prober, AccessLog() if in_order else None, contents)
-    with (progress or Silent()).step("reading the corpus") as task:
+    contents: dict[Item, None] | None = {} if repeats else None
+    counter = CorpusCounter(AccessLog() if in_order else None, contents)
+    progress = progress or Silent()
+    with progress.step("reading the corpus") as task:
         for source in sources:
-            for prompts, lines in prober.each(_wanted(counter, source)):
-                counter.prompts_seen(prompts, lines)
+            groups = _grouped(_wanted(counter, source), prober.executor)
+            for (prompts, items), lines in prober.each(groups):
+                counter.prompts_seen(prompts, items, lines)
                 task.advance(len(lines))
         for source in sources:
-            for items, lines in prober.each(_unseen(counter, source)):
+            new = _grouped(_unseen(counter, source), prober.executor)
+            for (items, _), lines in prober.each(new):
                 counter.items_seen(items, lines)
                 task.advance(len(lines))
     _refuse_broken_libraries(counter)
+    files = len(counter.paths)
     if not counter.census.items():
-        raise _nothing(counter)
+        first = next(iter(counter.skipped.values()), None)
+        why = f"; {one_line(first.path)}: {first.reason}" if first else ""
+        raise CorpusError(
+            f"nothing to measure: no image, video or audio in {files} files{why}",
+            hint="--data DIR names a folder of media files",
+        )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
-    distinct = contents.distinct(progress) if contents else None
-    return CorpusCount(counter.census, counter.prompts, skipped, counter.files, accesses, distinct)
+    distinct = None
+    if contents is not None:
+        distinct = len(set(first_of_each_content(list(contents), progress)))
+    return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct)
 
 
-def _wanted(
-    counter: CorpusCounter, source: Source
-) -> Iterator[tuple[tuple[_Prompts, list[Item]], list[Item]]]:
-    """Prompts in groups, each with those of their items that must be looked at."""
-    prompts: _Prompts = []
-    items: list[Item] = []
-    carried = 0
-    executor = counter.prober.executor
+# What was read, those of its items that must be looked at, and how much all of them carry.
+_Read = tuple[T, list[Item], int]
+
+
+def _wanted(counter: CorpusCounter, source: Source) -> Iterator[_Read[Prompt | Skipped]]:
     for prompt in source.prompts():
-        prompts.append(prompt)
-        items += counter.unseen(prompt)
-        if isinstance(prompt, Prompt):
-            carried += sum(map(carried_bytes, prompt.items))
-        if max(len(items), len(prompts)) >= executor.chunk_items or carried >= _FULL_BYTES:
-            yield (prompts, items), items
-            prompts, items, carried = [], [], 0
-    yield (prompts, items), items
+        items = () if isinstance(prompt, Skipped) else prompt.items
+        yield prompt, counter.unseen(items), sum(map(carried_bytes, items))
 
 
-def _unseen(counter: CorpusCounter, source: Source) -> Iterator[tuple[list[Item], list[Item]]]:
-    """The files that are still to be looked at, in groups."""
-    items: list[Item] = []
-    carried = 0
-    executor = counter.prober.executor
+def _unseen(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)
         elif counter.is_new(item):
-            items.append(item)
-            carried += carried_bytes(item)
-            if len(items) >= executor.chunk_items or carried >= _FULL_BYTES:
-                yield items, items
-                items, carried = [], 0
-    yield items, items
+            yield item, [item], carried_bytes(item)
+
+
+def _grouped(
+    found: Iterable[_Read[T]], executor: Executor[Any]
+) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
+    """In groups, each with its items, which must be looked at."""
+    group: list[T] = []
+    items: list[Item] = []
+    carried = 0
+    for one, new, size_bytes in found:
+        group.append(one)
+        items += new
+        carried += size_bytes
+        if max(len(items), len(group)) >= executor.chunk_items or carried >= _FULL_BYTES:
+            yield (group, items), items
+            group, items, carried = [], [], 0
+    yield (group, items), items
 
 
 def _refuse_broken_libraries(counter: CorpusCounter) -> None:
@@ -308,12 +312,3 @@ def _refuse_broken_libraries(counter: CorpusCounter) -> None:
                 one_line(f"{said}, and so does a file that mmcalib writes itself: {why}"),
                 hint="mmcalib doctor names the library and what to install",
             )
-
-
-def _nothing(counter: CorpusCounter) -> CorpusError:
-    first = next(iter(counter.skipped.values()), None)
-    why = f"; {one_line(first.path)}: {first.reason}" if first else ""
-    return CorpusError(
-        f"nothing to measure: no image, video or audio in {counter.files} files{why}",
-        hint="--data DIR names a folder of media files",
-    )

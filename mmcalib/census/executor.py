@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar
 
 from mmcalib.domain.items import Item, Seen
 
@@ -26,19 +27,13 @@ class Named:
     more: tuple[str, ...] = ()
 
     def __call__(self, item: Item) -> Seen | str:
-        return _found(self.module, self.name, self.more)(item)
-
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[[str, str, tuple[str, ...]], Look], tuple[str, str, tuple[str, ...]]]:
-        return _found, (self.module, self.name, self.more)
+        return load(self.module, self.name)(item, *self.more)
 
 
-def _found(module: str, name: str, more: tuple[str, ...]) -> Look:
-    function = getattr(import_module(module), name)
-    if not more:
-        return cast("Look", function)
-    return lambda item: cast("Seen | str", function(item, *more))
+@cache
+def load(module: str, name: str) -> Callable[..., Seen | str]:
+    function: Callable[..., Seen | str] = getattr(import_module(module), name)
+    return function
 
 
 class ProbeTask(NamedTuple):
@@ -66,7 +61,7 @@ Ticket = TypeVar("Ticket")
 """A chunk that was handed in, as its executor knows it."""
 
 
-def fitting(items: int, took_s: float, chunk_s: float) -> int:
+def count_fitting(items: int, took_s: float, chunk_s: float) -> int:
     """How many items take `chunk_s`, from some that were just answered; at least one."""
     return max(1, int(items * chunk_s / max(took_s, 1e-6)))
 

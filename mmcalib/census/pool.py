@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from mmcalib import processes
-from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, fitting
-from mmcalib.census.worker import BEGUN, Packed, packed, unpacked_answer
+from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, count_fitting
+from mmcalib.census.worker import BEGUN, PackedAnswer, pack_task, unpack_answer
 from mmcalib.domain.items import Skipped, carried_bytes, encode
 from mmcalib.errors import MmcalibError
-from mmcalib.processes import Closing, patient_pipe
+from mmcalib.processes import Closing, Worker
+from mmcalib.storage.location import allowed_hosts
 
 # Fields of /proc/PID/stat (proc(5)) behind the name, which may hold anything.
 _UTIME, _STIME = 11, 12
-
-
-class Process:
-    """Started, and told what looks at an item. It dies with the thread that started it."""
-
-    def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
-        self.pipe, theirs = patient_pipe(send_s)
-        shared = os.memfd_create("mmcalib-begun")
-        os.truncate(shared, BEGUN.size)
-        self._begun = mmap.mmap(shared, BEGUN.size)
-        fds = [theirs.fileno(), shared]
-        numbers = [*fds, memory_bytes]
-        self._process = processes.spawn("mmcalib.census.worker", numbers, fds)
-        theirs.close()
-        os.close(shared)
-        with contextlib.suppress(OSError):
-            self.pipe.send(look)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def send(self, orders: list[Packed]) -> None:
-        """Kills it where it takes nothing for too long; the pipe says that it is dead."""
-        try:
-            self.pipe.send(orders)
-        except OSError:
-            self._process.kill()
-
-    def begun(self) -> int:
-        """How many items it has begun since it started."""
-        number: int = BEGUN.unpack_from(self._begun)[0]
-        return number
-
-    def cpu_s(self) -> float:
-        """The processor seconds that it has taken, 0 where that cannot be told."""
-        try:
-            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(words[_UTIME]) + int(words[_STIME])) / os.sysconf("SC_CLK_TCK")
-
-    def how_it_ended(self) -> str:
-        """In words, once the pipe is closed."""
-        return processes.how_it_ended(self._process)
-
-    def close(self) -> None:
-        self.pipe.close()
-        self._process.kill()
-        self._process.wait()
-
 
 # Above what the process needs itself. The largest image that vLLM opens takes 0.7 GB decoded.
 MEMORY_BYTES = 4 << 30
@@ -101,7 +49,6 @@ class _Chunk:
 
     orders: Sequence[ProbeTask]
     answers: list[ProbeResult | None]
-    left: int
 
 
 @dataclass(slots=True, eq=False)
@@ -119,38 +66,44 @@ class _Run:
     def orders(self) -> list[ProbeTask]:
         return [self.chunk.orders[index] for index in self.at]
 
-    def sent_bytes(self) -> int:
-        """About as much as goes through a pipe for it."""
-        return sum(len(o.item.path) + carried_bytes(o.item) for o in self.orders())
-
     def put(self, answers: Sequence[ProbeResult]) -> None:
         for index, answer in zip(self.at[self.done :], answers, strict=False):
             self.chunk.answers[index] = answer
         self.done += len(answers)
-        self.chunk.left -= len(answers)
-
-    def without(self, offset: int | None) -> _Run:
-        """What is left of it, but for the one that is `offset` behind the last answered."""
-        rest = self.at[self.done :]
-        if offset is not None:
-            rest = [*rest[:offset], *rest[offset + 1 :]]
-        return _Run(self.chunk, rest, self.strikes)
 
 
-@dataclass(slots=True, eq=False)
-class _Worker:
-    """`given` are the runs that it has not answered, in its order; the first was taken up, or
-    handed to an idle worker, at `taken_s`. `halfway_s` are the processor seconds that it had taken
-    when half the time for the present item was over.
+class Process(Worker):
+    """Told what looks at an item, from the hosts that are allowed now.
+
+    `given` are the runs that it has not answered, in its order; the first was taken up, or handed
+    to an idle worker, at `taken_s`. It was last seen to begin an item, its `number`th, at
+    `since_s`; `halfway_s` are the processor seconds that it had taken when half the time for the
+    present item was over.
     """
 
-    process: Process
-    given: deque[_Run] = field(default_factory=deque)
-    answered: int = 0
-    begun: int = 0
-    since_s: float = field(default_factory=time.monotonic)
-    taken_s: float = 0.0
-    halfway_s: float | None = None
+    def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
+        shared = os.memfd_create("mmcalib-begun")
+        os.truncate(shared, BEGUN.size)
+        self._begun = mmap.mmap(shared, BEGUN.size)
+        super().__init__("mmcalib.census.worker", memory_bytes, files=[shared], send_s=send_s)
+        os.close(shared)
+        self.send((look, allowed_hosts()))
+        self.given: deque[_Run] = deque()
+        self.answered = self.number = 0
+        self.since_s, self.taken_s = time.monotonic(), 0.0
+        self.halfway_s: float | None = None
+
+    def begun(self) -> int:
+        """How many items it has begun since it started."""
+        return int(BEGUN.unpack_from(self._begun)[0])
+
+    def cpu_s(self) -> float:
+        """The processor seconds that it has taken, 0 where that cannot be told."""
+        try:
+            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(words[_UTIME]) + int(words[_STIME])) / os.sysconf("SC_CLK_TCK")
 
 
 class LocalPool(Closing):
@@ -173,26 +126,26 @@ class LocalPool(Closing):
         self._wanted = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
         self._process = process
-        self._workers: list[_Worker] = []
+        self._workers: list[Process] = []
         self._waiting: deque[_Run] = deque()
         self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
 
     def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
-        chunk = _Chunk(orders, [None] * len(orders), len(orders))
+        chunk = _Chunk(orders, [None] * len(orders))
         self._waiting.append(_Run(chunk, range(len(orders))))
         self._hand_out()
         return chunk
 
     def result(self, ticket: _Chunk) -> list[ProbeResult]:
         """Raises MmcalibError where no item can be looked at, whichever it is."""
-        while ticket.left:
+        while None in ticket.answers:
             self._hand_out()
             self._listen()
         return [answer for answer in ticket.answers if answer is not None]
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.process.close()
+            worker.close()
         self._workers.clear()
         self._waiting.clear()
 
@@ -201,69 +154,65 @@ class LocalPool(Closing):
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if len(self._workers) < self._wanted and (worker is None or worker.given):
-                worker = _Worker(self._process(self._look, self._memory_bytes, self._timeout_s))
+                worker = self._process(self._look, self._memory_bytes, self._timeout_s)
                 self._workers.append(worker)
             if worker is None or len(worker.given) > 1:
                 return
             run = self._waiting[0]
-            if worker.given and run.sent_bytes() > _AHEAD_BYTES:
+            # About as much as goes through the pipe.
+            items = (order.item for order in run.orders())
+            if worker.given and sum(len(i.path) + carried_bytes(i) for i in items) > _AHEAD_BYTES:
                 return
             self._waiting.popleft()
             if not worker.given:
                 worker.since_s = worker.taken_s = time.monotonic()
             worker.given.append(run)
-            worker.process.send([packed(order) for order in run.orders()])
+            worker.send([pack_task(order) for order in run.orders()])
 
     def _listen(self) -> None:
-        pipes = {worker.process.pipe: worker for worker in self._workers}
+        pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), _POLL_S):
             worker = pipes[pipe]  # type: ignore[index]
             try:
-                said = worker.process.pipe.recv()
+                said = worker.pipe.recv()
             except (EOFError, OSError):
-                self._lost(worker, worker.process.how_it_ended())
-                continue
-            self._heard(worker, said)
+                self._replace_lost(worker, worker.how_it_ended())
+            else:
+                self._take_answers(worker, said)
         now_s = time.monotonic()
         for worker in list(self._workers):
-            begun = worker.process.begun()
+            begun = worker.begun()
             most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
             waited_s = now_s - worker.since_s
-            if begun != worker.begun or not worker.given:
-                worker.begun, worker.since_s, worker.halfway_s = begun, now_s, None
-            elif waited_s > most_s and not worker.process.pipe.poll():
-                spent_s = worker.process.cpu_s() - (worker.halfway_s or 0.0)
+            if begun != worker.number or not worker.given:
+                worker.number, worker.since_s, worker.halfway_s = begun, now_s, None
+            elif waited_s > most_s and not worker.pipe.poll():
+                spent_s = worker.cpu_s() - (worker.halfway_s or 0.0)
                 busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
-                self._lost(worker, f"took more than {most_s:g} s", _STRIKES if busy else 1)
+                self._replace_lost(worker, f"took more than {most_s:g} s", _STRIKES if busy else 1)
             elif waited_s > most_s / 2 and worker.halfway_s is None:
-                worker.halfway_s = worker.process.cpu_s()
+                worker.halfway_s = worker.cpu_s()
 
-    def _heard(self, worker: _Worker, said: object) -> None:
-        if isinstance(said, tuple):
-            kind, message, hint = said
-            raise kind(message, hint=hint)
-        assert isinstance(said, list)
+    def _take_answers(self, worker: Process, said: MmcalibError | list[PackedAnswer]) -> None:
+        if isinstance(said, MmcalibError):
+            raise said
         if not said:  # the last of its items was answered before
             return
         run = worker.given[0]
-        run.put([unpacked_answer(answer) for answer in said])
+        run.put([unpack_answer(answer) for answer in said])
         worker.answered += len(said)
         if run.done == len(run.at):
             worker.given.popleft()
-            self._learn(worker, run.done)
+            now_s = time.monotonic()
+            took_s, worker.taken_s = now_s - worker.taken_s, now_s
+            wanted = count_fitting(run.done, took_s, _CHUNK_S)
+            self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
 
-    def _learn(self, worker: _Worker, items: int) -> None:
-        """How many items make a chunk, from the run that was just finished."""
-        now_s = time.monotonic()
-        took_s, worker.taken_s = now_s - worker.taken_s, now_s
-        wanted = fitting(items, took_s, _CHUNK_S)
-        self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
-
-    def _lost(self, worker: _Worker, why: str, strikes: int = 1) -> None:
+    def _replace_lost(self, worker: Process, why: str, strikes: int = 1) -> None:
         """Blame the item that was begun, by so many strikes, and have the others done again."""
-        begun = worker.process.begun()
+        begun = worker.begun()
         self._workers.remove(worker)
-        worker.process.close()
+        worker.close()
         if not begun:
             raise MmcalibError(
                 f"a process that reads media ended before its first item: {why}",
@@ -272,20 +221,16 @@ class LocalPool(Closing):
         at_work = begun - worker.answered - 1
         again: list[_Run] = []
         for run in worker.given:
-            left = len(run.at) - run.done
-            if 0 <= at_work < left:
-                again.append(run.without(at_work))
-                self._strike(run, run.at[run.done + at_work], why, strikes)
-            else:
-                again.append(run.without(None))
-            at_work -= left
+            rest = list(run.at[run.done :])
+            at_work, offset = at_work - len(rest), at_work
+            if 0 <= offset < len(rest):
+                # It goes to another worker by itself, or is given up.
+                struck = _Run(run.chunk, [rest.pop(offset)], run.strikes + strikes)
+                if struck.strikes < _STRIKES:
+                    self._waiting.appendleft(struck)
+                else:
+                    (order,) = struck.orders()
+                    skipped = Skipped(order.item.path, f"a decoder {why}")
+                    struck.put([ProbeResult(encode(skipped))])
+            again.append(_Run(run.chunk, rest, run.strikes))
         self._waiting.extendleft(run for run in reversed(again) if run.at)
-
-    def _strike(self, run: _Run, index: int, why: str, strikes: int) -> None:
-        """The order goes to another worker by itself, or is given up."""
-        struck = _Run(run.chunk, [index], run.strikes + strikes)
-        if struck.strikes < _STRIKES:
-            self._waiting.appendleft(struck)
-        else:
-            path = run.chunk.orders[index].item.path
-            struck.put([ProbeResult(encode(Skipped(path, f"a decoder {why}")))])

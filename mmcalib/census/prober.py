@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
@@ -16,9 +17,8 @@ from mmcalib.storage.location import version
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Orders, what is known of them, and who looks at the rest."""
+class _Batch(NamedTuple):
+    """Orders, what is known of them, and the ticket of those that others look at."""
 
     orders: Sequence[ProbeTask]
     known: list[str | None]
@@ -53,60 +53,50 @@ class Prober:
     def close(self) -> None:
         """Write what was seen, and end what was started."""
         self.executor.close()
-        cache, self.cache = self.cache, None
-        if cache is not None:
-            try:
-                cache.close()
-            except CacheBroken as error:
-                self._note(error)
+        with self._giving_up():
+            if self.cache is not None:
+                self.cache.close()
+        self.cache = None
 
     def _begin(self, items: Sequence[Item]) -> _Batch:
         whole = min(self.whole, len(items))
         self.whole -= whole
-        remembers = self.cache is not None
         orders = [
-            ProbeTask(item, n < whole, version(item) if remembers else None)
+            ProbeTask(item, n < whole, version(item) if self.cache else None)
             for n, item in enumerate(items)
         ]
-        known = self._find(orders)
+        known: list[str | None] = [None] * len(orders)
+        with self._giving_up():
+            if self.cache is not None:
+                known = self.cache.find(orders)
         if None not in known:
             return _Batch(orders, known, None)
         missing = [order for order, line in zip(orders, known, strict=True) if line is None]
         return _Batch(orders, known, self.executor.submit(missing))
 
     def _end(self, batch: _Batch) -> list[str]:
-        if batch.ticket is None:
-            return [line for line in batch.known if line is not None]
-        answers = iter(self.executor.result(batch.ticket))
+        orders, known, ticket = batch
+        if ticket is None:
+            return [line for line in known if line is not None]
+        answers = iter(self.executor.result(ticket))
         lines: list[str] = []
         fresh: list[tuple[ProbeTask, ProbeResult]] = []
-        for order, line in zip(batch.orders, batch.known, strict=True):
+        for order, line in zip(orders, known, strict=True):
             if line is None:
                 answer = next(answers)
                 fresh.append((order, answer))
                 line = answer.line
             lines.append(line)
-        self._keep(fresh)
+        with self._giving_up():
+            if self.cache is not None:
+                self.cache.keep(fresh)
         return lines
 
-    def _find(self, orders: Sequence[ProbeTask]) -> list[str | None]:
-        if self.cache is not None:
-            try:
-                return self.cache.find(orders)
-            except CacheBroken as error:
-                self._give_up(error)
-        return [None] * len(orders)
-
-    def _keep(self, fresh: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
-        if self.cache is not None:
-            try:
-                self.cache.keep(fresh)
-            except CacheBroken as error:
-                self._give_up(error)
-
-    def _give_up(self, error: CacheBroken) -> None:
-        self.cache = None
-        self._note(error)
-
-    def _note(self, error: CacheBroken) -> None:
-        self.progress.note(f"not remembered for another time: {error}")
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """A cache that breaks is not used any more."""
+        try:
+            yield
+        except CacheBroken as error:
+            self.cache = None
+            self.progress.note(f"not remembered for another time: {error}")

@@ -13,8 +13,8 @@ from dataclasses import field as dataclasses_field
 from functools import lru_cache
 from itertools import zip_longest
 
-from mmcalib.corpus.chat import asked_by
-from mmcalib.domain.items import Asked, Prompt
+from mmcalib.corpus.chat import Prompt
+from mmcalib.domain.items import Asked
 from mmcalib.domain.knobs import least_covering
 from mmcalib.domain.shapes import (
     MODALITIES,
@@ -24,6 +24,7 @@ from mmcalib.domain.shapes import (
     Modality,
     Shape,
     VideoShape,
+    weight,
 )
 
 
@@ -134,24 +135,10 @@ def _wholes(code: bytes, at: int) -> Sequence[int]:
 PER_RANK = 256
 
 
-def _weight(kind: type[Shape]) -> Callable[[PromptSignature], float]:
-    return lambda signature: sum(_media_size(s) for s in signature.shapes if isinstance(s, kind))
-
-
-def _media_size(shape: Shape) -> float:
-    match shape:
-        case ImageShape():
-            return shape.width_px * shape.height_px
-        case VideoShape():
-            return shape.num_frames * shape.width_px * shape.height_px
-        case AudioShape():
-            return shape.duration_s
-
-
 _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
-    _weight(ImageShape),
-    _weight(VideoShape),
-    _weight(AudioShape),
+    lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, ImageShape)),
+    lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, VideoShape)),
+    lambda signature: sum(s.duration_s for s in signature.shapes if isinstance(s, AudioShape)),
     lambda signature: len(signature.shapes),
     lambda signature: signature.text_chars,
     lambda signature: signature.asked.text_bytes + (signature.asked.answer_tokens or 0),
@@ -163,7 +150,7 @@ _Place = tuple[float, bytes, bytes]
 
 
 @dataclass(slots=True)
-class Foremost:
+class TopSignatures:
     """At most `PER_RANK` signatures, by their codes, by each of several weights; the same ones in
     any order of arrival.
     """
@@ -182,13 +169,13 @@ class Foremost:
         digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
         gone = []
         for rank, heap in zip(_RANKS, self._heaps, strict=True):
-            weight = rank(signature)
-            if not weight:
+            entry = rank(signature), digest, code
+            if not entry[0]:
                 continue
             if len(heap) < PER_RANK:
-                heapq.heappush(heap, (weight, digest, code))
-            elif (weight, digest) > heap[0][:2]:
-                _, _, out = heapq.heapreplace(heap, (weight, digest, code))
+                heapq.heappush(heap, entry)
+            elif entry[:2] > heap[0][:2]:
+                _, _, out = heapq.heapreplace(heap, entry)
                 self._held[out] -= 1
                 if not self._held[out]:
                     del self._held[out]
@@ -197,10 +184,6 @@ class Foremost:
                 continue
             self._held[code] = self._held.get(code, 0) + 1
         return gone
-
-
-# One for all prompts that keep none.
-_NO_MESSAGES: list[dict[str, object]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +211,19 @@ class PromptCensus:
         self._origins: list[str] = []
         # Exemplars of which there is more than an origin.
         self._kept: dict[bytes, Prompt] = {}
-        self._whole = Foremost()
+        self._whole = TopSignatures()
         # Prompts by their items of each modality.
         self._carrying: Counter[tuple[int, ...]] = Counter()
         for entry in counts:
             one = entry.signature
             code = encode(one.shapes, one.text_chars, one.asked)
-            self._take(one.shapes, code, entry.count, entry.exemplar)
+            self._count(one.shapes, code, entry.count, entry.exemplar)
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        listed = list(shapes)
-        self._take(listed, encode(listed, len(prompt.text), asked_by(prompt)), 1, prompt)
+        listed, request = list(shapes), prompt.request
+        code = encode(listed, len(request.text()), request.asked())
+        self._count(listed, code, 1, prompt)
 
     def prompts(self) -> int:
         """The number of prompts."""
@@ -302,50 +286,42 @@ class PromptCensus:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _take(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
-        self._carrying[_carried(shapes)] += count
+    def _count(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
+        modalities = [shape.modality for shape in shapes]
+        self._carrying[tuple(map(modalities.count, MODALITIES))] += count
         place = self._places.get(code)
         if place is None:
             place = self._places[code] = len(self._counts)
             self._counts.append(count)
             self._origins.append(exemplar.origin)
             for gone in self._whole.offer(code):
-                self._keep(gone, _origin(self._exemplar(gone)))
+                self._keep(gone, self._exemplar(gone))
         else:
             self._counts[place] += count
             if exemplar.origin > self._origins[place]:
                 return
-            known = self._exemplar(code)
-            exemplar = _first(known, exemplar if code in self._whole else _origin(exemplar))
-        self._keep(code, exemplar if code in self._whole else _origin(exemplar))
+            if exemplar.origin == self._origins[place]:
+                alike = self._exemplar(code), self._cut(code, exemplar)
+                exemplar = min(alike, key=_exemplar_order)
+        self._keep(code, exemplar)
+
+    def _cut(self, code: bytes, exemplar: Prompt) -> Prompt:
+        """The exemplar of a signature, only its origin unless the signature is kept whole."""
+        is_whole = code in self._whole or not exemplar.request.messages
+        return exemplar if is_whole else Prompt(exemplar.origin)
 
     def _exemplar(self, code: bytes) -> Prompt:
-        kept = self._kept.get(code)
-        return kept or Prompt(self._origins[self._places[code]], (), "", _NO_MESSAGES)
+        return self._kept.get(code) or Prompt(self._origins[self._places[code]])
 
     def _keep(self, code: bytes, exemplar: Prompt) -> None:
+        exemplar = self._cut(code, exemplar)
         self._origins[self._places[code]] = exemplar.origin
-        if exemplar.messages or exemplar.items or exemplar.text or exemplar.fields:
+        if exemplar != Prompt(exemplar.origin):
             self._kept[code] = exemplar
         else:
             self._kept.pop(code, None)
 
 
-def _carried(shapes: Sequence[Shape]) -> tuple[int, ...]:
-    kinds = [shape.modality for shape in shapes]
-    return tuple(map(kinds.count, MODALITIES))
-
-
-def _origin(prompt: Prompt) -> Prompt:
-    return Prompt(prompt.origin, (), "", _NO_MESSAGES) if prompt.messages else prompt
-
-
-def _first(one: Prompt, other: Prompt) -> Prompt:
-    by_name, by_messages = _exemplar_order, lambda prompt: repr((prompt.messages, prompt.fields))
-    # Two corpora may have one name for requests that differ in nothing but, say, their roles.
-    order = by_messages if by_name(one) == by_name(other) else by_name
-    return min(one, other, key=order)
-
-
-def _exemplar_order(prompt: Prompt) -> tuple[str, tuple[str, ...], str]:
-    return prompt.origin, tuple(item.path for item in prompt.items), prompt.text
+def _exemplar_order(prompt: Prompt) -> tuple[tuple[str, ...], str, str]:
+    """Of prompts of one origin: two corpora may have requests that differ in, say, their roles."""
+    return tuple(item.path for item in prompt.items), prompt.request.text(), repr(prompt.request)

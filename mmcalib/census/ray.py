@@ -16,40 +16,39 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from mmcalib.census import ray_watch
-from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, fitting
+from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, count_fitting
 from mmcalib.census.pool import MEMORY_BYTES, LocalPool
 from mmcalib.census.worker import (
     Packed,
     PackedAnswer,
-    packed,
-    packed_answer,
-    unpacked,
-    unpacked_answer,
+    pack_answer,
+    pack_task,
+    unpack_answer,
+    unpack_task,
 )
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
-from mmcalib.processes import SAFE, Closing, safe_environment
-from mmcalib.storage.location import VARIABLE, Location, allowed
+from mmcalib.processes import SAFE, Closing, Worker, safe_environment
+from mmcalib.storage.location import Location, allowed_hosts, allowing
 
 # A pool that waits longer than a slow driver takes between two chunks has been left behind.
 _IDLE_S = 10.0
 
 
-class Terms(NamedTuple):
-    """What a pool is made with."""
+class PoolOptions(NamedTuple):
+    """What a pool is made with; it reads from these hosts."""
 
     look: Look
     timeout_s: float
     memory_bytes: int
+    hosts: frozenset[str] = frozenset()
 
 
-class Told(NamedTuple):
+class ChunkResult(NamedTuple):
     """What a task returns after so many seconds; `unseen` are files that were there when asked for,
     and not on `node`.
     """
@@ -58,25 +57,25 @@ class Told(NamedTuple):
     node: str
     seconds: float = 0.0
     unseen: Sequence[str] = ()
-    failure: tuple[type[MmcalibError], str, str] | None = None
+    failure: MmcalibError | None = None
 
 
-def looked_at(chunk: list[Packed], terms: Terms) -> Told:
+def probe_chunk(chunk: list[Packed], options: PoolOptions) -> ChunkResult:
     """The task, in a Ray worker process."""
     node = socket.gethostname()
-    orders = [unpacked(order) for order in chunk]
+    orders = [unpack_task(order) for order in chunk]
     began_s = time.monotonic()
     try:
-        answers = _looking().ask(orders, terms).result()
+        answers = _pool_thread().ask(orders, options).result()
     except MmcalibError as error:
-        return Told([], node, failure=(type(error), error.message, error.hint))
+        return ChunkResult([], node, failure=error)
     seconds = time.monotonic() - began_s
     unseen = [
         _file(order)
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return Told([packed_answer(answer) for answer in answers], node, seconds, unseen)
+    return ChunkResult([pack_answer(answer) for answer in answers], node, seconds, unseen)
 
 
 def _file(order: ProbeTask) -> str:
@@ -85,7 +84,10 @@ def _file(order: ProbeTask) -> str:
     return location.archive or location.path
 
 
-class Looking:
+_Question = tuple[list[ProbeTask], PoolOptions, Future[list[ProbeResult]]]
+
+
+class PoolThread:
     """The thread of a Ray worker process that owns a pool from task to task.
 
     Processes of a pool die with the thread that began them, and Ray does not promise to run tasks
@@ -93,21 +95,26 @@ class Looking:
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[list[ProbeTask], Terms, Future[list[ProbeResult]]]] = (
-            queue.SimpleQueue()
-        )
+        self._asked: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def ask(self, orders: list[ProbeTask], terms: Terms) -> Future[list[ProbeResult]]:
+    def ask(self, orders: list[ProbeTask], options: PoolOptions) -> Future[list[ProbeResult]]:
         future: Future[list[ProbeResult]] = Future()
-        self._asked.put((orders, terms, future))
+        self._asked.put((orders, options, future))
         return future
 
     def _run(self) -> None:
-        _watched()
+        with contextlib.suppress(OSError):
+            # It dies with this thread.
+            self._watch = Worker("mmcalib.census.ray_watch", os.getpid(), send_s=_REACH_S)
         while True:
-            orders, terms, future = self._asked.get()
-            with contextlib.suppress(queue.Empty), _pool(terms) as pool:
+            orders, options, future = self._asked.get()
+            look, timeout_s, memory_bytes, hosts = options
+            with (
+                contextlib.suppress(queue.Empty),
+                allowing(hosts),
+                LocalPool(look, workers=1, timeout_s=timeout_s, memory_bytes=memory_bytes) as pool,
+            ):
                 while True:
                     try:
                         future.set_result(pool.result(pool.submit(orders)))
@@ -115,29 +122,12 @@ class Looking:
                         future.set_exception(error)
                         break
                     orders, asked, future = self._asked.get(timeout=_IDLE_S)
-                    if asked != terms:
+                    if asked != options:
                         self._asked.put((orders, asked, future))
                         break
 
 
-def _watched() -> None:
-    """It dies with the thread that calls this."""
-    command = [sys.executable, "-P", ray_watch.__file__, str(os.getpid())]
-    with contextlib.suppress(OSError):
-        env = safe_environment(os.environ, sys.path)
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
-
-
-def _pool(terms: Terms) -> LocalPool:
-    return LocalPool(
-        terms.look, workers=1, timeout_s=terms.timeout_s, memory_bytes=terms.memory_bytes
-    )
-
-
-@cache
-def _looking() -> Looking:
-    return Looking()
-
+_pool_thread = cache(PoolThread)
 
 # A cluster that is there says so within one second. Ray itself waits for minutes.
 _REACH_S = 10.0
@@ -151,11 +141,6 @@ _LARGEST_CHUNK = 256
 
 # For a Ray that is begun here: chunks are small, and a tenth of Ray's minimum would do.
 _STORE_BYTES = 80 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    reference: Any
 
 
 class RayExecutor(Closing):
@@ -182,7 +167,7 @@ class RayExecutor(Closing):
                 "the Ray executor needs Ray, which is not installed",
                 hint="pip install 'mmcalib[ray]'",
             )
-        self._terms = Terms(look, timeout_s, memory_bytes)
+        self._options = PoolOptions(look, timeout_s, memory_bytes, allowed_hosts())
         self._address, self._workers = address, workers
         self._ray: ModuleType | None = None
         self._task: Any = None
@@ -191,21 +176,21 @@ class RayExecutor(Closing):
         self.ahead = 0
         self.chunk_items = _LARGEST_CHUNK
 
-    def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
+    def submit(self, orders: Sequence[ProbeTask]) -> Any:
         """Raises MmcalibError where no cluster can be reached."""
         if self._task is None:
             self._connect()
-        reference = self._task.remote([packed(order) for order in orders], self._terms)
+        reference = self._task.remote([pack_task(order) for order in orders], self._options)
         self._under_way.add(reference)
-        return _Chunk(reference)
+        return reference
 
-    def result(self, ticket: _Chunk) -> list[ProbeResult]:
+    def result(self, ticket: Any) -> list[ProbeResult]:
         """Raises MmcalibError where no item can be looked at, CorpusError where a node lacks files
         that are here.
         """
         assert self._ray is not None
         try:
-            told: Told = self._ray.get(ticket.reference)
+            found: ChunkResult = self._ray.get(ticket)
         except self._ray.exceptions.RayError as error:
             in_the_task = isinstance(error, self._ray.exceptions.RayTaskError)
             raise MmcalibError(
@@ -214,18 +199,18 @@ class RayExecutor(Closing):
                 if in_the_task
                 else "start it again when the cluster is well: what was seen is remembered",
             ) from error
-        self._under_way.discard(ticket.reference)
-        if told.failure is not None:
-            kind, message, hint = told.failure
-            raise kind(message, hint=hint)
-        for path in told.unseen:
+        self._under_way.discard(ticket)
+        if found.failure is not None:
+            raise found.failure
+        for path in found.unseen:
             if os.path.lexists(path):
                 raise CorpusError(
-                    f"{told.node}, a node of the Ray cluster, cannot see {path}",
+                    f"{found.node}, a node of the Ray cluster, cannot see {path}",
                     hint="mount the corpus on every node at the same path, or use --executor local",
                 )
-        self.chunk_items = min(fitting(len(told.answers), told.seconds, _CHUNK_S), _LARGEST_CHUNK)
-        return [unpacked_answer(answer) for answer in told.answers]
+        wanted = count_fitting(len(found.answers), found.seconds, _CHUNK_S)
+        self.chunk_items = min(wanted, _LARGEST_CHUNK)
+        return [unpack_answer(answer) for answer in found.answers]
 
     def close(self) -> None:
         """Where Ray was initialised by others, nodes keep idle processes for ten seconds more."""
@@ -259,12 +244,18 @@ class RayExecutor(Closing):
             )
         share = _share(cpus, self._workers)
         self.ahead = 2 * sum(int(have / share) for have in cpus)
-        self._task = ray.remote(looked_at).options(
+        environment = dict(SAFE)
+        root = Path(__file__).resolve().parents[2]
+        if root.name not in ("site-packages", "dist-packages"):
+            # A checkout. What a node has on its path follows. Where that is nothing, what is left
+            # must not be empty: it would be the working folder.
+            environment["PYTHONPATH"] = f"{root}:/${{PYTHONPATH}}"
+        self._task = ray.remote(probe_chunk).options(
             name="mmcalib",
             num_cpus=share,
             max_retries=-1,
             scheduling_strategy="SPREAD",
-            runtime_env=_environment(),
+            runtime_env={"env_vars": environment},
         )
 
 
@@ -337,19 +328,6 @@ def _share(cpus: Sequence[int], workers: int | None) -> float:
         return 1.0
     share = max(cpus) / workers
     return share if share <= 1 else float(min(math.ceil(share), min(cpus)))
-
-
-def _environment() -> dict[str, Any]:
-    """Where mmcalib is not installed but lies in a checkout, workers are told where.
-
-    What a node has on its path follows. Where that is nothing, what is left must not be empty: it
-    would be the working folder.
-    """
-    root = Path(__file__).resolve().parents[2]
-    given = {**SAFE, VARIABLE: allowed()}
-    if root.name in ("site-packages", "dist-packages"):
-        return {"env_vars": given}
-    return {"env_vars": {**given, "PYTHONPATH": f"{root}:/${{PYTHONPATH}}"}}
 
 
 def _last_line(error: BaseException) -> str:

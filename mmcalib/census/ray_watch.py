@@ -1,4 +1,4 @@
-"""Ends a Ray worker process that was stopped: `python -P ray_watch.py PID`, started by itself.
+"""Ends a Ray worker process that was stopped, which started this one itself.
 
 Ray waits for a stopped process without end. Of one that ended, it has the chunk done elsewhere.
 """
@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
+from multiprocessing.connection import Connection
 
-from mmcalib.processes import belong_to_parent
+from mmcalib.processes import serve_parent
 
 # A process that is being traced or suspended for a moment goes on.
 _POLL_S = 2.0
 _MOST_STOPPED = 5
 
 
-def watch(pid: int) -> None:
+def watch(_: Connection, pid: int) -> None:
     """Until the process, this one's parent, is gone."""
-    belong_to_parent()
     stopped = 0
     while os.getppid() == pid:
         stopped = stopped + 1 if _is_stopped(pid) else 0
@@ -37,4 +36,4 @@ def _is_stopped(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]))
+    serve_parent(watch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from mmcalib.census.census import Census
-from mmcalib.domain.shape_columns import Shapes
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, weight
+from mmcalib.domain.shapes import Modality, Shape, weight
 
 
 def choose(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
@@ -20,7 +20,11 @@ def choose(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():
         found = census.counts(modality)
-        picked = dict.fromkeys(_foremost(found.shapes, rank) for rank in _RANKS[modality])
+        # Of those that rank highest the first.
+        picked = dict.fromkeys(
+            max(enumerate(found.shapes), key=lambda one: (rank(one[1]), -one[0]))[0]
+            for rank in map(_RANKS.__getitem__, _EXTREMES[modality])
+        )
         rest = [row for row in range(len(found)) if row not in picked]
         # Reproducible, not secret.
         random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
@@ -29,34 +33,16 @@ def choose(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape
     return chosen
 
 
-def _foremost(shapes: Shapes, rank: Rank) -> int:
-    """The place of the first that ranks highest."""
-    return max(enumerate(shapes), key=lambda one: (rank(one[1]), -one[0]))[0]
-
-
-def _area(shape: Shape) -> float:
-    return 0.0 if isinstance(shape, AudioShape) else shape.width_px * shape.height_px
-
-
-def _duration(shape: Shape) -> float:
-    return 0.0 if isinstance(shape, ImageShape) else shape.duration_s
-
-
-def _aspect(shape: Shape) -> float:
-    return 1.0 if isinstance(shape, AudioShape) else shape.width_px / shape.height_px
-
-
-def _lightness(shape: Shape) -> float:
-    return -weight(shape)
-
-
-def _tallness(shape: Shape) -> float:
-    return -_aspect(shape)
-
-
-Rank = Callable[[Shape], float]
-_RANKS: dict[Modality, tuple[Rank, ...]] = {
-    "image": (weight, _aspect, _tallness, _lightness),
-    "video": (weight, _area, _duration, _aspect, _tallness, _lightness),
-    "audio": (weight, _duration, _lightness),
+_RANKS: dict[str, Callable[[Any], float]] = {
+    "weight": weight,
+    "area": lambda shape: shape.width_px * shape.height_px,
+    "duration": lambda shape: shape.duration_s,
+    "aspect": lambda shape: shape.width_px / shape.height_px,
+    "tallness": lambda shape: -(shape.width_px / shape.height_px),
+    "lightness": lambda shape: -weight(shape),
+}
+_EXTREMES: dict[Modality, tuple[str, ...]] = {
+    "image": ("weight", "aspect", "tallness", "lightness"),
+    "video": ("weight", "area", "duration", "aspect", "tallness", "lightness"),
+    "audio": ("weight", "duration", "lightness"),
 }

@@ -11,16 +11,15 @@ from __future__ import annotations
 import gc
 import mmap
 import struct
-import sys
 import time
 from multiprocessing.connection import Connection
 
-from mmcalib.census.executor import Look, ProbeResult, ProbeTask
-from mmcalib.domain.items import ByteSource, Item, Seen, Skipped, encode
+from mmcalib.census.executor import Look, Named, ProbeResult, ProbeTask, load
+from mmcalib.domain.items import ByteSource, Item, Skipped, encode
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import BUGS, MmcalibError, unexpected
-from mmcalib.processes import belong_to_parent, confine
-from mmcalib.storage.location import in_unicode, is_here, is_settled, version
+from mmcalib.processes import confine, serve_parent
+from mmcalib.storage.location import allowing, in_unicode, is_here, is_settled, version
 from mmcalib.text import one_line
 
 CHANGING = "changes while it is read"
@@ -42,8 +41,11 @@ def answer(order: ProbeTask, look: Look) -> ProbeResult:
         now_ns = time.time_ns()
         try:
             seen = look(item)
-            if order.whole and not isinstance(seen, str):
-                seen = _whole(item, seen)
+            if order.whole and not isinstance(seen, str | Skipped) and is_here(item.path):
+                from mmcalib.media.decode import decode_check
+
+                if why := decode_check(item, seen.modality):
+                    seen = Skipped(item.path, why)
         except MmcalibError:
             raise
         except BUGS as error:
@@ -59,15 +61,6 @@ def answer(order: ProbeTask, look: Look) -> ProbeResult:
     return ProbeResult(encode(Skipped(item.path, CHANGING)))
 
 
-def _whole(item: Item, seen: Seen) -> Seen:
-    from mmcalib.media.decode import decode_check
-
-    if isinstance(seen, Skipped) or not is_here(item.path):
-        return seen
-    why = decode_check(item, seen.modality)
-    return seen if why is None else Skipped(item.path, why)
-
-
 BEGUN = struct.Struct("Q")
 
 # Built-in types take a tenth of the time that dataclasses take through a pipe; most orders are for
@@ -78,43 +71,36 @@ PackedAnswer = str | tuple[str, str]
 _FLUSH_S = 0.5
 
 
-def main(pipe_fd: int, begun_fd: int, memory_bytes: int) -> None:
-    """Serve until the pipe closes; the first message is what looks at an item."""
-    belong_to_parent()
-    pipe, begun = Connection(pipe_fd), mmap.mmap(begun_fd, BEGUN.size)
-    try:
-        look: Look = pipe.recv()
-        confine(memory_bytes)
-        # What was imported is not looked through again with each collection.
-        gc.freeze()
-        number = 0
+def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
+    """The first message is what looks at an item, and the hosts that may be read from."""
+    begun = mmap.mmap(begun_fd, BEGUN.size)
+    look, hosts = pipe.recv()
+    if isinstance(look, Named):
+        load(look.module, look.name)
+    confine(memory_bytes)
+    # What was imported is not looked through again with each collection.
+    gc.freeze()
+    number = 0
+    with allowing(hosts):
         while True:
-            number = _serve(pipe, begun, number, look, pipe.recv())
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
-
-
-def _serve(
-    pipe: Connection, begun: mmap.mmap, number: int, look: Look, orders: list[Packed]
-) -> int:
-    answers: list[PackedAnswer] = []
-    flushed = time.monotonic()
-    for order in orders:
-        number += 1
-        BEGUN.pack_into(begun, 0, number)
-        try:
-            answers.append(packed_answer(answer(unpacked(order), look)))
-        except MmcalibError as error:
-            pipe.send((type(error), error.message, error.hint))
-            continue
-        if time.monotonic() - flushed > _FLUSH_S:
+            orders: list[Packed] = pipe.recv()
+            answers: list[PackedAnswer] = []
+            flushed = time.monotonic()
+            for order in orders:
+                number += 1
+                BEGUN.pack_into(begun, 0, number)
+                try:
+                    answers.append(pack_answer(answer(unpack_task(order), look)))
+                except MmcalibError as error:
+                    pipe.send(error)
+                    continue
+                if time.monotonic() - flushed > _FLUSH_S:
+                    pipe.send(answers)
+                    answers, flushed = [], time.monotonic()
             pipe.send(answers)
-            answers, flushed = [], time.monotonic()
-    pipe.send(answers)
-    return number
 
 
-def packed(order: ProbeTask) -> Packed:
+def pack_task(order: ProbeTask) -> Packed:
     """An order as it goes through the pipe."""
     item, whole, version = order
     if version is None and item.declared is None and item.held is None and not whole:
@@ -122,7 +108,7 @@ def packed(order: ProbeTask) -> Packed:
     return item.path, item.declared, item.held, whole, version
 
 
-def unpacked(order: Packed) -> ProbeTask:
+def unpack_task(order: Packed) -> ProbeTask:
     """The reverse."""
     if isinstance(order, str):
         return ProbeTask(Item(order))
@@ -130,15 +116,15 @@ def unpacked(order: Packed) -> ProbeTask:
     return ProbeTask(Item(path, declared, held), whole, version)
 
 
-def packed_answer(answer: ProbeResult) -> PackedAnswer:
+def pack_answer(answer: ProbeResult) -> PackedAnswer:
     """An answer as it goes through the pipe."""
     return (answer.line, answer.version) if answer.version else answer.line
 
 
-def unpacked_answer(answer: PackedAnswer) -> ProbeResult:
+def unpack_answer(answer: PackedAnswer) -> ProbeResult:
     """The reverse."""
     return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]))
+    serve_parent(serve)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from mmcalib.checks.check import ASSUMED, Check, CheckId
-from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
-from mmcalib.derive.costs import CostTable
+from mmcalib.checks.check import ASSUMED, Check, CheckId, Dialect, line
+from mmcalib.checks.facts import CheckFacts
+from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -24,6 +23,10 @@ ITEMS_LOAD = CheckId("items load")
 MODALITY_LOADS = CheckId("{} items load")
 ACCEPTED = CheckId("{} items accepted")
 UNSEEN = CheckId("{} measured")
+COUNT = CheckId(f"{ASSUMED}{{}} count")
+ANSWER = CheckId(f"{ASSUMED}answer length")
+SERVED_ANSWER = CheckId(f"{ASSUMED}answers in traffic")
+STEP = CheckId(f"{ASSUMED}step size")
 
 _SHOWN = 3
 # Decoders differ in how they pad the ends of a sound: by less than a frame of features, 10 ms.
@@ -35,7 +38,7 @@ def _names(path: str, reason: str) -> tuple[str, ...]:
     return (path,) if without_particulars(reason) == reason else (path, reason)
 
 
-def _readable(facts: CheckFacts) -> Iterator[Check]:
+def check_readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
         yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
@@ -50,7 +53,7 @@ def _readable(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def _agreement(facts: CheckFacts) -> Iterator[Check]:
+def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
     table = facts.decision.default_table
     if table.out_of_reach:
         others = f"; {table.compared} others were" if table.compared else ""
@@ -80,7 +83,7 @@ def _agreement(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def _sounds(facts: CheckFacts) -> Iterator[Check]:
+def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
     """librosa decodes and resamples by other code than vLLM does."""
     table = facts.corpus.table
     if not table.resampled:
@@ -111,7 +114,7 @@ def _sounds(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def _loaded(facts: CheckFacts) -> Iterator[Check]:
+def check_loaded(facts: CheckFacts) -> Iterator[Check]:
     """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
     most of a modality: that is a broken installation.
     """
@@ -126,39 +129,31 @@ def _loaded(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def _fails_to_load(table: CostTable, modality: Modality) -> Iterator[Check]:
-    failed = table.failed.get(modality, 0)
-    loaded = int(table.of(modality).has("real").sum())
-    if failed > loaded:
-        yield Check(
-            MODALITY_LOADS.of(modality),
-            "fail",
-            f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
-            "items that other libraries read; skipped.jsonl has its words",
-            "convert them, or install what vLLM needs to decode them",
-        )
-
-
-def _accepted(facts: CheckFacts) -> Iterator[Check]:
+def check_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Odd items are the user's affair; most of a modality refused is a broken installation."""
-    table = facts.corpus.table
-    if facts.dialect is Dialect.FLAGS:
-        for modality in MODALITIES:
-            yield from _fails_to_load(table, modality)
-            yield from _refused(table, modality, facts.dialect)
-    else:
-        for modality in sorted({refusal.shape.modality for refusal in table.refusals}):
-            yield from _refused(table, modality, facts.dialect)
+    table, dialect = facts.corpus.table, facts.dialect
+    for modality in MODALITIES if dialect is Dialect.FLAGS else sorted(MODALITIES):
+        failed = table.failed.get(modality, 0) if dialect is Dialect.FLAGS else 0
+        loaded = int(table.of(modality).has("real").sum())
+        if failed > loaded:
+            yield Check(
+                MODALITY_LOADS.of(modality),
+                "fail",
+                f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
+                "items that other libraries read; skipped.jsonl has its words",
+                "convert them, or install what vLLM needs to decode them",
+            )
+        if refused := [r for r in table.refusals if r.shape.modality == modality]:
+            yield _refusal_check(refused, table.of(modality).items(), modality, dialect)
 
 
-def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator[Check]:
-    refused = [r for r in table.refusals if r.shape.modality == modality]
-    if not refused:
-        return
-    items, taken = sum(r.count for r in refused), table.of(modality).items()
-    first, number = refused[0], dialect.number
+def _refusal_check(
+    refused: Sequence[Refusal], taken: int, modality: Modality, dialect: Dialect
+) -> Check:
+    """`taken` items of the modality are not refused."""
+    items, first, number = sum(r.count for r in refused), refused[0], dialect.number
     whatever = dialect.say(flags=" whatever the limits", lines="")
-    yield Check(
+    return Check(
         ACCEPTED.of(modality),
         "fail" if items > taken else "warn",
         f"vLLM refuses {number(items)} of {number(items + taken)}{whatever}, such as "
@@ -172,7 +167,7 @@ def _refused(table: CostTable, modality: Modality, dialect: Dialect) -> Iterator
     )
 
 
-def _served(facts: CheckFacts) -> Iterator[Check]:
+def check_served(facts: CheckFacts) -> Iterator[Check]:
     """Modalities of the corpus that the configuration rejects as a whole."""
     left_out = facts.corpus.left_out
     if not left_out:
@@ -191,7 +186,7 @@ def _served(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def _unseen(facts: CheckFacts) -> Iterator[Check]:
+def check_unseen(facts: CheckFacts) -> Iterator[Check]:
     """Modalities that were asked for with --count and of which the corpus has no item."""
     judged = facts.configuration
     for modality, count in judged.counts.items():
@@ -206,31 +201,7 @@ def _unseen(facts: CheckFacts) -> Iterator[Check]:
             )
 
 
-_CORPUS = frozenset({Need.CORPUS})
-_DECISION = frozenset({Need.DECISION})
-CORPUS_RULES = (
-    Rule((CORPUS_READABLE,), {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10}, _readable, _CORPUS),
-    Rule((REAL_ITEMS, STAND_INS_AGREE), {CheckStage.DECIDED: 20}, _agreement, _DECISION),
-    Rule((AUDIO_LENGTH,), {CheckStage.DECIDED: 25, CheckStage.MEASURED: 25}, _sounds, _CORPUS),
-    Rule((ITEMS_LOAD,), {CheckStage.MEASURED: 30}, _loaded, _CORPUS),
-    Rule(
-        (MODALITY_LOADS, ACCEPTED),
-        {CheckStage.DECIDED: 30, CheckStage.MEASURED: 40},
-        _accepted,
-        _CORPUS,
-    ),
-    Rule((MODALITIES_SERVED,), {CheckStage.DECIDED: 40, CheckStage.MEASURED: 20}, _served, _CORPUS),
-    Rule((UNSEEN,), {CheckStage.DECIDED: 100}, _unseen, _DECISION),
-)
-
-
-COUNT = CheckId(f"{ASSUMED}{{}} count")
-ANSWER = CheckId(f"{ASSUMED}answer length")
-SERVED_ANSWER = CheckId(f"{ASSUMED}answers in traffic")
-STEP = CheckId(f"{ASSUMED}step size")
-
-
-def _counts(facts: CheckFacts) -> Iterator[Check]:
+def check_counts(facts: CheckFacts) -> Iterator[Check]:
     for modality, count in facts.configuration.counts.items():
         if count.label != "assumed":
             continue
@@ -246,7 +217,7 @@ def _counts(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def _answer(facts: CheckFacts) -> Iterator[Check]:
+def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
     """Where the context is made to fit: then an answer ends where it does."""
     policy, longest = facts.policy, facts.prompt
     unsaid = policy.text_reserve_tokens == TEXT_RESERVE_TOKENS
@@ -284,9 +255,3 @@ def step(tokens: int, device: str) -> Check:
         "more memory for the encoder where it is less",
         "--gpu NAME takes that GPU's default, --max-num-batched-tokens N says it",
     )
-
-
-ASSUMPTION_RULES = (
-    Rule((COUNT,), {CheckStage.DECIDED: 55}, _counts, frozenset({Need.CORPUS})),
-    Rule((ANSWER,), {CheckStage.DECIDED: 75}, _answer),
-)

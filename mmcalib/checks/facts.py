@@ -1,93 +1,88 @@
-"""What checks look at; Rule."""
+"""What checks look at."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.check import Dialect, OptionFacts
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point
+from mmcalib.derive.frontier import Point, retention
 from mmcalib.derive.limits import Adequacy, Count, Hint
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality
 
 
-class Configuration(Protocol):
-    """Engine arguments, what they admit, and what vLLM budgets for under them."""
-
-    @property
-    def engine_args(self) -> Mapping[str, Any]: ...
-
-    @property
-    def counts(self) -> Mapping[Modality, Count]: ...
-
-    @property
-    def budget(self) -> Budget: ...
-
-    @property
-    def plain(self) -> Budget:
-        """The budget without size hints, with its dummies."""
-        ...
-
-    @property
-    def adequacy(self) -> Adequacy: ...
-
-    @property
-    def table(self) -> CostTable: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Configured:
-    """One that nobody has derived or written: it is only rehearsed."""
+class JudgedConfig:
+    """Engine arguments, what they admit, and what vLLM budgets for under them. `plain` is the
+    budget without size hints; both have their dummies. `table` has the costs of the items that the
+    configuration is tried with.
+    """
 
-    engine_args: Mapping[str, Any]
+    engine_args: dict[str, Any]
     counts: Mapping[Modality, Count]
     budget: Budget
     plain: Budget
     adequacy: Adequacy
-    table: CostTable
+    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
+
+    @property
+    def items_per_prompt(self) -> dict[Modality, int]:
+        """How many of each modality one prompt may carry."""
+        return {modality: count.value for modality, count in self.counts.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """On one GPU: bytes in all and as asked for, what the costliest step takes, and what of that
-    the profile reserves all the same.
+class Explored:
+    """One point of the frontier with vLLM's budget for it."""
+
+    point: Point
+    budget: Budget
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedConfig(JudgedConfig):
+    """A configuration and what it was derived from. `chosen` has one point of each knob that has an
+    effect; `forced` says why it is not what the policy alone would choose, and `forced_by` what
+    lacks.
     """
 
-    total_bytes: int
-    requested_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
+    default_table: CostTable
+    default_error: str
+    setting: Setting
+    explored: tuple[Explored, ...]
+    chosen: tuple[Point, ...]
+    ineffective: tuple[Knob, ...]
+    hints: dict[Modality, Hint]
+    refused_hints: dict[Modality, str]
+    forced: str = ""
+    forced_by: Literal["", "context", "memory"] = ""
+    effects: tuple[Effect, ...] = ()
 
-    @property
-    def utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for the rest, in whole hundredths."""
-        short = max(0, self.peak_bytes - self.reserved_bytes)
-        return math.floor((self.requested_bytes - short) / self.total_bytes * 100) / 100
+    def retention(self) -> dict[Modality, Retention]:
+        """What items keep of the tokens that they take by default."""
+        before = self.default_table
+        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
+
+    def turns(self) -> set[Modality]:
+        """The modalities whose items an option of the processor makes smaller."""
+        knobs = (explored.point.knob for explored in self.explored)
+        return {knob.modality for knob in knobs if not knob.by_loader}
 
 
 T = TypeVar("T")
-
-
-class Need(Enum):
-    """What is not known of every configuration that is judged."""
-
-    CORPUS = "items of the user's own"
-    DECISION = "what `run` chose it from"
-    MODEL = "the opened model"
-    TRIES = "what vLLM says of other configurations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,120 +133,63 @@ class Tries:
     without: Budget | None = None
     gain: str = ""
     cures: Sequence[str] = ()
-    room: Room | None = None
+    room: Headroom | None = None
     cache_floor: CacheFloor | None = None
-
-
-class ExploredKnob(Protocol):
-    @property
-    def point(self) -> Point: ...
-
-
-class Derivation(Protocol):
-    """What a derived configuration was derived from."""
-
-    @property
-    def default_table(self) -> CostTable: ...
-    @property
-    def default_error(self) -> str: ...
-    @property
-    def forced_by(self) -> Literal["", "context", "memory"]: ...
-    def retention(self) -> Mapping[Modality, Retention]: ...
-    @property
-    def setting(self) -> Setting: ...
-    @property
-    def explored(self) -> Sequence[ExploredKnob]: ...
-    @property
-    def chosen(self) -> Sequence[Point]: ...
-    @property
-    def ineffective(self) -> Sequence[Knob]: ...
-    @property
-    def hints(self) -> Mapping[Modality, Hint]: ...
-    @property
-    def refused_hints(self) -> Mapping[Modality, str]: ...
-    @property
-    def forced(self) -> str: ...
-    @property
-    def effects(self) -> Sequence[Effect]: ...
-
-    def turns(self) -> set[Modality]:
-        """The modalities whose items an option of the processor makes smaller."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
     """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
-    it. What is not known is None; a rule that reads it says so in its needs.
+    it. What the rules of a stage do not read is None.
     """
 
     dialect: Dialect
-    configuration: Configuration
+    configuration: JudgedConfig
     policy: Policy = field(default_factory=Policy)
     prompt: Fit | Fullest | None = None
     longer: bool = False
     given_corpus: CorpusFacts | None = None
-    given_decision: Derivation | None = None
     given_model: ModelInfo | None = None
     given_tries: Tries | None = None
+    given_options: OptionFacts | None = None
 
     @property
-    def known(self) -> frozenset[Need]:
-        found = {
-            Need.CORPUS: self.given_corpus,
-            Need.DECISION: self.given_decision,
-            Need.MODEL: self.given_model,
-            Need.TRIES: self.given_tries,
-        }
-        return frozenset(need for need, value in found.items() if value is not None)
+    def _derived(self) -> DerivedConfig | None:
+        return self.configuration if isinstance(self.configuration, DerivedConfig) else None
 
     @property
     def corpus(self) -> CorpusFacts:
-        return _known(self.given_corpus, Need.CORPUS)
+        return _known(self.given_corpus)
 
     @property
-    def decision(self) -> Derivation:
-        return _known(self.given_decision, Need.DECISION)
+    def decision(self) -> DerivedConfig:
+        return _known(self._derived)
 
     @property
     def model(self) -> ModelInfo:
-        return _known(self.given_model, Need.MODEL)
+        return _known(self.given_model)
 
     @property
     def tries(self) -> Tries:
-        return _known(self.given_tries, Need.TRIES)
+        return _known(self.given_tries)
 
     @property
-    def items(self) -> dict[Modality, int]:
-        """How many of each modality one prompt may carry."""
-        return {m: count.value for m, count in self.configuration.counts.items()}
+    def options(self) -> OptionFacts:
+        return _known(self.given_options)
 
 
-def _known(value: T | None, need: Need) -> T:
+def _known(value: T | None) -> T:
     if value is None:
-        raise LookupError(f"a rule that reads {need.value} has Need.{need.name} among its needs")
+        raise LookupError("a rule of this stage reads what its facts do not have")
     return value
 
 
 class CheckStage(Enum):
     """When checks are made: of `run` once it has decided; of `validate` once vLLM's budget for the
-    file is known, and once the items of a corpus were measured under it.
+    file is known, of its options, and once the items of a corpus were measured under it.
     """
 
     DECIDED = "run"
     WRITTEN = "validate"
+    OPTIONS = "validate, options beside the profile"
     MEASURED = "validate, with a corpus"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One check, or several that are found in one go. `places` has each stage that it runs at, with
-    its place among the others there: checks stand in the order in which they would hurt.
-
-    A rule is left out where something that it `needs` is not known.
-    """
-
-    ids: tuple[CheckId, ...]
-    places: Mapping[CheckStage, int]
-    judge: Callable[[CheckFacts], Iterable[Check]]
-    needs: frozenset[Need] = frozenset()

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
+from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, sizes
 from mmcalib.derive.retired import retired_among
@@ -22,6 +21,9 @@ VALUE_OF = CheckId("value of {}")
 FALSE_KEY = CheckId("false {}")
 REPEATED_KEY = CheckId("repeated key {}")
 FLAG_OVER = CheckId("flag over {}")
+HAS_EFFECT = CheckId("{} has effect")
+SETTINGS_EFFECT = CheckId("settings have effect")
+CAP = CheckId("{} cap")
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # How older releases spelled limits: image=2,video=1.
@@ -79,11 +81,20 @@ def file_findings(
     """
     bad = bad or {}
     yield from _unknown(written)
-    yield from _nulls(written)
+    for key, value in written.settings.items():
+        if value is None and written.argument(key) is not None:
+            yield Check(
+                EMPTY_KEY.of(key),
+                "fail",
+                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
+                f"remove the line: without it {key} has its default",
+            )
     yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
-    yield from _twice(written)
+    for key in written.twice:
+        last = f"the last one wins: {line(key, written.settings[key])}"
+        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
@@ -125,17 +136,6 @@ def _instead(written: Written, key: str, value: Any) -> str:
     return line(near[0], value) if near else "remove it"
 
 
-def _nulls(written: Written) -> Iterator[Check]:
-    for key, value in written.settings.items():
-        if value is None and written.argument(key) is not None:
-            yield Check(
-                EMPTY_KEY.of(key),
-                "fail",
-                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
-                f"remove the line: without it {key} has its default",
-            )
-
-
 def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
     for key, words in bad.items():
         value = written.settings[key]
@@ -154,7 +154,7 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         argument = written.argument(key)
         if value is not False or argument is None or values.get(argument) is False:
             continue
-        name = key.replace("_", "-")
+        name, now = key.replace("_", "-"), values.get(argument)
         remedy = f"no-{name}: true"
         if name.startswith("no-"):
             remedy = f"{name.removeprefix('no-')}: true"
@@ -164,19 +164,10 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
             FALSE_KEY.of(key),
             "fail",
             f"vllm serve drops `{key}: false` from a file without a word; "
-            f"{argument} stays {_said(values.get(argument))}",
+            f"{argument} stays "
+            f"{'at its default, which is not false' if now is None else str(now).lower()}",
             remedy,
         )
-
-
-def _said(value: Any) -> str:
-    return "at its default, which is not false" if value is None else str(value).lower()
-
-
-def _twice(written: Written) -> Iterator[Check]:
-    for key in written.twice:
-        last = f"the last one wins: {line(key, written.settings[key])}"
-        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
 
 
 def _overridden(written: Written) -> Iterator[Check]:
@@ -225,11 +216,6 @@ def _differs(wrote: Any, arrived: Any) -> bool:
     return bool(wrote != arrived)
 
 
-HAS_EFFECT = CheckId("{} has effect")
-SETTINGS_EFFECT = CheckId("settings have effect")
-CAP = CheckId("{} cap")
-
-
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     """R8: settings that do nothing, each by name; the others in one line. Size hints have findings
     of their own.
@@ -256,7 +242,7 @@ def _idle(effects: Sequence[Effect]) -> list[Effect]:
     return [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
 
 
-def _ineffective(facts: CheckFacts) -> Iterator[Check]:
+def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     turned, policy = facts.decision.turns(), facts.policy
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
@@ -274,7 +260,7 @@ def _ineffective(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def _switched_off(facts: CheckFacts) -> Iterator[Check]:
+def check_effects(facts: CheckFacts) -> Iterator[Check]:
     """R8: each setting was switched off once."""
     effects = facts.decision.effects
     if not effects:
@@ -293,10 +279,3 @@ def _switched_off(facts: CheckFacts) -> Iterator[Check]:
         yield Check(SETTINGS_EFFECT, "warn", "; ".join(said), remedy)
     else:
         yield Check(SETTINGS_EFFECT, "pass", "; ".join(said))
-
-
-_DECISION = frozenset({Need.DECISION})
-EFFECT_RULES = (
-    Rule((CAP, HAS_EFFECT), {CheckStage.DECIDED: 140}, _ineffective, _DECISION),
-    Rule((SETTINGS_EFFECT,), {CheckStage.DECIDED: 150}, _switched_off, _DECISION),
-)

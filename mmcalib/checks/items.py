@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, assert_never
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import Dialect, line, line_of
-from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Need, Rule
+from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
+from mmcalib.checks.facts import CheckFacts, Fullest
 from mmcalib.checks.limits import LIMIT, hint
-from mmcalib.derive.costs import CostColumns, CostTable
+from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, excesses
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import AreaCap, Knob, merged_nested
@@ -25,54 +23,50 @@ STILL_ACCEPTED = CheckId("items still accepted")
 KEPT_WHOLE = CheckId("items kept whole")
 CAP_HELD = CheckId("image cap held")
 SHRUNK = CheckId("images within the model's own cap")
+REQUESTS_ADMITTED = CheckId("requests admitted")
+PROMPTS_FIT = CheckId("prompts fit")
+INPUT_RESERVED = CheckId("{} input reserved")
 
 
-def admitted(
-    table: CostTable,
-    budget: Budget,
-    knobs: Iterable[Knob],
-    dialect: Dialect,
-    engine_args: Mapping[str, Any],
-) -> Check | None:
+def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
     """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
     400.
     """
-    largest = table.largest()
+    judged, dialect = facts.configuration, facts.dialect
+    largest, limit = judged.table.largest(), judged.budget.encoder_budget_tokens
     if largest is None:
-        return None
-    limit, number = budget.encoder_budget_tokens, dialect.number
-    over = 0
-    for modality in table.modalities():
-        costs = table.of(modality)
-        over += int(costs.counts[costs.embeds > limit].sum())
+        return
+    number, names = dialect.number, (largest.exemplar,)
+    tables = map(judged.table.of, judged.table.modalities())
+    over = sum(int(costs.counts[costs.embeds > limit].sum()) for costs in tables)
     if not over:
         detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
-        named = f"{detail}: {largest.exemplar}"
-        return Check(ADMITTED, "pass", named, names=(largest.exemplar,))
-    ends = dialect.say(flags="", lines=" and end with HTTP 400")
-    return Check(
+        yield Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}", names=names)
+        return
+    ends, remedy = "", f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more"
+    if dialect is Dialect.LINES:
+        ends, remedy = " and end with HTTP 400", _room(largest, facts)
+    yield Check(
         ADMITTED,
         "fail",
         f"{number(over)} items exceed the encoder cache of "
         f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
-        dialect.say(
-            flags=f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more",
-            lines=_room(largest, budget, knobs, engine_args),
-        ),
-        (largest.exemplar,),
+        remedy,
+        names,
     )
 
 
-def _room(
-    item: ItemCost, budget: Budget, knobs: Iterable[Knob], engine_args: Mapping[str, Any]
-) -> str:
-    most = budget.encoder_budget_tokens
-    caps = (
-        f"{line_of(knob, value, engine_args)}  # makes larger items smaller, to {most:,} tokens"
+def _room(item: ItemCost, facts: CheckFacts) -> str:
+    """Lines with which the encoder cache holds such an item, or it is made smaller."""
+    judged, knobs = facts.configuration, facts.given_model.knobs if facts.given_model else ()
+    most, modality = judged.budget.encoder_budget_tokens, item.shape.modality
+    caps = [
+        f"{line_of(knob, value, judged.engine_args)}  # makes larger items smaller, to {most:,} "
+        "tokens"
         for knob in knobs
-        if knob.modality == item.shape.modality and (value := knob.value_for_item(most)) is not None
-    )
-    return "\n".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
+        if knob.modality == modality and (value := knob.value_for_item(most)) is not None
+    ]
+    return "\n".join([*_larger(item.embeds, judged.budget), *caps]) or "make such items smaller"
 
 
 def _larger(embeds: int, budget: Budget) -> list[str]:
@@ -128,15 +122,7 @@ def budgeted(budget: Budget) -> Check | None:
     return Check(ADMITTED, "pass", f"vLLM's own largest, in tokens: {each}; {held}")
 
 
-def _items_admitted(facts: CheckFacts) -> Iterator[Check]:
-    judged, model = facts.configuration, facts.given_model
-    knobs = model.knobs if model else ()
-    check = admitted(judged.table, judged.budget, knobs, facts.dialect, judged.engine_args)
-    if check is not None:
-        yield check
-
-
-def _cap_held(facts: CheckFacts) -> Iterator[Check]:
+def check_cap(facts: CheckFacts) -> Iterator[Check]:
     """A cap that was asked for and that no value of the model's option reaches."""
     cap, largest = facts.policy.max_tokens_per_item, facts.configuration.table.heaviest("image")
     knobs = [e.point.knob for e in facts.decision.explored]
@@ -151,7 +137,7 @@ def _cap_held(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def _still_accepted(facts: CheckFacts) -> Iterator[Check]:
+def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Items that vLLM takes by default and refuses under the chosen setting."""
     default, table = facts.decision.default_table, facts.configuration.table
     gone = [
@@ -178,7 +164,7 @@ _ROOM = {
 }
 
 
-def _kept_whole(facts: CheckFacts) -> Iterator[Check]:
+def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
     """The final setting, measured as a whole, against what was promised knob by knob."""
     decision, policy = facts.decision, facts.policy
     if not policy.keeps_quality:
@@ -220,7 +206,7 @@ def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostCol
     return now.take((rows >= 0) & (now.tokens < usual.tokens[rows]))
 
 
-def _shrunk(facts: CheckFacts) -> Iterator[Check]:
+def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     """What the model's default makes smaller is not seen whole by it, whatever is calibrated."""
     knobs = (explored.point.knob for explored in facts.decision.explored)
     areas = (knob for knob in knobs if isinstance(knob, AreaCap) and knob.modality == "image")
@@ -247,20 +233,6 @@ def _shrunk(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-_DECISION = frozenset({Need.DECISION})
-ITEM_RULES = (
-    Rule((ADMITTED,), {CheckStage.DECIDED: 50, CheckStage.MEASURED: 50}, _items_admitted),
-    Rule((CAP_HELD,), {CheckStage.DECIDED: 90}, _cap_held, _DECISION),
-    Rule((STILL_ACCEPTED,), {CheckStage.DECIDED: 110}, _still_accepted, _DECISION),
-    Rule((KEPT_WHOLE,), {CheckStage.DECIDED: 120}, _kept_whole, _DECISION),
-    Rule((SHRUNK,), {CheckStage.DECIDED: 125}, _shrunk, _DECISION),
-)
-
-
-REQUESTS_ADMITTED = CheckId("requests admitted")
-PROMPTS_FIT = CheckId("prompts fit")
-
-
 def fullest(
     served: Mapping[Modality, Count],
     engine_args: Mapping[str, Any],
@@ -282,23 +254,13 @@ def needed(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int
     return sum(count * each for count, each in most.values()) + reserve_tokens
 
 
-def prompt_fits(
-    most: Mapping[Modality, tuple[int, int]],
-    engine_args: Mapping[str, Any],
-    budget: Budget,
-    knobs: tuple[Knob, ...],
-    reserve_tokens: int,
-    *,
-    own: bool,
-    longer: bool,
-) -> Check | None:
-    """Whether a prompt of as many of the largest items as the limits name fits the context; None
-    where they name none. `own`: the items are the user's, each of which is served at least on its
-    own; `longer`: the model takes a context that holds it.
+def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
+    """Whether a prompt of as many of the largest items as the limits name fits the context. Of the
+    user's own items each is served at least on its own.
     """
-    if not most:
-        return None
-    total, room = needed(most, reserve_tokens), budget.max_model_len
+    most, own, reserve_tokens = prompt.most, prompt.own, facts.policy.text_reserve_tokens
+    engine_args, room = facts.configuration.engine_args, facts.configuration.budget.max_model_len
+    total = needed(most, reserve_tokens)
     tokens = total - reserve_tokens
     items = ", ".join(f"{count} × {m} of {each:,} tokens" for m, (count, each) in most.items())
     detail = (
@@ -311,11 +273,13 @@ def prompt_fits(
     modality = max(most, key=lambda m: most[m][0] * most[m][1])
     count, each = most[modality]
     left = room - reserve_tokens - (tokens - count * each)
-    remedies = [line("max_model_len", total)] if longer else []
+    remedies = [line("max_model_len", total)] if facts.longer else []
     if left >= each:
-        remedies.append(line(LIMIT, {**limits, modality: _counted(limits, modality, left // each)}))
+        fewer, kept = left // each, hint(limits, modality)
+        limit = {"count": fewer, **kept} if kept else fewer
+        remedies.append(line(LIMIT, {**limits, modality: limit}))
     share = left // count
-    for knob in knobs:
+    for knob in facts.model.knobs:
         value = knob.value_for_item(share) if knob.modality == modality and share > 0 else None
         if value is not None:
             capped = line_of(knob, value, engine_args)
@@ -333,70 +297,48 @@ def prompt_fits(
     )
 
 
-def fits(
-    longest: Fit | None,
-    *,
-    longer: bool,
-    dialect: Dialect = Dialect.LINES,
-    fewer: str = "fewer or smaller items: the model has no longer context",
-) -> Check | None:
-    """R5, on the corpus' own prompts; `longer`: the model takes a context that holds them. `fewer`
-    says what else helps.
-    """
-    if longest is None:
-        return None
+def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
+    """R5, on the corpus' own prompts."""
+    dialect = facts.dialect
     room = dialect.number(longest.max_model_len)
     of = dialect.say(flags=f"{room} tokens", lines=room)
     detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
     names = (longest.longest.origin,)
     if longest.whole and not longest.unknown:
         return Check(PROMPTS_FIT, "pass", detail, names=names)
-    context = dialect.setting("max_model_len", longest.needed_tokens)
-    remedy = dialect.say(flags=f"{context}, or {fewer}", lines=context if longer else fewer)
+    remedy = context = dialect.setting("max_model_len", longest.needed_tokens)
+    if dialect is Dialect.FLAGS:
+        # Without a cap that the user gave, every smaller size was tried.
+        fewer = "fewer or shorter items in such requests"
+        if facts.policy.max_tokens_per_item is not None and facts.decision.turns():
+            fewer = "a smaller --max-tokens-per-item"
+        remedy = f"{context}, or {fewer}"
+    elif not facts.longer:
+        remedy = "fewer or smaller items: the model has no longer context"
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
     return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy, names)
 
 
-def _counted(limits: Mapping[str, Any], modality: str, count: int) -> Any:
-    kept = hint(limits, modality)
-    return {"count": count, **kept} if kept else count
-
-
-def _fit(facts: CheckFacts) -> Iterator[Check]:
+def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
     match facts.prompt:
         case None:
-            check = None
-        case Fullest(most=most, own=own):
-            check = prompt_fits(
-                most,
-                facts.configuration.engine_args,
-                facts.configuration.budget,
-                facts.model.knobs,
-                facts.policy.text_reserve_tokens,
-                own=own,
-                longer=facts.longer,
-            )
-        case Fit() as longest if facts.dialect is Dialect.LINES:
-            check = fits(longest, longer=facts.longer)
+            return
+        case Fullest() as prompt:
+            if prompt.most:
+                yield _fullest_fits(prompt, facts)
         case Fit() as longest:
-            # Without a cap that the user gave, every smaller size was tried.
-            fewer = "fewer or shorter items in such requests"
-            if facts.policy.max_tokens_per_item is not None and facts.decision.turns():
-                fewer = "a smaller --max-tokens-per-item"
-            check = fits(longest, longer=facts.longer, dialect=facts.dialect, fewer=fewer)
+            yield _longest_fits(longest, facts)
         case _:
             assert_never(facts.prompt)
-    if check is not None:
-        yield check
 
 
-def _prompts_admitted(facts: CheckFacts) -> Iterator[Check]:
+def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
     """Requests with more items than the limits admit end with HTTP 400."""
     over, dialect = facts.corpus.over, facts.dialect
     if over is None:
         return
     limits = facts.configuration.engine_args.get(LIMIT) or {}
-    more = {m: n for m, n in over.most.items() if n > facts.items[m]}
+    more = {m: n for m, n in over.most.items() if n > facts.configuration.items_per_prompt[m]}
     status: Literal["fail", "warn"] = dialect.say(flags="warn", lines="fail")
     yield Check(
         REQUESTS_ADMITTED,
@@ -409,24 +351,6 @@ def _prompts_admitted(facts: CheckFacts) -> Iterator[Check]:
         ),
         (over.first,),
     )
-
-
-PROMPT_RULES = (
-    Rule(
-        (REQUESTS_ADMITTED,),
-        {CheckStage.DECIDED: 60, CheckStage.MEASURED: 70},
-        _prompts_admitted,
-        frozenset({Need.CORPUS}),
-    ),
-    Rule(
-        (PROMPTS_FIT,),
-        {CheckStage.DECIDED: 70, CheckStage.WRITTEN: 30, CheckStage.MEASURED: 80},
-        _fit,
-    ),
-)
-
-
-INPUT_RESERVED = CheckId("{} input reserved")
 
 
 def excess_check(excess: Excess, dialect: Dialect) -> Check:
@@ -450,13 +374,8 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
     )
 
 
-def _input_reserved(facts: CheckFacts) -> Iterator[Check]:
+def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     """What R4 in tokens cannot see."""
     judged = facts.configuration
-    for excess in excesses(judged.table, judged.budget, judged.plain, facts.items):
+    for excess in excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)
-
-
-ENCODER_INPUT_RULES = (
-    Rule((INPUT_RESERVED,), {CheckStage.DECIDED: 170, CheckStage.MEASURED: 60}, _input_reserved),
-)

@@ -1,86 +1,75 @@
-"""The rules of all modules of the catalogue, each at its place."""
+"""The rules of each stage, in the order in which what they find would hurt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from mmcalib.checks.check import Check, Figures, Trap, TrapRule
-from mmcalib.checks.corpus import ASSUMPTION_RULES, CORPUS_RULES
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rule
-from mmcalib.checks.file import EFFECT_RULES
-from mmcalib.checks.items import ENCODER_INPUT_RULES, ITEM_RULES, PROMPT_RULES
-from mmcalib.checks.limits import LIMIT_RULES
-from mmcalib.checks.options import (
-    ENCODER_GRAPH_TRAPS,
-    FRONTEND_TRAPS,
-    LOGPROB_TRAPS,
-    PRUNING_TRAPS,
-    TOWER_PARALLEL_TRAPS,
-    TRUST_TRAPS,
-)
-from mmcalib.checks.reserve import (
-    ENGINE_RULES,
-    PROCESSOR_CACHE_RULES,
-    RESERVE_RULES,
-    SIZE_HINT_RULES,
-)
+from mmcalib.checks import corpus, file, items, limits, options, reserve
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import CheckFacts, CheckStage
 
-# In the order of their subjects; where two rules have one place, it decides.
-RULES: tuple[Rule, ...] = (
-    *ASSUMPTION_RULES,
-    *CORPUS_RULES,
-    *EFFECT_RULES,
-    *ENCODER_INPUT_RULES,
-    *ENGINE_RULES,
-    *ITEM_RULES,
-    *LIMIT_RULES,
-    *PROCESSOR_CACHE_RULES,
-    *PROMPT_RULES,
-    *RESERVE_RULES,
-    *SIZE_HINT_RULES,
-)
-TRAPS: tuple[TrapRule, ...] = (
-    *ENCODER_GRAPH_TRAPS,
-    *FRONTEND_TRAPS,
-    *LOGPROB_TRAPS,
-    *PRUNING_TRAPS,
-    *TOWER_PARALLEL_TRAPS,
-    *TRUST_TRAPS,
-)
+# One check, or several that are found in one go.
+Rule = Callable[[CheckFacts], Iterable[Check]]
+
+RULES: Mapping[CheckStage, tuple[Rule, ...]] = {
+    CheckStage.DECIDED: (
+        corpus.check_readable,
+        corpus.check_stand_ins,
+        corpus.check_sound_lengths,
+        corpus.check_accepted,
+        corpus.check_served,
+        items.check_items_admitted,
+        corpus.check_counts,
+        items.check_requests_admitted,
+        items.check_prompts_fit,
+        corpus.check_answer_length,
+        reserve.check_default_starts,
+        items.check_cap,
+        corpus.check_unseen,
+        limits.check_given_counts,
+        items.check_still_accepted,
+        items.check_kept_whole,
+        items.check_shrunk,
+        reserve.check_derived_hints,
+        file.check_ineffective,
+        file.check_effects,
+        reserve.check_reserved,
+        items.check_input_reserved,
+    ),
+    CheckStage.WRITTEN: (
+        reserve.check_parts,
+        limits.check_written_limits,
+        limits.check_every_limited,
+        items.check_prompts_fit,
+        reserve.check_written_hints,
+        reserve.check_skipped_profile,
+        reserve.check_cache_floor,
+        reserve.check_reserved,
+    ),
+    CheckStage.OPTIONS: (
+        options.check_trusted_kwargs,
+        options.check_pruning,
+        options.check_tower_parallel,
+        options.check_prompt_logprobs,
+        options.check_encoder_graphs,
+        options.check_embeddings,
+        options.check_api_server,
+    ),
+    CheckStage.MEASURED: (
+        corpus.check_readable,
+        corpus.check_served,
+        corpus.check_sound_lengths,
+        corpus.check_loaded,
+        corpus.check_accepted,
+        items.check_items_admitted,
+        items.check_input_reserved,
+        items.check_requests_admitted,
+        items.check_prompts_fit,
+    ),
+}
 
 
 def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
-    """What the rules of one stage find, in the order in which it would hurt."""
-    for rule in rules(stage):
-        if rule.needs <= facts.known:
-            yield from rule.judge(facts)
-
-
-@cache
-def rules(stage: CheckStage) -> tuple[Rule, ...]:
-    found = [rule for rule in every_rule() if stage in rule.places]
-    return tuple(sorted(found, key=lambda rule: rule.places[stage]))
-
-
-@cache
-def every_rule() -> tuple[Rule, ...]:
-    return RULES
-
-
-def option_traps(
-    engine_args: Mapping[str, Any], served: Mapping[str, Any], known: Figures
-) -> Iterator[Trap]:
-    """All traps of options beside limits, caps and hints, in the order in which they would hurt.
-    `served` are all arguments of `vllm serve`.
-    """
-    for rule in _trap_rules():
-        trap = rule.find(served if rule.of_server else engine_args, known)
-        if trap is not None:
-            yield trap
-
-
-@cache
-def _trap_rules() -> tuple[TrapRule, ...]:
-    return tuple(sorted(TRAPS, key=lambda rule: rule.place))
+    """What the rules of one stage find."""
+    for rule in RULES[stage]:
+        yield from rule(facts)

@@ -6,20 +6,25 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Rule
+from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
-from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.releases.constants import UNSAID_LIMIT
 
 LIMIT_OF = CheckId("limit of {}")
 EVERY_LIMITED = CheckId("every modality limited")
+SCOPE = CheckId("{} scope")
 
 LIMIT = "limit_mm_per_prompt"
+KWARGS = "mm_processor_kwargs"
+SCOPES: dict[Modality, str] = {
+    "image": "images_kwargs",
+    "video": "videos_kwargs",
+    "audio": "audio_kwargs",
+}
 
 _SIZES = {
     "image": ("width", "height"),
@@ -79,84 +84,67 @@ def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
 
 
-def limit_findings(engine_args: Mapping[str, Any], opened: ModelInfo) -> Iterator[Check]:
+def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
     """Names in `limit_mm_per_prompt` that mean nothing to this model."""
-    limits = engine_args.get(LIMIT) or {}
-    takes = ", ".join(opened.modalities)
+    limits, taken = facts.configuration.engine_args.get(LIMIT) or {}, facts.model.modalities
     for modality in limits:
-        if modality in opened.modalities:
+        if modality in taken:
             yield from _misspelt(limits, modality)
             continue
         if options(limits, modality).get("count") == 0 and modality in MODALITIES:
             continue
-        near = difflib.get_close_matches(modality, list(opened.modalities), n=1)
+        near = difflib.get_close_matches(modality, list(taken), n=1)
         remedy = f"remove it from {LIMIT.replace('_', '-')}"
         if near:
             remedy = line(LIMIT, {near[0]: limits[modality]})
         yield Check(
             LIMIT_OF.of(modality),
             "fail" if near else "warn",
-            f"the model takes {takes}: vLLM ignores a limit of {modality} without a word",
+            f"the model takes {', '.join(taken)}: vLLM ignores a limit of {modality} without a "
+            "word",
             remedy,
         )
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
-    known = ("count", *_SIZES.get(modality, ()))
-    for name in options(limits, modality):
+    given, known = options(limits, modality), ("count", *_SIZES.get(modality, ()))
+    for name in given:
         if name not in known:
             yield Check(
                 LIMIT_OF.of(f"{modality}: {name}"),
                 "warn",
                 f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}",
-                line(LIMIT, {modality: {n: v for n, v in options(limits, modality).items()
-                                        if n in known}}),
-            )  # fmt: skip
+                line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}}),
+            )
 
 
-def unwritten(
-    engine_args: Mapping[str, Any],
-    opened: ModelInfo,
-    budget: Budget,
-    without: Budget | None,
-    gain: str,
-) -> Iterator[Check]:
-    """A modality that nobody limits has vLLM's limit of 999. `without` is the budget if the one of
-    them that sets the budget were 0, None where that would leave nothing or none of them sets it;
-    `gain` says what that brings in memory.
-
-    Where nothing at all is written, the first modality of a model is what it is there for.
+def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
+    """A modality that nobody limits has vLLM's limit of 999. Where nothing at all is written, the
+    first modality of a model is what it is there for.
     """
-    limits = engine_args.get(LIMIT) or {}
-    missing = [m for m in opened.modalities if m not in limits]
-    if not missing or engine_args.get("language_model_only"):
+    judged, taken = facts.configuration, facts.model.modalities
+    limits, budget = judged.engine_args.get(LIMIT) or {}, judged.budget
+    missing = [m for m in taken if m not in limits]
+    if not missing or judged.engine_args.get("language_model_only"):
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
     detail = f"{', '.join(missing)} not limited, so up to {UNSAID_LIMIT} in a prompt: {each}"
-    known = {m: limits.get(m, 1) for m in opened.modalities}
+    known = {m: limits.get(m, 1) for m in taken}
     remedy = f"{line(LIMIT, known)}, or as many as you serve"
-    worst = budget.profiled_modality
+    worst, without = budget.profiled_modality, facts.tries.without
     if worst in missing:
         detail += f"; {worst} sets the encoder budget of {budget.encoder_budget_tokens:,} tokens"
         if without is not None:
             if without.encoder_budget_tokens < budget.encoder_budget_tokens:
-                detail += f", {without.encoder_budget_tokens:,} with {worst}: 0{gain}"
-            if limits or worst != next(iter(opened.modalities)):
+                less = f"{without.encoder_budget_tokens:,} with {worst}: 0{facts.tries.gain}"
+                detail += f", {less}"
+            if limits or worst != next(iter(taken)):
                 remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
     yield Check(EVERY_LIMITED, "warn", detail, remedy)
 
 
-def _named(facts: CheckFacts) -> Iterator[Check]:
-    return limit_findings(facts.configuration.engine_args, facts.model)
-
-
-def _unwritten(facts: CheckFacts) -> Iterator[Check]:
-    judged, tries = facts.configuration, facts.tries
-    return unwritten(judged.engine_args, facts.model, judged.budget, tries.without, tries.gain)
-
-
-def _not_taken(facts: CheckFacts) -> Iterator[Check]:
+def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
     """A count that was given of what the model does not take."""
     taken = facts.configuration.counts
     for modality, count in facts.policy.count.items():
@@ -167,25 +155,6 @@ def _not_taken(facts: CheckFacts) -> Iterator[Check]:
                 f"the model takes {', '.join(taken)}: --count {modality}={count} admits nothing",
                 f"leave out --count {modality}={count}",
             )
-
-
-LIMIT_RULES = (
-    Rule((LIMIT_OF,), {CheckStage.DECIDED: 105}, _not_taken, frozenset({Need.DECISION})),
-    Rule((LIMIT_OF,), {CheckStage.WRITTEN: 10}, _named, frozenset({Need.MODEL})),
-    Rule(
-        (EVERY_LIMITED,), {CheckStage.WRITTEN: 20}, _unwritten, frozenset({Need.MODEL, Need.TRIES})
-    ),
-)
-
-
-SCOPE = CheckId("{} scope")
-
-KWARGS = "mm_processor_kwargs"
-SCOPES: dict[Modality, str] = {
-    "image": "images_kwargs",
-    "video": "videos_kwargs",
-    "audio": "audio_kwargs",
-}
 
 
 def flat(engine_args: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId
-from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Need, Room, Rule
+from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId, Dialect, line
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import LIMIT, hint, options
 from mmcalib.derive.limits import Adequacy, Count, adequacy
-from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
+from mmcalib.derive.processor_cache import parts, written_gib
 from mmcalib.domain.knobs import Knob, Value, merged_nested
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
@@ -22,7 +21,33 @@ from mmcalib.text import GIB, gib
 # In bytes it takes the place of the one in tokens.
 RESERVED = CheckId("adequately reserved")
 ENCODER_RESERVED = CheckId("encoder reserved")
+SIZE_HINT = CheckId("{} size hint")
+HINT_WITHIN = CheckId("{} hint within the maximum")
+CACHE = CheckId("processor cache holds a request")
+PROCESSOR_CACHE = CheckId("processor cache")
+LARGE_ITEMS = CheckId("large-item concurrency")
+MEMORY_ON = CheckId("memory on {}")
+TRAFFIC_ON = CheckId("traffic on {}")
+CONCURRENCY = CheckId("concurrency")
+BETTER = CheckId("better than the defaults")
+KEEP_DEFAULTS = CheckId(KEEP)
+PEAK_BY_FORMULA = CheckId("encoder peak by formula")
+KV_PINNED = CheckId("KV cache pinned")
+PREDICTED = CheckId("predicted against measured")
+CACHED_KEEP = CheckId("what cached items keep")
+CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
+BATCH_HOLDS_ITEM = CheckId("batch holds an item")
+DEFAULT_CONFIGURATION = CheckId("default configuration")
+ENGINE_START = CheckId("engine start")
+MEMORY_PROFILE = CheckId("memory profile")
+REPLAY = CheckId("replay")
+PROCESSOR_ON_GPU = CheckId("processor on the GPU")
+RUN_FINISHED = CheckId("run finished")
+VLLM_PARTS = CheckId("parts of vLLM")
+# The flags that it is about need a GPU.
+NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
 
+_CACHE_SIZE = "mm_processor_cache_gb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
     "--max-tokens-per-item, or --allow-under-reserve"
@@ -97,23 +122,20 @@ def reserved_check(
     )
 
 
-def skipped_profile(
-    engine_args: Mapping[str, Any], found: Adequacy, room: Room | None
-) -> Check | None:
-    """`skip_mm_profiling` leaves the encoder out of what is reserved; `room` where it was
-    rehearsed.
-    """
-    if not engine_args.get("skip_mm_profiling"):
-        return None
+def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
+    """`skip_mm_profiling` leaves the encoder out of what is reserved."""
+    judged, room = facts.configuration, facts.tries.room
+    if not judged.engine_args.get("skip_mm_profiling"):
+        return
     size, lower = "", ""
     if room is not None:
         size = f" and take {gib(room.peak_bytes)}"
-        lower = f", or {line('gpu_memory_utilization', room.utilization)}"
-    return Check(
+        lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
+    yield Check(
         ENCODER_RESERVED,
         "fail",
         "skip_mm_profiling: nothing is reserved for the encoder, though one step may encode "
-        f"{found.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
+        f"{judged.adequacy.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
         f"remove skip-mm-profiling{lower}",
     )
 
@@ -138,10 +160,11 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
     yield Cure(without, line(LIMIT, plain))
 
 
-def reserved_in_tokens(facts: CheckFacts) -> Check:
+def check_reserved(facts: CheckFacts) -> Iterator[Check]:
+    """One check: R4 in tokens."""
     judged, tries = facts.configuration, facts.given_tries
     alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
-    return alone or reserved_check(
+    yield alone or reserved_check(
         judged.adequacy,
         judged.budget.profiled_modality,
         tries.cures if tries else (),
@@ -150,47 +173,20 @@ def reserved_in_tokens(facts: CheckFacts) -> Check:
     )
 
 
-def _reserved(facts: CheckFacts) -> Iterator[Check]:
-    yield reserved_in_tokens(facts)
-
-
-def _skipped(facts: CheckFacts) -> Iterator[Check]:
-    judged = facts.configuration
-    check = skipped_profile(judged.engine_args, judged.adequacy, facts.tries.room)
-    if check is not None:
-        yield check
-
-
-RESERVE_RULES = (
-    Rule((RESERVED,), {CheckStage.DECIDED: 160, CheckStage.WRITTEN: 70}, _reserved),
-    Rule((ENCODER_RESERVED,), {CheckStage.WRITTEN: 50}, _skipped, frozenset({Need.TRIES})),
-)
-
-
-SIZE_HINT = CheckId("{} size hint")
-HINT_WITHIN = CheckId("{} hint within the maximum")
-
-
-def hint_findings(
-    engine_args: Mapping[str, Any],
-    opened: ModelInfo,
-    budget: Budget,
-    plain: Budget,
-    remedy: str,
-) -> Iterator[Check]:
-    """Per size hint: whether vLLM heeds it, and what it shrinks. `plain` is the budget of the same
-    configuration without hints; both with their dummies. `remedy` is what makes it honest.
-    """
-    limits = engine_args.get(LIMIT) or {}
-    for modality in opened.modalities:
+def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
+    """Per size hint: whether vLLM heeds it, and what it shrinks."""
+    limits = facts.configuration.engine_args.get(LIMIT) or {}
+    (reserved,) = check_reserved(facts)
+    for modality in facts.model.modalities:
         size = hint(limits, modality)
+        budget, plain = facts.configuration.budget, facts.configuration.plain
         dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
         if size and dummy is not None and largest is not None:
-            yield from _clamped(limits, modality, size, largest)
-            yield _shrunk(limits, modality, budget, plain, dummy, remedy)
+            yield from _check_clamped_hint(limits, modality, size, largest)
+            yield _check_shrunk_hint(limits, modality, budget, plain, dummy, reserved.remedy)
 
 
-def _clamped(
+def _check_clamped_hint(
     limits: Mapping[str, Any], modality: Modality, size: Mapping[str, int], largest: Dummy
 ) -> Iterator[Check]:
     above = {axis: most for axis, most in largest.size.items() if size.get(axis, 0) > most}
@@ -209,7 +205,7 @@ def _clamped(
     )
 
 
-def _shrunk(
+def _check_shrunk_hint(
     limits: Mapping[str, Any],
     modality: Modality,
     budget: Budget,
@@ -247,103 +243,44 @@ def _shrunk(
     return Check(name, "pass", detail)
 
 
-def _derived(facts: CheckFacts) -> Iterator[Check]:
+def check_derived_hints(facts: CheckFacts) -> Iterator[Check]:
     for modality, size in facts.decision.hints.items():
         named = ", ".join(f"{axis} {value}" for axis, value in size.items())
         dummy = facts.configuration.budget.dummies[modality].embeds
         detail = f"{named}: vLLM's dummy costs {dummy} tokens, as the largest item does"
         yield Check(SIZE_HINT.of(modality), "pass", detail)
     for modality, why in facts.decision.refused_hints.items():
-        yield Check(
-            SIZE_HINT.of(modality), "pass", f"none emitted: with the corpus' largest size {why}"
-        )
+        detail = f"none emitted: with the corpus' largest size {why}"
+        yield Check(SIZE_HINT.of(modality), "pass", detail)
 
 
-def _written(facts: CheckFacts) -> Iterator[Check]:
-    judged = facts.configuration
-    remedy = reserved_in_tokens(facts).remedy
-    yield from hint_findings(judged.engine_args, facts.model, judged.budget, judged.plain, remedy)
-
-
-SIZE_HINT_RULES = (
-    Rule((SIZE_HINT,), {CheckStage.DECIDED: 130}, _derived, frozenset({Need.DECISION})),
-    Rule(
-        (SIZE_HINT, HINT_WITHIN),
-        {CheckStage.WRITTEN: 40},
-        _written,
-        frozenset({Need.MODEL, Need.TRIES}),
-    ),
-)
-
-
-CACHE = CheckId("processor cache holds a request")
-
-SIZE = "mm_processor_cache_gb"
-
-
-def cache_findings(engine_args: Mapping[str, Any], floor: CacheFloor) -> Check | None:
+def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     """None where vLLM has no such cache, or one that pushes out nothing of the request at hand:
     `shm` keeps what is touched (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32),
     which data-parallel engines of one server do not have (`_get_cache_type`, factories.py).
     """
-    given = engine_args.get(SIZE)
+    args, floor = facts.configuration.engine_args, facts.tries.cache_floor
+    given = args.get(_CACHE_SIZE)
     size = PROCESSOR_CACHE_GIB if given is None else given
-    alone = (engine_args.get("data_parallel_size") or 1) == 1
-    if not size or not floor.nbytes:
-        return None
-    if alone and engine_args.get("mm_processor_cache_type") == "shm":
-        return None
-    said = f"{SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    alone = (args.get("data_parallel_size") or 1) == 1
+    if floor is None or not size or not floor.nbytes:
+        return
+    if alone and args.get("mm_processor_cache_type") == "shm":
+        return
+    said = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
-        return Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
-    return Check(
+        yield Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
+        return
+    yield Check(
         CACHE,
         "warn",
         f"{said}, but one admissible request may bring {most}: where its new items push out one "
         "that it found cached, vLLM ends it with HTTP 500, `Expected a cached item` "
         "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
-        f"{line(SIZE, 0)}, or {line(SIZE, written_gib(floor.nbytes))} where the host has that "
-        "twice, or smaller limits",
+        f"{line(_CACHE_SIZE, 0)}, or {line(_CACHE_SIZE, written_gib(floor.nbytes))} where the host "
+        "has that twice, or smaller limits",
     )
-
-
-def _holds(facts: CheckFacts) -> Iterator[Check]:
-    floor = facts.tries.cache_floor
-    check = None if floor is None else cache_findings(facts.configuration.engine_args, floor)
-    if check is not None:
-        yield check
-
-
-PROCESSOR_CACHE_RULES = (Rule((CACHE,), {CheckStage.WRITTEN: 60}, _holds, frozenset({Need.TRIES})),)
-
-
-PROCESSOR_CACHE = CheckId("processor cache")
-LARGE_ITEMS = CheckId("large-item concurrency")
-
-
-MEMORY_ON = CheckId("memory on {}")
-TRAFFIC_ON = CheckId("traffic on {}")
-CONCURRENCY = CheckId("concurrency")
-BETTER = CheckId("better than the defaults")
-KEEP_DEFAULTS = CheckId(KEEP)
-PEAK_BY_FORMULA = CheckId("encoder peak by formula")
-KV_PINNED = CheckId("KV cache pinned")
-PREDICTED = CheckId("predicted against measured")
-CACHED_KEEP = CheckId("what cached items keep")
-
-
-CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
-BATCH_HOLDS_ITEM = CheckId("batch holds an item")
-DEFAULT_CONFIGURATION = CheckId("default configuration")
-ENGINE_START = CheckId("engine start")
-MEMORY_PROFILE = CheckId("memory profile")
-REPLAY = CheckId("replay")
-PROCESSOR_ON_GPU = CheckId("processor on the GPU")
-RUN_FINISHED = CheckId("run finished")
-VLLM_PARTS = CheckId("parts of vLLM")
-# The flags that it is about need a GPU.
-NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
 
 
 def moved_parts(opened: ModelInfo) -> Iterator[Check]:
@@ -353,17 +290,11 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
         yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
 
 
-def _moved(facts: CheckFacts) -> Iterator[Check]:
+def check_parts(facts: CheckFacts) -> Iterator[Check]:
     return moved_parts(facts.model)
 
 
-def _default(facts: CheckFacts) -> Iterator[Check]:
+def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM refuses to start with its defaults: {error}"
         yield Check(DEFAULT_CONFIGURATION, "warn", detail)
-
-
-ENGINE_RULES = (
-    Rule((VLLM_PARTS,), {CheckStage.WRITTEN: 5}, _moved, frozenset({Need.MODEL})),
-    Rule((DEFAULT_CONFIGURATION,), {CheckStage.DECIDED: 80}, _default, frozenset({Need.DECISION})),
-)

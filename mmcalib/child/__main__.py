@@ -6,12 +6,10 @@ import os
 import sys
 from multiprocessing.connection import Connection
 
-from mmcalib.processes import belong_to_parent
+from mmcalib.processes import serve_parent
 
 
-def main() -> None:
-    belong_to_parent()
-    pipe: Connection = Connection(int(sys.argv[1]))
+def main(pipe: Connection) -> None:
     from mmcalib.child.service import serve
 
     serve(pipe)
@@ -21,4 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_parent(main)

@@ -12,7 +12,6 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted, refusal_of
-from mmcalib.child.weights import at_depth
 from mmcalib.engine.messages import (
     Answered,
     EngineStarted,
@@ -21,6 +20,7 @@ from mmcalib.engine.messages import (
     ReplayPrompt,
     StartEngine,
 )
+from mmcalib.models.cut import at_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
 from mmcalib.releases.engine import RequestWatch, greedy
@@ -63,7 +63,10 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
         args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
-        held_bytes = args["kv_cache_memory_bytes"] + _token_table_bytes(config)
+        # Of every sequence vLLM keeps an int32 and a bool for each token of the context.
+        # v1/worker/gpu_input_batch.py of 0.32.
+        slots = int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
+        held_bytes = args["kv_cache_memory_bytes"] + 5 * slots
     else:
         args = _as_served(args)
     started = time.perf_counter()
@@ -74,7 +77,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
 
     require_room(0)
     with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
-        llm = engine.started(args)
+        llm = engine.start_llm(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
     kv_bytes_per_token *= share
@@ -146,13 +149,6 @@ def _kv_cache_bytes(config: Any) -> int:
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
     context_tokens: int = model.max_model_len
     return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
-
-
-def _token_table_bytes(config: Any) -> int:
-    """What vLLM keeps of every sequence: an int32 and a bool for each token of the context.
-    v1/worker/gpu_input_batch.py of 0.32.
-    """
-    return 5 * int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
 
 
 def _ask(llm: Any, method: str, *args: Any) -> Any:
@@ -262,8 +258,9 @@ def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
-        options = processors.enqueued(prompt.messages, prompt.fields, llm.model_config)
-        llm.enqueue_chat([prompt.messages], sampling, use_tqdm=False, **options)
+        request = prompt.request
+        options = processors.enqueue_options(request.messages, request.fields, llm.model_config)
+        llm.enqueue_chat([request.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
         return error
     return None

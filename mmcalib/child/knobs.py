@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, product
 from typing import Any, assert_never
 
-from mmcalib.child.costs import cost
-from mmcalib.child.processor import Processor, load
+from mmcalib.child.processor import Processor, cost, load
 from mmcalib.domain.knobs import (
     DEFAULT,
     KNOBS,
@@ -49,19 +48,6 @@ class Trial:
         """A part of the model's processor, such as its image processor; None without one."""
         return getattr(self.info.get_hf_processor(), name, None)
 
-    def moves(self, setting: Setting, modality: Modality) -> bool:
-        """Whether an item is accepted and costs something else than by default."""
-        now = self._cost(setting, modality)
-        return now is not None and now != self._cost(DEFAULT, modality)
-
-    def bleeds(self, setting: Setting, own: Modality) -> tuple[Modality, ...]:
-        """The other modalities whose items do not cost what they do by default."""
-        return tuple(
-            m
-            for m in self.modalities
-            if m != own and self._cost(setting, m) != self._cost(DEFAULT, m)
-        )
-
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
@@ -71,35 +57,28 @@ class Trial:
         bleeding = []
         for path, beside in spellings:
             setting = Setting(nested(path, value, beside))
-            if not self.moves(setting, modality):
+            now = self.cost(setting, modality)
+            if now is None or now == self.cost(DEFAULT, modality):
                 continue
-            others = self.bleeds(setting, modality)
-            if others:
-                bleeding.append(((path, beside), others))
+            others = (one for one in self.modalities if one != modality)
+            moved = tuple(m for m in others if self.cost(setting, m) != self.cost(DEFAULT, m))
+            if moved:
+                bleeding.append(((path, beside), moved))
             else:
                 yield (path, beside), ()
         yield from bleeding
 
-    def together(self, settings: Mapping[Modality, Setting]) -> bool:
-        """Whether items of each modality cost under all of them what they do under their own."""
-        both = merged_settings(settings.values())
-        return all(
-            self._cost(both, modality) == self._cost(own, modality)
-            for modality, own in settings.items()
-        )
-
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
-    ) -> tuple[tuple[str, ...], tuple[Modality, ...]] | None:
+    ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
         """The path under which an option of images is heeded, alone of images or of all, and the
-        modalities into which it bleeds.
+        modalities into which it bleeds; nothing where it is not.
         """
-        paths = (("images_kwargs", *name), name)
-        spellings = [(path, beside or {}) for path in paths]
-        found = next(self.heeded(spellings, tried, "image"), None)
-        return None if found is None else (found[0][0], found[1])
+        spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
+        for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
+            yield path, bleeds
 
-    def _cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
+    def cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
         if key not in self._known:
             try:
@@ -130,7 +109,8 @@ def tiles(trial: Trial) -> Iterator[Knob]:
         for holder in _holders(trial.info):
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 1:
-                yield from _knob(trial, name, value)
+                for path, bleeds in trial.of_images(name, tried=1):
+                    yield TileCap(path=path, value=value, bleeds=bleeds)
                 break
 
 
@@ -140,13 +120,6 @@ def tiles_images(default: Any) -> bool:
     """
     names = ("max_dynamic_patch", "image_grid_pinpoints")
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
-
-
-def _knob(trial: Trial, name: str, value: int) -> Iterator[Knob]:
-    found = trial.of_images(name, tried=1)
-    if found is not None:
-        path, bleeds = found
-        yield TileCap(path=path, value=value, bleeds=bleeds)
 
 
 def _holders(info: Any) -> tuple[Any, ...]:
@@ -172,23 +145,20 @@ def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Ite
     """
     trial = Trial(default, under)
     for kind in KNOBS:
-        yield from _found(kind, trial)
-
-
-def _found(kind: type[Knob], trial: Trial) -> Iterator[Knob]:
-    if kind is AreaCap:
-        return areas(trial)
-    if kind is EdgeCap:
-        return _edges(trial)
-    if kind is TileCap:
-        return tiles(trial)
-    if kind is CropCap:
-        return _crops(trial)
-    if kind is FrameSampling:
-        return _frames(trial)
-    if kind is TokenCap:
-        return _tokens(trial)
-    assert_never(kind)
+        if kind is AreaCap:
+            yield from areas(trial)
+        elif kind is EdgeCap:
+            yield from _edges(trial)
+        elif kind is TileCap:
+            yield from tiles(trial)
+        elif kind is CropCap:
+            yield from _crops(trial)
+        elif kind is FrameSampling:
+            yield from _frames(trial)
+        elif kind is TokenCap:
+            yield from _tokens(trial)
+        else:
+            assert_never(kind)
 
 
 def _edges(trial: Trial) -> Iterator[Knob]:
@@ -200,12 +170,9 @@ def _edges(trial: Trial) -> Iterator[Knob]:
     tile = dict(getattr(part, "max_image_size", None) or {}).get("longest_edge")
     if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
         return
-    found = trial.of_images("size", "longest_edge", tried=int(tile))
-    if found is None:
-        return
-    path, bleeds = found
     steps = (*range(int(tile), int(longest), int(tile)), int(longest))
-    yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
+    for path, bleeds in trial.of_images("size", "longest_edge", tried=int(tile)):
+        yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
 
 
 def _crops(trial: Trial) -> Iterator[Knob]:
@@ -215,12 +182,9 @@ def _crops(trial: Trial) -> Iterator[Knob]:
         return
     value = most if _crop_default(trial, _SWITCH) else 0
     tried = 0 if value else _FEWEST
-    found = trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)})
-    if found is None:
-        return
-    path, bleeds = found
     steps = (0, *range(_FEWEST, most + 1))
-    yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
+    for path, bleeds in trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)}):
+        yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
 
 def _crop_default(trial: Trial, name: str) -> Any:
@@ -281,7 +245,10 @@ def areas(trial: Trial) -> Iterator[Knob]:
 
 
 def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:
-    return trial.together({cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps})
+    """Whether items of each modality cost under all of them what they do under their own."""
+    settings = {cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps}
+    both = merged_settings(settings.values())
+    return all(trial.cost(both, one) == trial.cost(own, one) for one, own in settings.items())
 
 
 def _tried(least_px: int) -> int:
@@ -325,7 +292,5 @@ def _tokens(trial: Trial) -> Iterator[Knob]:
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
-    found = trial.of_images("max_soft_tokens", tried=tried)
-    if found is not None:
-        path, bleeds = found
+    for path, bleeds in trial.of_images("max_soft_tokens", tried=tried):
         yield TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)

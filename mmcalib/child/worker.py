@@ -15,8 +15,8 @@ from mmcalib.engine.environment import CARD
 from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.runner import (
     bytes_per_token,
-    encoded,
     encoder_batches,
+    run_encoder,
     watched_phases,
     with_phases,
     worker_budget,
@@ -72,17 +72,6 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
     return peaks
 
 
-def peak_above(start_bytes: int | None) -> int:
-    """Bytes held at the peak since it was last reset, above `start_bytes`; resets it where that is
-    None and returns what is held.
-    """
-    torch.cuda.synchronize()
-    if start_bytes is None:
-        torch.cuda.reset_peak_memory_stats()
-        return int(torch.cuda.memory_allocated())
-    return int(torch.cuda.max_memory_allocated()) - start_bytes
-
-
 # vLLM imports this module in each worker, before it looks at the GPU.
 stay_on_card()
 
@@ -116,20 +105,22 @@ class WorkerMethods:
         return with_phases(found, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
-        """Bytes held on the GPU now (None), or at most since then above so many."""
-        return peak_above(start_bytes)
+        """Bytes held on the GPU now, from where a peak is watched (None); or at that peak, above
+        so many.
+        """
+        torch.cuda.synchronize()
+        if start_bytes is None:
+            torch.cuda.reset_peak_memory_stats()
+            return int(torch.cuda.memory_allocated())
+        return int(torch.cuda.max_memory_allocated()) - start_bytes
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
         """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
         runner = self.model_runner
         batches, embeds = encoder_batches(self, modality, media, 1)
         model = runner.get_model()
-
-        def run() -> list[Any]:
-            return encoded(model, batches)
-
         with torch.inference_mode():
-            _, seconds, peak = traced(run, runner.device)
+            _, seconds, peak = traced(lambda: run_encoder(model, batches), runner.device)
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:

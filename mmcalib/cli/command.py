@@ -1,108 +1,50 @@
-"""Signatures for Typer, shared options, help panels, JSON (light).
+"""A function of options as a command of Typer, its help, its JSON; options of several commands.
 
-Options that several commands have, and that say how a command behaves: for Typer alone.
-
-What a library call can be asked too is in `mmcalib.options`.
+The library lacks these options; those that it shares are in `mmcalib.options`.
 """
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import json
 import os
 import re
 import select
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
 from functools import wraps
-from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from mmcalib.errors import OutputError, UsageError
-from mmcalib.options.option import OptionField, Options, option_of, options_of
+from mmcalib.errors import UsageError
+from mmcalib.options.option import (
+    Option,
+    argument,
+    make_options,
+    option,
+    options_of,
+    read_words,
+    switch,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from mmcalib.errors import MmcalibError
 
-# What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
-Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
-
-_PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
-# `--max-model-len` is no misspelt `--model`, which Typer has for as near.
-_MISSPELT = 0.8
-_TAKES_DATA = ("run", "scan", "validate")
-
-
-def unparsed(error: Exception, words: Sequence[str], commands: Collection[str]) -> UsageError:
-    """What Typer says of these `words`, and where the right ones are to be found."""
-    said = str(getattr(error, "message", "") or error)
-    if callable(whole := getattr(error, "format_message", None)):
-        said = str(whole())
-    command = next((word for word in words if word in commands), "")
-    hint = f"mmcalib {command} --help" if command else "mmcalib --help"
-    option = getattr(error, "option_name", None)
-    if said.startswith("No such option") and command in _PASSES_FLAGS_ON:
-        hint = f"flags of vllm serve go after --: mmcalib {command} ... -- {option} ..."
-        own: list[str] = list(getattr(error, "possibilities", None) or ())
-        if near := get_close_matches(str(option), own, n=1, cutoff=_MISSPELT):
-            hint = f"mmcalib {command} ... {near[0]} ..."
-    if option == "--calibration" and command:
-        hint = f"a calibration is an argument here: mmcalib {command} out/calibration.json"
-    if command and option in words[: words.index(command)]:
-        hint = f"options go after the command: mmcalib {command} {option} ..."
-    if "unexpected extra argument" in said and command in _TAKES_DATA:
-        hint = "--data names the media, each folder or file with a --data of its own"
-    return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
-
-
-def during_interrupt(error: BaseException) -> bool:
-    """Whether it came up while what an interrupt had left was closed."""
-    held = error.__context__
-    while held is not None and not isinstance(held, KeyboardInterrupt):
-        held = held.__context__
-    return held is not None
-
-
-def spell_for_the_locale() -> None:
-    """A character that the locale's encoding lacks, as C's do most, is a question mark and no
-    error.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
-            stream.reconfigure(errors="replace")
-
-
-def flush() -> None:
-    """Write out what was printed: at the end of the process nobody could say that it failed.
-
-    Raises OutputError; does nothing where the reader has left, as `head` does.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        drop_output()
-        if not isinstance(error, BrokenPipeError):
-            said = f"cannot write to standard output: {error.strerror}"
-            raise OutputError(said, hint="df -h .") from error
-
 
 def reader_has_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Whether standard output is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def drop_output() -> None:
-    """Send what is still to be written to standard output nowhere."""
+    """Discard what has yet to be written to standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -111,19 +53,19 @@ MORE = "More options"
 
 
 class OnceEach(TyperCommand):
-    """Refuses an option that is given twice but counts once: the last would win silently. A reader
-    that leaves, as `head` does, ends it quietly.
+    """Refuses a second value of an option that takes one, because the last would win silently. Ends
+    quietly when the reader of its output leaves, as `head` does.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         *_, order = self.make_parser(ctx).parse_args(list(args))
         seen = set()
-        for option in order:
-            if option.name in seen and not getattr(option, "multiple", True):
-                name = max(option.opts, key=len)
-                value = "" if getattr(option, "is_flag", False) else f" {option.metavar or 'VALUE'}"
+        for given in order:
+            if given.name in seen and not getattr(given, "multiple", True):
+                name = max(given.opts, key=len)
+                value = "" if getattr(given, "is_flag", False) else f" {given.metavar or 'VALUE'}"
                 raise UsageError(f"{name} is given twice", hint=f"once: {name}{value}")
-            seen.add(option.name)
+            seen.add(given.name)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -136,153 +78,72 @@ class OnceEach(TyperCommand):
             return None
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as Typer calls it: with words, of which it gets options that were checked."""
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if _is_group(kind)}
+def command(function: Callable[[Any], None]) -> Callable[..., None]:
+    """Wrap a function of one class of options, so that Typer calls it with the words of each."""
+    (kind,) = [hint for name, hint in get_type_hints(function).items() if name != "return"]
+    own = tuple(options_of(kind))
 
     @wraps(function)
     def called(**words: Any) -> None:
-        taken = {name: words[name] for name in hints.keys() & words.keys()}
-        for name, kind in groups.items():
-            own = {field.name: words[field.name] for field in options_of(kind)}
-            taken[name] = kind.of_words(own)
-        function(**taken)
+        function(make_options(kind, read_words(own, words)))
 
-    shown = [
-        parameter
-        for given in inspect.signature(function).parameters.values()
-        for parameter in _parameters(given.replace(annotation=hints[given.name]))
-    ]
+    shown = [_parameter(one) for one in own]
     called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return called
 
 
-def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Options)
-
-
-def _parameters(given: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """What Typer sees of a parameter: itself, its option as Typer has it, or those of its group."""
-    if _is_group(given.annotation):
-        yield from map(_parameter, options_of(given.annotation))
-    elif (option := option_of(given.annotation)) is not None:
-        yield _parameter(OptionField(given.name, given.annotation, option, given.default))
+def _parameter(own: Option) -> inspect.Parameter:
+    """Describe an option to Typer."""
+    if own.is_argument:
+        shown = typer.Argument(metavar=own.metavar, help=own.help)
     else:
-        yield given.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
-def _parameter(field: OptionField) -> inspect.Parameter:
-    option = field.option
-    # Typer would offer `--no-strict` for a switch whose spelling it makes itself.
-    spelled = option.spelled or ((field.spelling,) if field.type is bool else ())
-    shown = typer.Option(
-        *spelled,
-        metavar=option.metavar,
-        help=option.help,
-        rich_help_panel=None if option.basic else MORE,
-    )
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=Annotated[_said(field), shown],
-    )
-
-
-def _said(field: OptionField) -> Any:
-    """The type of what the command line says."""
-    if field.option.words is not None:
-        said = field.option.words.type
-    elif field.choices:
-        said = str
-    else:
-        said = field.type
-    return said | None if field.default is None else said
-
-
-# The option that a word without one was meant for.
-_MEANT = {"run": "--data", "plan": "--log"}
-
-
-def _flags(context: typer.Context, words: list[str] | None) -> list[str] | None:
-    # A pasted command begins with the program.
-    if words and words[0] != "vllm" and not words[0].startswith("-"):
-        is_file = words[0].endswith((".yaml", ".yml"))
-        option = "--config" if is_file else _MEANT.get(context.info_name or "", "--config")
-        raise UsageError(
-            f"unexpected argument: {words[0]}",
-            hint=f"did you mean {option} {words[0]}? vLLM's flags go after --",
+        shown = typer.Option(
+            *own.spellings,
+            metavar=own.metavar,
+            help=own.help,
+            min=own.least,
+            callback=own.eager,
+            is_eager=own.eager is not None,
+            rich_help_panel=None if own.basic else MORE,
         )
-    return words
-
-
-VllmFlags = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[-- VLLM FLAGS]", callback=_flags, help="Flags of `vllm serve`, after --."
-    ),
-]
-# The model is the first word of these.
-ServeWords = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[-- VLLM FLAGS]", help="Flags of `vllm serve`, after --."),
-]
-FileAndFlags = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE] [-- VLLM FLAGS]",
-        help="What --config names, and flags of `vllm serve`, after --.",
-    ),
-]
-GpuMemory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Another GPU's memory as torch reports it, as 24GiB.",
-        rich_help_panel=MORE,
-    ),
-]
-Capability = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X.Y",
-        help="That GPU's compute capability, such as 8.9.",
-        rich_help_panel=MORE,
-    ),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script.",
-    ),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Show what vLLM logs, on standard error.", rich_help_panel=MORE
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Exit 3 when anything had to be skipped.", rich_help_panel=MORE),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite results in --out.")]
-
-
-def either(names: Sequence[str]) -> str:
-    """`a, b or c`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def none_of(names: Sequence[str]) -> str:
-    """What another name is: `neither a nor b`, `none of a, b, c`."""
-    return (
-        f"neither {names[0]} nor {names[1]}" if len(names) == 2 else f"none of {', '.join(names)}"
+    said = own.words_type or (str if own.choices else own.value_type)
+    return inspect.Parameter(
+        own.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if own.default is MISSING else own.default,
+        annotation=Annotated[said | None if own.default is None else said, shown],
     )
+
+
+def _vllm_flags(meant: str) -> Any:
+    """Flags after --. Refuses a word before them, `meant` for that option, or for --config."""
+
+    def refuse_words(words: list[str]) -> list[str]:
+        # A pasted command begins with the program.
+        if words[0] != "vllm" and not words[0].startswith("-"):
+            named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
+            raise UsageError(
+                f"unexpected argument: {words[0]}",
+                hint=f"did you mean {named} {words[0]}? vLLM's flags go after --",
+            )
+        return words
+
+    return argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.", read=refuse_words)
+
+
+RUN_FLAGS, PLAN_FLAGS = _vllm_flags("--data"), _vllm_flags("--log")
+FILE_AND_FLAGS = argument(
+    "[FILE] [-- VLLM FLAGS]", "What --config names, and flags of `vllm serve`, after --."
+)
+GPU_MEMORY = option("SIZE", "Another GPU's memory as torch reports it, as 24GiB.")
+CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
+CONFIG_FILE = option(
+    "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
+)
+VERBOSE = switch("Show what vLLM logs, on standard error.", "--verbose", "-v")
+QUIET = switch("No progress and no summary.", basic=True)
+STRICT = switch("Exit 3 when anything had to be skipped.")
 
 
 class RunHelp(OnceEach):
@@ -307,21 +168,18 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool,
-    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show every option."),
-]
+HELP_ALL = switch("Show every option.", eager=_show_all, basic=True)
 
 
 _printed = {"json": False}
 
 
-def print_json(found: BaseModel | Sequence[BaseModel]) -> None:
-    """All of it as ASCII: what of a file name is not UTF-8 stays an escape."""
+def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -> None:
+    """Print a document, or several as a list, as ASCII: what of a name is not UTF-8 is escaped."""
     from pydantic import BaseModel
 
     whole = found.model_dump() if isinstance(found, BaseModel) else [f.model_dump() for f in found]
-    print_document(json.dumps(whole, indent=2))
+    print_document(json.dumps(whole, indent=indent))
 
 
 def print_document(text: str) -> None:
@@ -330,8 +188,8 @@ def print_document(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def begin(words: Sequence[str]) -> None:
-    """Expect a document where these words of the command line ask for one."""
+def expect_json(words: Sequence[str]) -> None:
+    """Remember whether these words of the command line ask for a document."""
     own = words[: words.index("--")] if "--" in words else words
     _printed["json"] = "--json" not in own
 

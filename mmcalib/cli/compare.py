@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from mmcalib.cli.output import claim, save
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.files import write_text
-from mmcalib.report.comparison_terminal import compared
+from mmcalib.report.terminal import print_comparison
 from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.version import __version__
 from mmcalib.workflows.run.job import Job, RunSoFar
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 COMPARISON = "comparison.json"
 
 
-def several(names: str | None) -> list[str | None]:
+def split_names(names: str | None) -> list[str | None]:
     """The names that commas part, each once; a folder's own name may have commas."""
     if names is None or Path(names).exists():
         return [names]
@@ -54,7 +55,7 @@ def compare(
         claim(folder, force=force)
     if (out / COMPARISON).exists() and not force:
         raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
-    outcomes = [RunSoFar(on_change=_saving(folder)) for folder in folders]
+    outcomes = [RunSoFar(on_change=partial(save, out=folder)) for folder in folders]
     found = Comparison(mmcalib=__version__, runs=[])
     refused: VerdictError | None = None
     results = run_each(jobs, outcomes, progress)
@@ -77,7 +78,7 @@ def compare(
     if as_json:
         print_document(found.model_dump_json(indent=2))
     if not quiet:
-        compared(found, console)
+        print_comparison(found, console)
         console.print(f"written to {out}: {COMPARISON}, and a folder each", markup=False)
     passed = [run for run in found.runs if run.verdict == "pass"]
     if not passed:
@@ -89,10 +90,6 @@ def compare(
             console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)
     if refused is not None:
         raise refused
-
-
-def _saving(folder: Path) -> Callable[[RunSoFar], None]:
-    return lambda so_far: save(so_far, folder)
 
 
 def _folder_names(jobs: Sequence[Job]) -> list[str]:

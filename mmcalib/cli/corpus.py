@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+from mmcalib.cli.command import QUIET, STRICT
+from mmcalib.options.option import options, switch
+from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, DATA, REQUESTS, ProbeOptions
 
-from mmcalib.cli.command import Quiet, Strict, command
-from mmcalib.options.run import AllowedDomains, AllowedRoot, Data, ProbeOptions, Requests
+
+@options
+class ScanOptions:
+    """A corpus, and how it is read."""
+
+    data: list[str] | None = DATA
+    requests: list[Path] | None = REQUESTS
+    allowed_local_media_path: Path | None = ALLOWED_ROOT
+    allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
+    repeats: bool = switch("Also compare contents, which reads whole files.")
+    probe: ProbeOptions
+    strict: bool = STRICT
+    as_json: bool = switch("Print the counts, and what was skipped, as JSON.", "--json")
+    quiet: bool = QUIET
 
 
-@command
-def scan(
-    *,
-    data: Data = None,
-    requests: Requests = None,
-    allowed_local_media_path: AllowedRoot = None,
-    allowed_media_domains: AllowedDomains = None,
-    repeats: Annotated[
-        bool,
-        typer.Option("--repeats", help="Also compare contents, which reads whole files."),
-    ] = False,
-    probe: ProbeOptions,
-    strict: Strict = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the counts, and what was skipped, as JSON.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
+def scan(options: ScanOptions) -> None:
     """Count the shapes of a corpus by its headers: neither vLLM nor a model is needed.
 
     Example: mmcalib scan --data ./media
     """
-    from rich.console import Console
-
     from mmcalib.census.document import ScanDocument, SkippedItem
     from mmcalib.cli.command import print_json
-    from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.progress import terminal
     from mmcalib.errors import UsageError, VerdictError
-    from mmcalib.progress import Silent
-    from mmcalib.report.terminal import show_scanned
+    from mmcalib.report.terminal import print_census
     from mmcalib.storage.location import allowing
     from mmcalib.workflows.corpus import scan as scan_all
 
-    if not data and not requests:
+    if not options.data and not options.requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
-    console = Console(stderr=True, highlight=False)
-    with allowing(allowed_media_domains or ()):
+    console, progress = terminal(quiet=options.quiet)
+    with allowing(options.allowed_media_domains or ()):
         found = scan_all(
-            data or [],
-            requests or [],
-            allowed_root=allowed_local_media_path,
-            repeats=repeats,
-            how=probe,
-            progress=Silent() if quiet else Terminal(console),
+            options.data or [],
+            options.requests or [],
+            allowed_root=options.allowed_local_media_path,
+            repeats=options.repeats,
+            how=options.probe,
+            progress=progress,
         )
-    if as_json:
+    if options.as_json:
         # Names need not be Unicode, which a document that is checked must be.
         skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
         print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
-    if not quiet:
-        show_scanned(found.corpus, found.census, found.skipped, console)
+    if not options.quiet:
+        print_census(found.corpus, found.census, found.skipped, console)
         said = "calibrate with: mmcalib run --model MODEL --data DIR"
         console.print(said, markup=False, style="bold", soft_wrap=True)
-    if strict and found.skipped:
+    if options.strict and found.skipped:
         raise VerdictError(
             f"--strict: {len(found.skipped)} files or requests were skipped",
             hint="--json lists them",

@@ -1,39 +1,39 @@
-"""Models, gpus, doctor, serve."""
+"""Doctor, serve."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from mmcalib.cli.command import Quiet, ServeWords
+from mmcalib.cli.command import QUIET
+from mmcalib.options.option import argument, option, options, switch
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
-    quiet: Quiet = False,
-) -> None:
+@options
+class DoctorOptions:
+    """How findings are printed."""
+
+    as_json: bool = switch("Print what was found as JSON.", "--json")
+    quiet: bool = QUIET
+
+
+def doctor(options: DoctorOptions) -> None:
     """Look at the installation and the machine: what works, and what to type where not.
 
     Example: mmcalib doctor
     """
-    from rich.console import Console
-
     from mmcalib.cli.command import print_json
-    from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.progress import Silent
-    from mmcalib.report.terminal import diagnosed
+    from mmcalib.report.terminal import print_diagnosis
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.doctor import examine
 
-    console = Console(stderr=True, highlight=False)
-    found = examine(progress=Silent() if quiet else Terminal(console))
-    if as_json:
+    console, progress = terminal(quiet=options.quiet)
+    found = examine(progress=progress)
+    if options.as_json:
         print_json(found)
-    if not quiet:
-        diagnosed(found, console)
+    if not options.quiet:
+        print_diagnosis(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         raise VerdictError(
@@ -41,12 +41,15 @@ def doctor(
         )
 
 
-def serve(
-    config: Annotated[
-        Path, typer.Option(metavar="FILE", help="What `vllm serve --config` reads.")
-    ] = Path("out/engine.yaml"),
-    flags: ServeWords = None,
-) -> None:
+@options
+class ServeOptions:
+    """What `vllm serve` reads."""
+
+    config: Path = option("FILE", "What `vllm serve --config` reads.", Path("out/engine.yaml"))
+    flags: list[str] | None = argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.")
+
+
+def serve(options: ServeOptions) -> None:
     """Be `vllm serve`: for installations where its own script does not start.
 
     vLLM's CPU build is no package named vllm, which the script asks for; and CUDA-built torchvision
@@ -61,6 +64,7 @@ def serve(
     from mmcalib.engine.wheels import BUILDS, installed
     from mmcalib.errors import EngineError, UsageError
 
+    config = options.config
     if not config.is_file():
         raise UsageError(
             f"--config {config}: no such file", hint="mmcalib run --model MODEL --data DIR"
@@ -69,4 +73,4 @@ def serve(
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
     sys.stdout.flush()
     # A model among the flags stands first, where vLLM looks for it.
-    become_server([*(flags or []), "--config", str(config)], os.environ)
+    become_server([*(options.flags or []), "--config", str(config)], os.environ)

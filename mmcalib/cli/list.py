@@ -5,40 +5,40 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated, Final
+from dataclasses import MISSING, asdict
+from typing import Literal
 
-import typer
-
-from mmcalib.cli.command import none_of, print_document, print_json
-from mmcalib.errors import UsageError
-
-_KINDS: Final = ("models", "gpus")
+from mmcalib.cli.command import print_document, print_json
+from mmcalib.options.option import argument, options, switch
 
 
-def list_known(
-    what: Annotated[str, typer.Argument(metavar="models|gpus", help="Which of them.")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[WORD]...", help="Parts of the name, such as qwen3 or 4090."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
-) -> None:
+@options
+class ListOptions:
+    """What is listed."""
+
+    what: Literal["models", "gpus"] = argument(
+        "models|gpus",
+        "Which of them.",
+        MISSING,
+        wrong="{given} is neither models nor gpus",
+        hint="mmcalib list models",
+    )
+    words: list[str] | None = argument("[WORD]...", "Parts of the name, such as qwen3 or 4090.")
+    as_json: bool = switch("Print a JSON list.", "--json")
+
+
+def list_known(options: ListOptions) -> None:
     """List the models that calibrate offline, without weights, or the GPUs that --gpu takes.
 
     Example: mmcalib list models qwen3
 
     Example: mmcalib list gpus rtx
     """
-    if what not in _KINDS:
-        raise UsageError(f"{what} is {none_of(_KINDS)}", hint="mmcalib list models")
-    if what == "models":
-        _models(words or (), as_json=as_json)
-    else:
-        _gpus(words or (), as_json=as_json)
+    list_kind = _list_models if options.what == "models" else _list_gpus
+    list_kind(options.words or (), as_json=options.as_json)
 
 
-def _models(words: Sequence[str], *, as_json: bool) -> None:
+def _list_models(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models.catalogue import bundled
     from mmcalib.results.doctor import BundledModel
 
@@ -57,7 +57,7 @@ def _models(words: Sequence[str], *, as_json: bool) -> None:
             print(f"{model.id:<{width}}  {', '.join(model.modalities)}")
 
 
-def _gpus(words: Sequence[str], *, as_json: bool) -> None:
+def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib import text
     from mmcalib.models import gpus
 
@@ -71,10 +71,7 @@ def _gpus(words: Sequence[str], *, as_json: bool) -> None:
         print_document(json.dumps([asdict(gpu) for gpu in found], indent=2))
         return
     if not found:
-        print(
-            f"no such GPU is known; any other, instead of --gpu: {gpus.ANY}",
-            file=sys.stderr,
-        )
+        print(f"no such GPU is known; any other, instead of --gpu: {gpus.ANY}", file=sys.stderr)
         return
     width = max(len(gpu.name) for gpu in found)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)

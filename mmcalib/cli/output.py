@@ -1,4 +1,4 @@
-"""What commands write: the --out folder, JSON, census, check files; the GPU meant."""
+"""The folder of results: claimed, written step by step, finished. The GPU that is meant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
-from mmcalib.models.gpus import ANY, Gpu, described
+from mmcalib.memory.rehearse import AUTO, gpu_of
+from mmcalib.models import gpus
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
@@ -31,8 +32,6 @@ DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 # Written where `--emit` asks for them, or a configuration was given.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
-
-
 # Of the forms that carry variables: it is for any server.
 _PLAINEST = "env"
 _LEFT_OUT = (
@@ -40,7 +39,7 @@ _LEFT_OUT = (
 )
 
 
-def again(command: Sequence[str]) -> str:
+def _repeat_with_variables(command: Sequence[str]) -> str:
     """The same run once more, over its own results, with a form that carries variables."""
     words = ["mmcalib", *command]
     if "--force" not in words:
@@ -70,7 +69,7 @@ def claim(out: Path, *, force: bool) -> None:
 
 
 def _is_left_over(out: Path) -> bool:
-    """Whether the folder has nothing but what a run left that did not come to its end."""
+    """Whether the folder holds nothing but files of a run that did not finish."""
     names = {path.name for path in out.iterdir()}
     if not names - {"skipped.jsonl"}:
         return True
@@ -116,25 +115,24 @@ def finish(
     `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
     verdict is pass.
     """
-    written = [*_REPORTS, "calibration.json", "skipped.jsonl"]
-    texts: dict[Path, str] = {}
+    passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
     serve = f"vllm serve --config {shlex.quote(str(config))}"
-    if calibration.verdict == "pass":
-        texts[config] = engine_yaml(calibration, serving(calibration.server, serve))
-        written.insert(0, "engine.yaml")
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
-    texts |= {out / "report.html": html(report), out / "report.md": md(report)}
+    texts = {out / "report.html": html(report), out / "report.md": md(report)}
+    if passes:
+        texts = {config: engine_yaml(calibration, serving(calibration.server, serve)), **texts}
     write_texts(texts)
-    if calibration.verdict == "pass" and calibration.yours and calibration.yours.diff:
-        write_text(out / DIFF, calibration.yours.diff)
-        written.insert(1, DIFF)
-    if calibration.verdict == "pass":
+    written = [*_REPORTS, "calibration.json", "skipped.jsonl"]
+    if passes:
+        if calibration.yours and calibration.yours.diff:
+            write_text(out / DIFF, calibration.yours.diff)
+            written.insert(0, DIFF)
         # Last, because not every form can carry every value; then there are none of them.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
-        forms = [form for form in wanted if form.file not in written]
+        forms = [form for form in wanted if form.file not in ("engine.yaml", *written)]
         write_texts({out / form.file: form.render(calibration) for form in forms})
-        written[1:1] = reversed([form.file for form in forms])
+        written = ["engine.yaml", *reversed([form.file for form in forms]), *written]
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
@@ -143,9 +141,9 @@ def finish(
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.wanting:
-            said = f"{_LEFT_OUT}: {with_variables(wanting, again(command))}"
-            console.print(said, markup=False, soft_wrap=True)
-    if calibration.verdict == "fail":
+            retry = with_variables(wanting, _repeat_with_variables(command))
+            console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
+    if not passes:
         failed = first_failed(calibration.checks)
         raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
     if not quiet:
@@ -158,24 +156,21 @@ def finish(
         )
 
 
-def gpu_named(gpu: str | None, gpu_memory: str | None, capability: str | None) -> Gpu | str | None:
+def gpu_named(
+    gpu: str | None, gpu_memory: str | None, capability: str | None
+) -> gpus.Gpu | str | None:
     """A name, a described GPU, or None where nothing is said. Raises UsageError."""
     if gpu_memory is not None and gpu is not None:
         raise UsageError("--gpu and --gpu-memory are one or the other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):
-        raise UsageError(
-            "--gpu-memory and --capability go together",
-            hint=f"{ANY}, or --gpu NAME",
-        )
-    return described(gpu_memory, capability) if gpu_memory and capability else gpu
+        hint = f"{gpus.ANY}, or --gpu NAME"
+        raise UsageError("--gpu-memory and --capability go together", hint=hint)
+    return gpus.described(gpu_memory, capability) if gpu_memory and capability else gpu
 
 
-def gpu_that_serves(named: Gpu | str | None) -> Gpu | None:
+def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
     """The one named or described, or the one that is here; None where there is none."""
-    from mmcalib.memory.rehearse import AUTO, gpu_of
-    from mmcalib.models import gpus
-
-    if isinstance(named, Gpu):
+    if isinstance(named, gpus.Gpu):
         return named
     if named is not None:
         return gpu_of(named)

@@ -3,95 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mmcalib.cli.command import (
-    Capability,
-    ConfigFile,
-    FileAndFlags,
-    GpuMemory,
-    Quiet,
-    Verbose,
-    VllmFlags,
-    command,
+    CAPABILITY,
+    CONFIG_FILE,
+    FILE_AND_FLAGS,
+    GPU_MEMORY,
+    PLAN_FLAGS,
+    QUIET,
+    VERBOSE,
 )
-from mmcalib.options.run import AllowedDomains, AllowedRoot, ProofOptions, Requests
+from mmcalib.options.option import option, options, switch
+from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
 
 
-def plan(
-    flags: VllmFlags = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Checkpoint folder or hub id; may come from --config or --log instead.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Such as H100-80G or L4; auto: the present one, and the default without --log.",
-        ),
-    ] = None,
-    gpu_memory: GpuMemory = None,
-    capability: Capability = None,
-    config: ConfigFile = None,
-    goal: Annotated[
-        str,
-        typer.Option(metavar="GOAL", help="fits, concurrency>=16 or kv_tokens>=200k."),
-    ] = "fits",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ARG[=LEAST]",
-            help="An argument that no fix may change, such as kv_cache_dtype, or make less than "
-            "max_model_len=32k; repeatable.",
-        ),
-    ] = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What a vLLM server printed: model, GPU and arguments of its start.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
+@options
+class PlanOptions:
+    """A configuration, where it is to fit, and what it may cost."""
+
+    flags: list[str] | None = PLAN_FLAGS
+    model: str | None = option(
+        "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
+    )
+    gpu: str | None = option(
+        "NAME", "Such as H100-80G or L4; auto: the present one, and the default without --log."
+    )
+    gpu_memory: str | None = GPU_MEMORY
+    capability: str | None = CAPABILITY
+    config: Path | None = CONFIG_FILE
+    goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
+    keep: list[str] | None = option(
+        "ARG[=LEAST]",
+        "An argument that no fix may change, such as kv_cache_dtype, or make less than "
+        "max_model_len=32k; repeatable.",
+    )
+    log: Path | None = option(
+        "FILE", "What a vLLM server printed: model, GPU and arguments of its start."
+    )
+    as_json: bool = switch("Print the plan as JSON.", "--json")
+    verbose: bool = VERBOSE
+    quiet: bool = QUIET
+
+
+def plan(options: PlanOptions) -> None:
     """Find the cheapest memory fixes with which a model fits a GPU, by rehearsing them.
 
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
-    from rich.console import Console
-
     from mmcalib.cli.command import print_json
     from mmcalib.cli.output import gpu_named
-    from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.progress import Silent
-    from mmcalib.report.terminal_plan import planned
+    from mmcalib.report.terminal_memory import print_plan
     from mmcalib.workflows.plan.plan import plan as plan_for
 
-    where = gpu_named(gpu, gpu_memory, capability)
-    console = Console(stderr=True, highlight=False)
+    gpu = gpu_named(options.gpu, options.gpu_memory, options.capability)
+    console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     found = plan_for(
-        model,
-        gpu=where,
-        config=config,
-        flags=flags or [],
-        goal=goal,
-        keep=keep or [],
-        log=log,
-        progress=Silent() if quiet else Terminal(console, verbose=verbose),
+        options.model,
+        gpu=gpu,
+        config=options.config,
+        flags=options.flags or [],
+        goal=options.goal,
+        keep=options.keep or [],
+        log=options.log,
+        progress=progress,
     )
-    if as_json:
+    if options.as_json:
         print_json(found)
-    if not quiet:
-        planned(found, console)
+    if not options.quiet:
+        print_plan(found, console)
     if found.verdict == "under-reserved":
         raise VerdictError(
             f"{found.goal} is reached on {found.gpu}, and what startup reserves does not hold it",
@@ -105,79 +86,68 @@ def plan(
         )
 
 
-@command
-def validate(
-    *,
-    flags: FileAndFlags = None,
-    config: ConfigFile = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Checkpoint folder or hub id; may come from the file instead.",
-        ),
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Media that will be served; may be repeated. Default: made-up ones, the largest "
-            "that are admitted.",
-        ),
-    ] = None,
-    requests: Requests = None,
-    allowed_local_media_path: AllowedRoot = None,
-    allowed_media_domains: AllowedDomains = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="GPU that will serve, such as H100-80G: its memory is rehearsed. "
-            "auto: the present one.",
-        ),
-    ] = None,
-    gpu_memory: GpuMemory = None,
-    capability: Capability = None,
-    proof: ProofOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
+@options
+class ValidateOptions:
+    """A configuration, and where and what it will serve."""
+
+    flags: list[str] | None = FILE_AND_FLAGS
+    config: Path | None = CONFIG_FILE
+    model: str | None = option(
+        "MODEL", "Checkpoint folder or hub id; may come from the file instead."
+    )
+    data: list[Path] | None = option(
+        "DIR",
+        "Media that will be served; may be repeated. Default: made-up ones, the largest that are "
+        "admitted.",
+    )
+    requests: list[Path] | None = REQUESTS
+    allowed_local_media_path: Path | None = ALLOWED_ROOT
+    allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
+    gpu: str | None = option(
+        "NAME",
+        "GPU that will serve, such as H100-80G: its memory is rehearsed. auto: the present one.",
+    )
+    gpu_memory: str | None = GPU_MEMORY
+    capability: str | None = CAPABILITY
+    proof: ProofOptions
+    as_json: bool = switch("Print the findings as JSON.", "--json")
+    verbose: bool = VERBOSE
+    quiet: bool = QUIET
+
+
+def validate(options: ValidateOptions) -> None:
     """Judge a vLLM config written by hand: what it really does, and whether it survives.
 
     Example: mmcalib validate engine.yaml --gpu L4
 
     Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
     """
-    from rich.console import Console
-
     from mmcalib.cli.command import print_json
     from mmcalib.cli.output import gpu_named
-    from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
-    from mmcalib.progress import Silent
-    from mmcalib.report.terminal_plan import validated
+    from mmcalib.report.terminal_memory import print_validation
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.validate.validate import validate as validate_config
 
-    console = Console(stderr=True, highlight=False)
+    console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     found = validate_config(
-        config,
-        model=model,
-        data=data or [],
-        requests=requests or [],
-        allowed_local_media_path=allowed_local_media_path,
-        allowed_media_domains=allowed_media_domains or (),
-        gpu=gpu_named(gpu, gpu_memory, capability),
-        flags=flags or [],
-        validate=proof.validate,
-        startup_budget_s=proof.startup_budget_s,
-        progress=Silent() if quiet else Terminal(console, verbose=verbose),
+        options.config,
+        model=options.model,
+        data=options.data or [],
+        requests=options.requests or [],
+        allowed_local_media_path=options.allowed_local_media_path,
+        allowed_media_domains=options.allowed_media_domains or (),
+        gpu=gpu_named(options.gpu, options.gpu_memory, options.capability),
+        flags=options.flags or [],
+        validate=options.proof.validate,
+        startup_budget_s=options.proof.startup_budget_s,
+        progress=progress,
     )
-    if as_json:
+    if options.as_json:
         print_json(found)
-    if not quiet:
-        validated(found, console)
+    if not options.quiet:
+        print_validation(found, console)
     if found.verdict == "fail":
         failed = first_failed(found.checks)
         hint = next(iter(failed.remedies), "")

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-from mmcalib.progress import Task
+from mmcalib import progress
 from mmcalib.text import plain
 
 # Where nobody watches a bar, a line this often shows that a long step is alive.
@@ -35,10 +35,10 @@ class _Done(ProgressColumn):
     def render(self, task: Bar) -> Text:
         if not task.completed and not task.total:
             return Text()
-        return Text(_said(task.completed, task.total, task.elapsed or 0.0), style="cyan")
+        return Text(_count_and_rate(task.completed, task.total, task.elapsed or 0.0), style="cyan")
 
 
-class _Whole(BarColumn):
+class _BarOfTotal(BarColumn):
     """A bar only where the total is known."""
 
     def render(self, task: Bar) -> Text:  # type: ignore[override]
@@ -76,14 +76,14 @@ class _Step:
 
     def _so_far(self) -> str:
         elapsed = time.monotonic() - self._started
-        said = _said(self._done, self._total, elapsed)
+        said = _count_and_rate(self._done, self._total, elapsed)
         if self._total and 0 < self._done < self._total:
             said += f", about {elapsed * (self._total / self._done - 1):.0f} s left"
         return said
 
-    def over(self) -> str:
+    def closing_line(self) -> str:
         elapsed = time.monotonic() - self._started
-        count = f"{_said(self._done, None, elapsed)}, " if self._done > 1 else ""
+        count = f"{_count_and_rate(self._done, None, elapsed)}, " if self._done > 1 else ""
         return f"{self._title}: {count}{elapsed:.1f} s"
 
 
@@ -97,14 +97,14 @@ class Terminal:
         self.verbose = verbose
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Task]:
+    def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
         step = _Step(self, title, total)
         if self._console.is_terminal:
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
-                _Whole(bar_width=20),
+                _BarOfTotal(bar_width=20),
                 _Done(),
                 _Remaining(),
             )
@@ -113,7 +113,7 @@ class Terminal:
                 yield step
         else:
             yield step
-        self.say(step.over())
+        self.say(step.closing_line())
 
     def note(self, text: str) -> None:
         self.say(f"  {text}")
@@ -129,8 +129,14 @@ class Terminal:
         self._console.print(plain(line), style="dim", markup=False, highlight=False)
 
 
-def _said(done: float, total: float | None, elapsed_s: float) -> str:
-    """What is done, of how much, and how fast."""
+def terminal(*, quiet: bool, verbose: bool = False) -> tuple[Console, progress.Progress]:
+    """Standard error, and the progress that is shown there: none if the command is `quiet`."""
+    console = Console(stderr=True, highlight=False)
+    return console, progress.Silent() if quiet else Terminal(console, verbose=verbose)
+
+
+def _count_and_rate(done: float, total: float | None, elapsed_s: float) -> str:
+    """`40/88 45%, 12/s`: what is done, of how much, and how fast."""
     said = f"{done:,.0f}/{total:,.0f} {done / total:.0%}" if total else f"{done:,.0f}"
     if done and elapsed_s >= _LEAST_S:
         rate = done / elapsed_s

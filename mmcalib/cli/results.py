@@ -1,58 +1,83 @@
-"""Report, show, diff, --emit."""
+"""Report, diff, --emit."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from mmcalib.cli.command import MORE, Quiet, either, none_of, print_document
+from mmcalib.cli.command import QUIET, print_document, print_json
 from mmcalib.errors import UsageError, VerdictError
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.options.option import argument, option, options, switch
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
 
 if TYPE_CHECKING:
-    from mmcalib.admission.calibration import Calibration
     from mmcalib.results.calibration import CalibrationDocument
+
+
+def _join_or(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
 
 # `mmcalib run` writes the first in any case.
 _TOO = CONFIGURATION_NAMES[1:]
+_emit_option = partial(
+    option,
+    "FORMAT",
+    wrong=f"--emit {{given}} is none of {', '.join(CONFIGURATION_NAMES)}",
+    hint=f"--emit {_TOO[0]}",
+)
+EMIT_TOO = _emit_option(
+    f"Write the configuration as {_join_or(_TOO)}, too; may be repeated.",
+    words_type=list[str],
+    basic=True,
+)
+NO_THUMBNAILS = switch("No pictures of the costliest items in report.html.")
+REDACT_PATHS = switch("Name no file of the corpus in the reports.")
 
 
-def _known(value: str | None) -> str | None:
-    if value is not None and value not in CONFIGURATION_NAMES:
-        raise UsageError(
-            f"--emit {value} is {none_of(CONFIGURATION_NAMES)}", hint=f"--emit {_TOO[0]}"
-        )
-    return value
+@options
+class ReportOptions:
+    """A calibration, the form that it is shown in, and where."""
+
+    source: Path = argument(
+        "DIR|calibration.json", "What `mmcalib run` wrote: its --out, or the file.", Path("out")
+    )
+    out: Path | None = option(
+        "FILE",
+        "Default: report.html or report.md beside the calibration, of the others standard output, "
+        "which is -.",
+    )
+    format: ReportName = option(
+        "FORMAT",
+        f"{_join_or(REPORT_NAMES)}.",
+        REPORT_NAMES[0],
+        wrong=f"--format {{given}} is none of {', '.join(REPORT_NAMES)}",
+        hint=f"--format {REPORT_NAMES[0]}",
+    )
+    data: list[Path] | None = option(
+        "DIR", "Folder or file of the corpus, whose pictures the page may show; may be repeated."
+    )
+    emit: ConfigurationName | None = _emit_option(
+        f"Print the configuration instead: {_join_or(CONFIGURATION_NAMES)}."
+    )
+    no_thumbnails: bool = NO_THUMBNAILS
+    redact_paths: bool = REDACT_PATHS
+    force: bool = switch("Overwrite what --out names; emit although the verdict is fail.")
+    as_json: bool = switch("Print what was written as JSON.", "--json")
+    quiet: bool = QUIET
 
 
-def _all_known(values: list[str] | None) -> list[str] | None:
-    return [value for value in values or () if _known(value)]
-
-
-Emit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FORMAT",
-        callback=_known,
-        help=f"Print the configuration instead: {either(CONFIGURATION_NAMES)}.",
-    ),
-]
-EmitToo = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--emit",
-        metavar="FORMAT",
-        callback=_all_known,
-        help=f"Write the configuration as {either(_TOO)}, too; may be repeated.",
-    ),
-]
-
-
-def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False) -> str:
+def _render_configuration(
+    calibration: CalibrationDocument, form: str, *, force: bool = False
+) -> str:
     """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.results.part import first_failed
@@ -66,119 +91,38 @@ def text_of(calibration: CalibrationDocument, form: str, *, force: bool = False)
     return CONFIGURATIONS[form].render(calibration)
 
 
-def emit_again(
-    source: Path,
-    form: str,
-    out: Path | None,
-    *,
-    redact_paths: bool,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _emit_again(source: Path, form: str, out: Path | None, options: ReportOptions) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
+    from shlex import quote
+
     from mmcalib.admission.calibration import Calibration
     from mmcalib.files import write_text
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.report import WrittenReport
 
-    if as_json and out is None:
-        file = CONFIGURATIONS[form].file
+    file = CONFIGURATIONS[form].file
+    if options.as_json and out is None:
         raise UsageError("--json needs --out FILE with --emit", hint=f"--out {file}")
     calibration = Calibration.load(source)
-    text = text_of(redacted(calibration)[0] if redact_paths else calibration, form, force=force)
+    shown = redacted(calibration)[0] if options.redact_paths else calibration
+    text = _render_configuration(shown, form, force=options.force)
     if out is None:
-        _show(text)
+        # As it would be in a file, also where a name in it is not UTF-8.
+        sys.stdout.flush()
+        typer.echo(text.encode("utf-8", errors="surrogateescape"), nl=False)
     else:
         write_text(out, text)
-    if as_json and out is not None:
-        print_document(json.dumps(WrittenReport.of(out, form).model_dump()))
-    if not quiet:
+        if options.as_json:
+            print_json(WrittenReport.of(out, form), indent=None)
+    if not options.quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: the verdict of this configuration is fail", err=True)
-        typer.echo(
-            f"use, kept as {out or CONFIGURATIONS[form].file}: {use(calibration, form, out)}",
-            err=True,
-        )
+        use = CONFIGURATIONS[form].usage(calibration.server, quote(str(out)) if out else file)
+        typer.echo(f"use, kept as {out or file}: {use}", err=True)
 
 
-def _show(text: str) -> None:
-    """Print it as it would be in a file, also where a name in it is not UTF-8."""
-    sys.stdout.flush()
-    typer.echo(text.encode("utf-8", errors="surrogateescape"), nl=False)
-
-
-def use(calibration: Calibration, form: str, file: Path | None) -> str:
-    """How an engine is started from it, in a line."""
-    from shlex import quote
-
-    from mmcalib.report.configurations import CONFIGURATIONS
-
-    name = quote(str(file)) if file else CONFIGURATIONS[form].file
-    return CONFIGURATIONS[form].used(calibration.server, name)
-
-
-NoThumbnails = Annotated[
-    bool,
-    typer.Option(
-        "--no-thumbnails",
-        help="No pictures of the costliest items in report.html.",
-        rich_help_panel=MORE,
-    ),
-]
-RedactPaths = Annotated[
-    bool,
-    typer.Option(
-        "--redact-paths", help="Name no file of the corpus in the reports.", rich_help_panel=MORE
-    ),
-]
-
-
-def report(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR|calibration.json", help="What `mmcalib run` wrote: its --out, or the file."
-        ),
-    ] = Path("out"),
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Default: report.html or report.md beside the calibration, of the others standard "
-            "output, which is -.",
-        ),
-    ] = None,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help=f"{either(REPORT_NAMES)}.",
-        ),
-    ] = REPORT_NAMES[0],
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder or file of the corpus, whose pictures the page may show; may be repeated.",
-        ),
-    ] = None,
-    emit: Emit = None,
-    no_thumbnails: NoThumbnails = False,
-    redact_paths: RedactPaths = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Overwrite what --out names; emit although the verdict is fail."
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was written as JSON.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
+def report(options: ReportOptions) -> None:
     """Render the report of a calibration, from calibration.json alone. Needs no vLLM.
 
     Example: mmcalib report out --data ./media --out report.html
@@ -192,85 +136,72 @@ def report(
     from rich.console import Console
 
     from mmcalib.admission.calibration import Calibration
-    from mmcalib.errors import UsageError
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
-    from mmcalib.report.html.roots import Roots
+    from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.report.terminal import summary
     from mmcalib.results.calibration import calibration_in
 
-    if format_ not in REPORT_NAMES:
-        raise UsageError(
-            f"--format {format_} is {none_of(REPORT_NAMES)}", hint=f"--format {REPORT_NAMES[0]}"
-        )
+    source, out, data, form = options.source, options.out, options.data or [], options.format
     found = calibration_in(source)
-    to = out or found.with_name(f"report.{format_}")
+    to = out or found.with_name(f"report.{form}")
     # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
-    printed = str(out) == "-" or (out is None and format_ in ("text", "issue"))
-    if out is not None and not printed and out.exists() and not force:
+    printed = str(out) == "-" or (out is None and form in ("text", "issue"))
+    if out is not None and not printed and out.exists() and not options.force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
     if to.is_dir():
-        raise UsageError(f"--out {to} is a folder", hint=f"--out {to}/report.{format_}")
-    for path in data or []:
+        raise UsageError(f"--out {to} is a folder", hint=f"--out {to}/report.{form}")
+    for path in data:
         if not path.exists():
             raise UsageError(
                 f"--data {path}: no such file or folder",
                 hint="--data DIR: the folder that `mmcalib run` read",
             )
-    if emit is not None:
-        to_file = None if printed else out
-        emit_again(
-            found,
-            emit,
-            to_file,
-            redact_paths=redact_paths,
-            force=force,
-            as_json=as_json,
-            quiet=quiet,
-        )
+    if options.emit is not None:
+        _emit_again(found, options.emit, None if printed else out, options)
         return
     calibration = Calibration.load(found)
-    if printed and as_json:
+    if printed and options.as_json:
         raise UsageError("the report and --json both want standard output", hint="--out FILE")
     made = Report(
         calibration,
         f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
-        thumbnails=not no_thumbnails,
-        redact_paths=redact_paths,
-        roots=Roots.of(data or []),
+        thumbnails=not options.no_thumbnails,
+        redact_paths=options.redact_paths,
+        roots=Roots.of(data),
     )
-    if printed and format_ == "text":
+    if printed and form == "text":
         summary(made.shown, Console(highlight=False))
         return
     if printed:
-        sys.stdout.write(REPORTS[format_](made))
+        sys.stdout.write(REPORTS[form](made))
         return
-    write_text(to, REPORTS[format_](made))
-    if as_json:
-        print_document(json.dumps(WrittenReport.of(to, format_).model_dump()))
-    if not quiet:
+    write_text(to, REPORTS[form](made))
+    if options.as_json:
+        print_json(WrittenReport.of(to, form), indent=None)
+    if not options.quiet:
         typer.echo(f"written to {to}", err=True)
-        if words := format_ == "html" and undrawn_words():
+        if words := form == "html" and undrawn_words():
             typer.echo(words, err=True)
-        left_out = format_ == "html" and sum(item.outside for item in made.items)
+        left_out = form == "html" and sum(item.outside for item in made.items)
         if left_out:
             shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"
             typer.echo(f"pictures left out: {left_out}; {shown}", err=True)
 
 
-def diff(
-    old: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OLD", help="A folder of results, calibration.json, or `rehearse --json`'s."
-        ),
-    ],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The other one.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object of lists of [what, old, new].")
-    ] = False,
-) -> None:
+@options
+class DiffOptions:
+    """Two results of the same kind."""
+
+    old: Path = argument(
+        "OLD", "A folder of results, calibration.json, or `rehearse --json`'s.", MISSING
+    )
+    new: Path = argument("NEW", "The other one.", MISSING)
+    as_json: bool = switch("Print an object of lists of [what, old, new].", "--json")
+
+
+def diff(options: DiffOptions) -> None:
     """Compare two calibrations, or two rehearsals. Exit 0 also if they differ.
 
     Example: mmcalib diff out-before out
@@ -283,14 +214,14 @@ def diff(
     from mmcalib.report.markdown import differences, rehearsal_differences
     from mmcalib.results.calibration import calibration_in, read_rehearsal
 
-    files = calibration_in(old), calibration_in(new)
+    files = calibration_in(options.old), calibration_in(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
         found, what = rehearsal_differences(before, after), "memory and encoder budget"
     else:
         found = differences(*map(Calibration.load, files))
         what = "settings, what is reserved, or checks"
-    if as_json:
+    if options.as_json:
         print_document(json.dumps(found, indent=2))
         return
     console = Console(highlight=False)
@@ -300,7 +231,7 @@ def diff(
         table = Table(
             box=None, pad_edge=False, title=part, title_justify="left", title_style="bold"
         )
-        for head in ("", str(old), str(new)):
+        for head in ("", str(options.old), str(options.new)):
             table.add_column(Text(head), overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))

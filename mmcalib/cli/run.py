@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from mmcalib.cli.command import (
-    Capability,
-    Force,
-    GpuMemory,
-    HelpAll,
-    Quiet,
-    Strict,
-    Verbose,
-    VllmFlags,
-    command,
-)
-from mmcalib.cli.results import EmitToo, NoThumbnails, RedactPaths
+from mmcalib.cli.command import CAPABILITY, GPU_MEMORY, HELP_ALL, QUIET, RUN_FLAGS, STRICT, VERBOSE
+from mmcalib.cli.results import EMIT_TOO, NO_THUMBNAILS, REDACT_PATHS
+from mmcalib.options.option import options, switch
 from mmcalib.options.run import ProbeOptions, RunOptions
+from mmcalib.report import ConfigurationName
 
 
-@command
-def run(
-    options: RunOptions,
-    *,
-    flags: VllmFlags = None,
-    gpu_memory: GpuMemory = None,
-    capability: Capability = None,
-    emit: EmitToo = None,
-    no_thumbnails: NoThumbnails = False,
-    redact_paths: RedactPaths = False,
-    probe: ProbeOptions,
-    strict: Strict = False,
-    force: Force = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print calibration.json, of several comparison.json."),
-    ] = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    help_all: HelpAll = False,
-) -> None:
+@options
+class RunCommandOptions:
+    """A job, where it will serve, and what is written of it."""
+
+    job: RunOptions
+    flags: list[str] | None = RUN_FLAGS
+    gpu_memory: str | None = GPU_MEMORY
+    capability: str | None = CAPABILITY
+    emit: list[ConfigurationName] | None = EMIT_TOO
+    no_thumbnails: bool = NO_THUMBNAILS
+    redact_paths: bool = REDACT_PATHS
+    probe: ProbeOptions
+    strict: bool = STRICT
+    force: bool = switch("Overwrite results in --out.", basic=True)
+    as_json: bool = switch(
+        "Print calibration.json, of several comparison.json.", "--json", basic=True
+    )
+    verbose: bool = VERBOSE
+    quiet: bool = QUIET
+    help_all: bool = HELP_ALL
+
+
+def run(options: RunCommandOptions) -> None:
     """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --out ./out
@@ -53,51 +43,52 @@ def run(
     from functools import partial
     from itertools import product
 
-    from rich.console import Console
-
-    from mmcalib.admission.calibration import Calibration
-    from mmcalib.cli.compare import compare, several
+    from mmcalib.cli.compare import compare, split_names
     from mmcalib.cli.output import claim, finish, gpu_named, gpu_that_serves, save
-    from mmcalib.cli.progress import Terminal
+    from mmcalib.cli.progress import terminal
     from mmcalib.processes import give_back_large_blocks
-    from mmcalib.progress import Silent
     from mmcalib.report.terminal import first_answer
     from mmcalib.workflows.run.job import Job, RunSoFar
     from mmcalib.workflows.run.run import run as run_job
 
     give_back_large_blocks()
-    named = [gpu_named(name, gpu_memory, capability) for name in several(options.gpu)]
+    described = options.gpu_memory, options.capability
+    named = [gpu_named(name, *described) for name in split_names(options.job.gpu)]
     gpus = dict.fromkeys(map(gpu_that_serves, named))
     jobs = [
         Job.of(
-            replace(options, model=model or options.model), gpu=gpu, probe=probe, flags=flags or []
+            replace(options.job, model=model or options.job.model),
+            gpu=gpu,
+            probe=options.probe,
+            flags=options.flags or [],
         )
-        for model, gpu in product(several(options.model), gpus)
+        for model, gpu in product(split_names(options.job.model), gpus)
     ]
-    job, out = jobs[0], options.out
-    console = Console(stderr=True, highlight=False)
-    progress = Silent() if quiet else Terminal(console, verbose=verbose)
+    job, out = jobs[0], options.job.out
+    console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     finished = partial(
         finish,
-        strict=strict,
-        thumbnails=not no_thumbnails,
-        redact_paths=redact_paths,
-        emit=emit or [],
+        strict=options.strict,
+        thumbnails=not options.no_thumbnails,
+        redact_paths=options.redact_paths,
+        emit=options.emit or [],
         command=sys.argv[1:],
     )
+    as_json, quiet, force = options.as_json, options.quiet, options.force
     if len(jobs) > 1:
         compare(jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force)
         return
     claim(out, force=force)
-    shown: list[Calibration] = []
+    answered = False
 
-    def changed(so_far: RunSoFar) -> None:
+    def save_and_show(so_far: RunSoFar) -> None:
+        nonlocal answered
         save(so_far, out)
-        if so_far.calibration is not None and not shown and not quiet:
-            shown.append(so_far.calibration)
+        if so_far.calibration is not None and not answered and not quiet:
+            answered = True
             first_answer(so_far.calibration, console)
 
-    outcome = RunSoFar(on_change=changed)
+    outcome = RunSoFar(on_change=save_and_show)
     try:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:

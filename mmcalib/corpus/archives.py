@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Literal, NamedTuple, cast
+from typing import IO, Literal, cast
 
-from mmcalib import processes
-from mmcalib.corpus.content_parts import PART_OF, UrlType, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
 from mmcalib.corpus.rows import MOST_SENT_BYTES
 from mmcalib.corpus.source import Source, is_hidden
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.sniff import (
     HEAD_BYTES,
@@ -23,9 +21,9 @@ from mmcalib.media.sniff import (
     is_media,
     sniff,
 )
-from mmcalib.processes import Closing, patient_pipe
+from mmcalib.processes import Worker
 from mmcalib.storage.archive import Archive, Member
-from mmcalib.storage.location import NOT_REGULAR, allowed, inside, is_here
+from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, inside, is_here
 from mmcalib.storage.remote import plain_errors
 from mmcalib.text import MIB
 
@@ -40,13 +38,6 @@ MEMORY_BYTES = 2 << 30
 # as long as ten requests may take.
 SILENCE_S = 30.0
 REMOTE_SILENCE_S = 300.0
-
-
-class End(NamedTuple):
-    """Behind the last list: all was read, or `reason` is why not, or `failure` is to be raised."""
-
-    reason: str = ""
-    failure: tuple[type[MmcalibError], str, str] | None = None
 
 
 class Apart:
@@ -67,82 +58,58 @@ class Apart:
         self._memory_bytes = memory_bytes
 
     def items(self) -> Iterator[Item | Skipped]:
-        yield from cast("Iterator[Item | Skipped]", self._read("items"))
+        return cast("Iterator[Item | Skipped]", self._read("items"))
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        yield from cast("Iterator[Prompt | Skipped]", self._read("prompts"))
+        return cast("Iterator[Prompt | Skipped]", self._read("prompts"))
 
     def _read(self, what: What) -> Iterator[Found]:
-        with _taken(self._memory_bytes) as reader:
-            reader.ask(self.source, what)
-            while not isinstance(said := reader.hear(self._silence_s), End):
-                yield from said
-            if said.failure:
-                kind, message, hint = said.failure
-                raise kind(message, hint=hint)
-            if not said.reason:
-                _IDLE.append(reader)
-                return
-        yield Skipped(self.path, said.reason)
-
-
-class _Reader(Closing):
-    """The process, as its parent sees it. One that is idle is kept for the next source."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        # What its process has for good.
-        self.begun_with = memory_bytes, allowed()
-        self._pipe, theirs = patient_pipe(SILENCE_S)
-        numbers = [theirs.fileno(), memory_bytes]
-        self._process = processes.spawn("mmcalib.corpus.reader", numbers, numbers[:1])
-        theirs.close()
-
-    def ask(self, source: Source, what: What) -> None:
-        with contextlib.suppress(OSError):  # `hear` says how it ended, or that it is silent
-            self._pipe.send((source, what))
-
-    def hear(self, silence_s: float) -> list[Found] | End:
-        """What it says next; how it ended, where it says nothing more."""
+        reader = _take_reader(self._memory_bytes)
         try:
-            if not self._pipe.poll(silence_s):
-                return End(f"a decoder took more than {silence_s:g} s")
-            said: list[Found] | End = self._pipe.recv()
-        except (EOFError, OSError):
-            return End(f"a decoder {processes.how_it_ended(self._process)}")
-        return said
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        if self not in _IDLE:
-            self.end()
-
-    def end(self) -> None:
-        self._pipe.close()
-        self._process.kill()
-        self._process.wait()
+            reader.send((self.source, what, allowed_hosts()))
+            while isinstance(said := reader.receive(self._silence_s), list):
+                yield from said
+            if not said:
+                _IDLE.append(reader)
+        except TimeoutError:
+            said = f"a decoder took more than {self._silence_s:g} s"
+        except EOFError:
+            said = f"a decoder {reader.how_it_ended()}"
+        finally:
+            if reader not in _IDLE:
+                reader.close()
+        if isinstance(said, MmcalibError):
+            raise said
+        if said:
+            yield Skipped(self.path, said)
 
 
 # A corpus of a thousand tables has them read by one process, one after the other.
 _IDLE: list[_Reader] = []
 
 
-def _taken(memory_bytes: int) -> _Reader:
+class _Reader(Worker):
+    """Reads one source after the other."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        super().__init__("mmcalib.corpus.reader", memory_bytes, send_s=SILENCE_S)
+
+
+def _take_reader(memory_bytes: int) -> _Reader:
     """A reader that waits for work, or a new one."""
-    for reader in list(_IDLE):
-        if reader.begun_with == (memory_bytes, allowed()):
-            _IDLE.remove(reader)
-            if reader.alive():
-                return reader
-            reader.end()
+    for reader in [one for one in _IDLE if one.memory_bytes == memory_bytes]:
+        _IDLE.remove(reader)
+        if reader.exit_code() is None:
+            return reader
+        reader.close()
     return _Reader(memory_bytes)
 
 
 def end_readers() -> None:
     """End those that wait for work."""
     while _IDLE:
-        _IDLE.pop().end()
+        _IDLE.pop().close()
 
 
 _KINDS: Mapping[str, str] = {
@@ -183,24 +150,6 @@ def archive_at(path: str) -> Source | None:
     from mmcalib.corpus.tables import ParquetSource
 
     return Apart(ParquetSource(path), path)
-
-
-def items_of(found: Iterable[str | Skipped]) -> Iterator[Item | Skipped]:
-    """Each file as an item, each archive as the items in it."""
-    for path in found:
-        if isinstance(path, Skipped):
-            yield path
-        elif archive := archive_at(path):
-            yield from archive.items()
-        else:
-            yield Item(path)
-
-
-def prompts_of(found: Iterable[str | Skipped]) -> Iterator[Prompt | Skipped]:
-    """The requests in the archives; a file by itself is none."""
-    for path in found:
-        if not isinstance(path, Skipped) and (archive := archive_at(path)):
-            yield from archive.prompts()
 
 
 class ArchiveSource:
@@ -350,7 +299,7 @@ class _Sample:
         if text:
             parts.append(text_part(text))
         items = tuple(file.item for file in media)
-        return Prompt(origin, items, text, [{"role": "user", "content": parts}])
+        return Prompt(origin, items, ChatRequest.of_user(parts))
 
 
 def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:

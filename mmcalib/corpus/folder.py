@@ -10,15 +10,44 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from mmcalib.corpus.archives import items_of, prompts_of
+from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Folders, at_least_one, is_listed_file, walk
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line
 
 
-class FolderSource:
+class _Files:
+    """The files at `_paths`, and what archives among them hold."""
+
+    _nothing: CorpusError
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """Raise CorpusError, at the end, when there was no path at all."""
+        yield from at_least_one(self._items(), self._nothing)
+
+    def _items(self) -> Iterator[Item | Skipped]:
+        for path in self._paths():
+            if isinstance(path, Skipped):
+                yield path
+            elif archive := archive_at(path):
+                yield from archive.items()
+            else:
+                yield Item(path)
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        """Those of the archives."""
+        for path in self._paths():
+            if not isinstance(path, Skipped) and (archive := archive_at(path)):
+                yield from archive.prompts()
+
+    def _paths(self) -> Iterator[str | Skipped]:
+        raise NotImplementedError
+
+
+class FolderSource(_Files):
     """Every file below `root`, in the order of sorted names, depth first, and what archives hold.
 
     Names that begin with a dot are the system's clutter and are left out. Links are followed; a
@@ -27,24 +56,19 @@ class FolderSource:
     """
 
     def __init__(self, root: str | Path, *, given_as: str = "--data DIR") -> None:
-        self.root, self._given_as = os.path.abspath(root), given_as
+        self.root = os.path.abspath(root)
         if not os.path.lexists(self.root):
             raise CorpusError(
                 f"no such folder: {one_line(self.root)}",
                 hint=f"{given_as} names a folder of media files, or one file",
             )
-
-    def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError, at the end, when there was nothing at all below `root`."""
-        nothing = CorpusError(
+        self._nothing = CorpusError(
             f"no files in folder: {one_line(self.root)}",
-            hint=f"{self._given_as} names a folder of media; names with a leading dot do not count",
+            hint=f"{given_as} names a folder of media; names with a leading dot do not count",
         )
-        yield from at_least_one(items_of(walk(self.root)), nothing)
 
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the archives."""
-        yield from prompts_of(walk(self.root))
+    def _paths(self) -> Iterator[str | Skipped]:
+        return walk(self.root)
 
 
 _MAGIC = re.compile(r"[*?[]")
@@ -55,7 +79,7 @@ def is_pattern(text: str) -> bool:
     return _MAGIC.search(text) is not None
 
 
-class GlobSource:
+class GlobSource(_Files):
     """Every file that `pattern` matches, once, in the order of sorted names, depth first.
 
     `*`, `?` and `[...]` match within a name, `**` any number of folders. Names that begin with a
@@ -63,23 +87,14 @@ class GlobSource:
     """
 
     def __init__(self, pattern: str) -> None:
-        self.pattern = pattern
+        self._nothing = CorpusError(
+            f"no file matches: {one_line(pattern)}",
+            hint="--data 'media/**/*.jpg', in quotes, so that the shell leaves it as it is",
+        )
         steps = os.path.normpath(os.path.abspath(pattern)).split("/")
         fixed = next((n for n, step in enumerate(steps) if is_pattern(step)), len(steps) - 1)
         self._root = "/".join(steps[:fixed]) or "/"
         self._steps = [_step(step) for step in steps[fixed:]]
-
-    def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError, at the end, when nothing matched."""
-        nothing = CorpusError(
-            f"no file matches: {one_line(self.pattern)}",
-            hint="--data 'media/**/*.jpg', in quotes, so that the shell leaves it as it is",
-        )
-        yield from at_least_one(items_of(self._paths()), nothing)
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the archives that match."""
-        yield from prompts_of(self._paths())
 
     def _paths(self) -> Iterator[str | Skipped]:
         """Go where the pattern leads. Each path comes with the places in the pattern that it may
@@ -134,7 +149,7 @@ _LONGEST_LINE_BYTES = 1 << 16
 _IN_MEMORY_BYTES = 1 << 24
 
 
-class PathsSource:
+class PathsSource(_Files):
     """The files and URLs on `lines`, and what archives among them hold.
 
     Relative paths start at the working folder; blank lines do not count. Whether there is such a
@@ -143,17 +158,9 @@ class PathsSource:
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
-
-    def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError, at the end, when there was no path at all."""
-        nothing = CorpusError(
+        self._nothing = CorpusError(
             "no path in the list of paths", hint="one path or URL on each line of @FILE or -"
         )
-        yield from at_least_one(items_of(self._paths()), nothing)
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the archives."""
-        yield from prompts_of(self._paths())
 
     def _paths(self) -> Iterator[str | Skipped]:
         for line in self._lines:

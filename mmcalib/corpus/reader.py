@@ -6,16 +6,16 @@ What was found goes out in lists, as it comes.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from mmcalib.corpus.archives import End, Found, What
+from mmcalib.corpus.archives import Found, What
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, carried_bytes
 from mmcalib.errors import MmcalibError
-from mmcalib.processes import belong_to_parent, confine
+from mmcalib.processes import confine, serve_parent
+from mmcalib.storage.location import allowing
 from mmcalib.text import MIB
 
 # A list is sent when it carries so much, holds so many, or is so old.
@@ -24,24 +24,21 @@ _FULL = 64
 _FLUSH_S = 0.2
 
 
-def main(pipe_fd: int, memory_bytes: int) -> None:
-    """Serve until the pipe closes."""
-    belong_to_parent()
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """Each message is a source, what is read of it, and the hosts that it may be read from."""
     confine(memory_bytes)
-    pipe = Connection(pipe_fd)
-    try:
-        while True:
-            source, what = pipe.recv()
+    while True:
+        source, what, hosts = pipe.recv()
+        with allowing(hosts):
             for said in _read(source, what):
                 pipe.send(said)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
 
 
-def _read(source: Source, what: What) -> Iterator[list[Found] | End]:
+def _read(source: Source, what: What) -> Iterator[list[Found] | str | MmcalibError]:
+    """At the end comes why not all was read, empty where it was, or what is to be raised."""
+    end: str | MmcalibError = ""
     found: list[Found] = []
     carried, sent_s = 0, time.monotonic()
-    end = End()
     try:
         for one in source.items() if what == "items" else source.prompts():
             found.append(one)
@@ -51,14 +48,14 @@ def _read(source: Source, what: What) -> Iterator[list[Found] | End]:
                 yield found
                 found, carried, sent_s = [], 0, time.monotonic()
     except MmcalibError as error:
-        end = End(failure=(type(error), error.message, error.hint))
+        end = error
     except Exception as error:  # noqa: BLE001 - whatever a library raises costs one archive
         from mmcalib.media.failure import reason
 
-        end = End(reason=reason(error))
+        end = reason(error)
     yield found
     yield end
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    serve_parent(serve)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source, at_least_one
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import reason
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http
@@ -160,16 +161,14 @@ class RemoteSource:
                 seen.add(info.bare)
                 without += 1
                 try:
-                    waiting += [(one, level + 1) for one in reversed(self._listed(info))]
+                    with plain_errors(extra_of(self.url)):
+                        below = entries(info, self._fs.ls(info.name, detail=True))
+                    waiting += [(one, level + 1) for one in reversed(below)]
                 except (OSError, ValueError) as error:
                     why = str(error) if isinstance(error, TooMany) else reason(error)
                     yield Skipped(self._url(info), why)
             elif level == _MOST_LEVELS:
                 yield Skipped(self._url(info), f"over {_MOST_LEVELS} folders deep")
-
-    def _listed(self, folder: Entry) -> list[Entry]:
-        with plain_errors(extra_of(self.url)):
-            return entries(folder, self._fs.ls(folder.name, detail=True))
 
     def _start(self) -> Entry:
         if is_http(self.url):

@@ -10,14 +10,14 @@ import shlex
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mmcalib.corpus.chat import LONGEST_LINE_BYTES, BadRequest, asked, bare, parse_line
-from mmcalib.corpus.content_parts import MODALITY_OF, UrlType, url_part
+from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, parse_line
 from mmcalib.corpus.urls import Outside, Unresolved, inline_file, is_inline, local_path, remote_url
-from mmcalib.domain.items import Item, Prompt, Skipped, Text
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
 from mmcalib.text import one_line
@@ -27,7 +27,7 @@ _MOST_NAMES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _Medium:
     """What a part names: the item, the URL that a replay names it by, and whether it is there."""
 
     item: Item
@@ -55,45 +55,33 @@ class RequestLines:
         self._folder = folder
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
-        self._found = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
+        self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
-        found: list[_Named] = []
-        replayable: list[dict[str, object]] = []
-        words: list[str] = []
         try:
-            request = parse_line(line)
-            for message, raw in zip(request.messages, request.written, strict=True):
-                media = message.media
-                named = [one and self._named(one, origin) for one in media]
-                found += [one for one in named if one]
-                replayable.append(_with_file_urls(media, raw, named))
-                words += message.words
+            request, _ = parse_line(line)
+            found = [self.find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
             return Skipped(origin, one_line(str(error)))
         for one in found:
             if not one.there:
                 return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
-        asks = asked(request.written, request.fields)
         items = tuple(one.item for one in found)
-        return Prompt(origin, items, "\n".join(words), replayable, request.fields, asks)
+        return Prompt(origin, items, request.replace_media(one.url for one in found))
 
-    def item(self, media: tuple[UrlType, str], origin: str) -> Item:
+    def find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
-        return self._named(media, origin).item
-
-    def _named(self, media: tuple[UrlType, str], origin: str) -> _Named:
         try:
             # What carries its bytes is no name to remember.
-            return (self._find if is_inline(media[1]) else self._found)(*media)
+            return (self._find if is_inline(medium[1]) else self._remember)(*medium)
         except Outside as error:
             raise UsageError(
                 f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
                 hint="--allowed-local-media-path DIR",
             ) from error
 
-    def _find(self, part_type: UrlType, url: str) -> _Named:
+    def _find(self, part_type: UrlType, url: str) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
         elif (remote := remote_url(url)) and is_allowed(remote):
@@ -101,7 +89,7 @@ class RequestLines:
         else:
             path = local_path(url, self._folder, self._root)
         item = Item(path, MODALITY_OF[part_type])
-        return _Named(item, url_of(path), exists(item))
+        return _Medium(item, url_of(path), exists(item))
 
 
 def exists(item: Item) -> bool:
@@ -109,44 +97,11 @@ def exists(item: Item) -> bool:
     return not Location.of(item.path).is_file or os.path.exists(item.path)
 
 
-def _with_file_urls(
-    media: Sequence[tuple[UrlType, str] | None],
-    written: dict[str, object],
-    named: Sequence[_Named | None],
-) -> dict[str, object]:
-    """The message as written, but for its media; each of its parts has an entry in both."""
-    raw = written.get("content")
-    if not isinstance(raw, list):
-        return written
-    content: list[object] = [
-        url_part(one[0], found.url) if one and found else part
-        for part, one, found in zip(raw, media, named, strict=True)
-    ]
-    return {**written, "content": content}
-
-
 _BLOCK_BYTES = 1 << 16
 # A list of objects, behind what some editors put before it.
 _LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
 # What packed files begin with, and the command of that name that unpacks them.
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
-
-@dataclass(slots=True)
-class _Met:
-    """What the lines named, in their order: the items of usable ones, and where the others stand,
-    each behind so many items.
-    """
-
-    items: dict[Item, None] = field(default_factory=dict)
-    behind: array[int] = field(default_factory=lambda: array("Q"))
-    numbers: array[int] = field(default_factory=lambda: array("Q"))
-    offsets: array[int] = field(default_factory=lambda: array("Q"))
-
-    def unusable(self, line: _Line) -> None:
-        self.behind.append(len(self.items))
-        self.numbers.append(line.number)
-        self.offsets.append(line.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,60 +154,61 @@ class RequestsSource:
         _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
-            folder,
-            allowed_root=allowed_root,
-            scratch=scratch,
-            at_rest=at_rest,
+            folder, allowed_root=allowed_root, scratch=scratch, at_rest=at_rest
         )
         self._label = label or self.path.name
         self._at_rest = at_rest
-        self._met: _Met | None = None
+        # What the lines named, in their order: the items of usable ones, and of each unusable one
+        # three numbers: how many items come before it, the number of the line, and its offset.
+        self._named: tuple[dict[Item, None], array[int]] | None = None
 
     def items(self) -> Iterator[Item | Skipped]:
         """Every file that a request names, once, even where the request is otherwise unusable."""
         seen: set[Item] = set()
-        for item in self._again(self._met) if self._met else self._named(self._lines()):
+        named = self._named
+        for item in self._items_again(*named) if named else self._items_of(self._lines()):
             if item not in seen:
                 seen.add(item)
                 yield item if exists(item) else Skipped(item.path, "no such file")
 
-    def _again(self, met: _Met) -> Iterator[Item]:
-        items, given = iter(met.items), 0
+    def _items_again(self, usable: Iterable[Item], unusable: Iterable[int]) -> Iterator[Item]:
+        items, numbers, given = iter(usable), iter(unusable), 0
         with self.path.open("rb") as file:
-            for behind, number, offset in zip(met.behind, met.numbers, met.offsets, strict=True):
-                yield from itertools.islice(items, behind - given)
-                given = behind
+            for before, number, offset in zip(numbers, numbers, numbers, strict=True):
+                yield from itertools.islice(items, before - given)
+                given = before
                 file.seek(offset)
                 text = _without_mark(number, file.readline(LONGEST_LINE_BYTES + 1))
-                yield from self._named([_Line(number, offset, text)])
+                yield from self._items_of([_Line(number, offset, text)])
         yield from items
 
-    def _named(self, lines: Iterable[_Line]) -> Iterator[Item]:
+    def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for line in lines:
             try:
-                messages = parse_line(line.text).messages
+                request, _ = parse_line(line.text)
             except BadRequest:
                 continue
-            for media in (media for message in messages for media in message.media if media):
+            for medium in request.media():
                 try:
-                    yield self._reader.item(media, self._origin(line))
+                    yield self._reader.find_medium(medium, self._origin(line)).item
                 except Unresolved:
                     continue
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Raise CorpusError, at the end, when no line was usable."""
         usable, first = 0, None
-        met = _Met() if self._at_rest else None
+        items: dict[Item, None] = {}
+        unusable = array("Q")
         for line in self._lines():
             prompt = self._reader.prompt(self._origin(line), line.text)
             if isinstance(prompt, Prompt):
                 usable += 1
-                if met:
-                    met.items.update(dict.fromkeys(prompt.items))
+                if self._at_rest:
+                    items.update(dict.fromkeys(prompt.items))
             else:
                 first = first or prompt
-                if met:
-                    met.unusable(line)
+                if self._at_rest:
+                    unusable.extend((len(items), line.number, line.offset))
             yield prompt
         if not usable:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
@@ -260,7 +216,7 @@ class RequestsSource:
                 f"no usable request in {one_line(str(self.path))}: {why}",
                 hint='one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
-        self._met = met
+        self._named = (items, unusable) if self._at_rest else None
 
     def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
         """What the usable lines, or those of these origins, ask of the context, without looking for
@@ -271,18 +227,10 @@ class RequestsSource:
             if origins is not None and origin not in origins:
                 continue
             try:
-                request = parse_line(line.text)
+                request, sent_s = parse_line(line.text)
             except BadRequest:
                 continue
-            kinds = Counter(
-                MODALITY_OF[media[0]]
-                for message in request.messages
-                for media in message.media
-                if media
-            )
-            found = asked(request.written, request.fields)
-            written = bare(request.written)
-            yield Text(found, kinds, written, request.fields, origin, request.sent_s)
+            yield Text(request.bare(), origin, sent_s)
 
     def _origin(self, line: _Line) -> str:
         return f"{self._label}:{line.number}"

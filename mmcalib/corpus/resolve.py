@@ -40,7 +40,7 @@ def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Sourc
     for no name at all and when reading needs a library.
     """
     if isinstance(data, Path):
-        yield _folder(os.fspath(data), given_as)
+        yield FolderSource(data, given_as=given_as)
     elif data == STDIN:
         yield PathsSource(StreamLines(sys.stdin.buffer))
     elif not os.path.lexists(data) and data.startswith(_LIST):
@@ -71,11 +71,7 @@ def _one(data: str, given_as: str) -> Source:
         return (one and archive_at(data)) or RemoteSource(data)
     if is_pattern(data) and not os.path.lexists(data):
         return GlobSource(data)
-    return _folder(data, given_as)
-
-
-def _folder(path: str, given_as: str) -> Source:
-    return FolderSource(path, given_as=given_as)
+    return FolderSource(data, given_as=given_as)
 
 
 def _braces(data: str) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped, without_data
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
+from mmcalib.domain.items import ByteSource, Item, Skipped, without_data
 from mmcalib.domain.shapes import Modality
 from mmcalib.media.sniff import HEAD_BYTES, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of, is_media, sniff
 from mmcalib.storage.location import inside, url_of
@@ -24,12 +24,8 @@ Named = Callable[[str], Item | Skipped]
 Row = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Medium:
-    """One medium of a row: what to count, and what kind of content part it would be."""
-
-    found: Item | Skipped
-    modality: Modality
+# One medium of a row: what to count, and what kind of content part it would be.
+_Medium = tuple[Item | Skipped, Modality]
 
 
 @dataclass(slots=True)
@@ -52,28 +48,23 @@ class Table:
 
         Its items have no bytes with them, because requests are remembered.
         """
-        media = list(self.media(number, row))
-        words = [text for text in (row[column] for column in texts) if isinstance(text, str)]
         origin = f"{self.path}:{number}"
         items, parts = [], []
-        for medium in media:
-            if isinstance(medium.found, Skipped):
-                return Skipped(origin, one_line(f"{medium.found.path}: {medium.found.reason}"))
-            items.append(without_data(medium.found))
-            parts.append(url_part(PART_OF[medium.modality], url_of(medium.found.path)))
-        content = [*parts, *map(text_part, words)]
-        message: dict[str, object] = {"role": "user", "content": content}
-        return Prompt(origin, tuple(items), "\n".join(words), [message])
+        for found, modality in self._media(number, row):
+            if isinstance(found, Skipped):
+                return Skipped(origin, one_line(f"{found.path}: {found.reason}"))
+            items.append(without_data(found))
+            parts.append(url_part(PART_OF[modality], url_of(found.path)))
+        words = (row[column] for column in texts)
+        parts += [text_part(text) for text in words if isinstance(text, str)]
+        return Prompt(origin, tuple(items), ChatRequest.of_user(parts))
 
     def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
         """The media of a row; those that `prompt` named too have no bytes with them."""
-        for medium in self.media(number, row):
-            if texts and isinstance(medium.found, Item):
-                yield without_data(medium.found)
-            else:
-                yield medium.found
+        for found, _ in self._media(number, row):
+            yield without_data(found) if texts and isinstance(found, Item) else found
 
-    def media(self, number: int, row: Row) -> Iterator[Medium]:
+    def _media(self, number: int, row: Row) -> Iterator[_Medium]:
         """The media of a row; an empty cell is none."""
         for column, value in row.items():
             if isinstance(value, list | tuple):
@@ -82,13 +73,13 @@ class Table:
             else:
                 yield from self._medium(Cell(number, column), value)
 
-    def _medium(self, cell: Cell, value: object) -> Iterator[Medium]:
+    def _medium(self, cell: Cell, value: object) -> Iterator[_Medium]:
         location = inside(self.scheme, cell.member, self.path)
         match value:
             case {"bytes": bytes() as data, **rest}:
                 yield self._held(location, data, str(rest.get("path") or ""))
             case {"path": str() as path}:
-                yield Medium(self.named(path), _modality(b"", path))
+                yield self.named(path), _modality(b"", path)
             case bytes() if self._is_media(cell.column, value):
                 yield self._held(location, value, "")
 
@@ -97,10 +88,10 @@ class Table:
             self._binary[column] = is_media(value)
         return self._binary[column]
 
-    def _held(self, location: str, data: bytes, path: str) -> Medium:
+    def _held(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
         held = ByteSource(self.version, len(data), data=sent)
-        return Medium(Item(location, held=held), _modality(data, path))
+        return Item(location, held=held), _modality(data, path)
 
 
 def _modality(data: bytes, path: str) -> Modality:

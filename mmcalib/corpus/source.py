@@ -8,7 +8,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.corpus.chat import Prompt
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError
 from mmcalib.storage.location import NOT_REGULAR
 from mmcalib.text import NO_ACCESS, NO_FILE, NO_PERMISSION

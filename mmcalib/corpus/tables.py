@@ -7,26 +7,20 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError
 from mmcalib.media.failure import reason
 from mmcalib.storage.location import BEHIND, Location
 from mmcalib.storage.tables import Query, batch_rows, open_dataset, open_table
 from mmcalib.text import one_line
 
+# The number of a row, the row, how it is read, and its columns of words.
+_FoundRow = tuple[int, Row, Table, list[str]]
 
-class ParquetSource:
-    """Every medium of the table at `path` or a URL, row by row; and each row as a prompt where a
-    column of strings has a name of `TEXT_COLUMNS`.
 
-    A cell without bytes names a file in the table's folder. What cannot be read is `Skipped`.
-    Raises UsageError when pyarrow is not installed.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
+class _TableSource:
     def items(self) -> Iterator[Item | Skipped]:
         """In a table of prompts, whose media came with them, each is named without its bytes."""
         for found in self._rows():
@@ -45,9 +39,23 @@ class ParquetSource:
                 yield table.prompt(number, row, texts)
                 del found, row
 
-    def _rows(
-        self, *, prompts_only: bool = False
-    ) -> Iterator[tuple[int, Row, Table, list[str]] | Skipped]:
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
+        """All rows; none with `prompts_only` where the table has no words."""
+        raise NotImplementedError
+
+
+class ParquetSource(_TableSource):
+    """Every medium of the table at `path` or a URL, row by row; and each row as a prompt where a
+    column of strings has a name of `TEXT_COLUMNS`.
+
+    A cell without bytes names a file in the table's folder. What cannot be read is `Skipped`.
+    Raises UsageError when pyarrow is not installed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
         try:
             with open_table(self.path) as (version, opened):
                 media, texts = _columns(opened.schema_arrow)
@@ -106,7 +114,7 @@ def _columns(schema: Any) -> tuple[list[str], list[str]]:
 _HUB = "hf://"
 
 
-class HfDatasetSource:
+class HfDatasetSource(_TableSource):
     """Every medium of `hf-dataset://NAME?name=CONFIG&split=SPLIT&data_dir=DIR`, row by row, as
     `ParquetSource` reads a table. Code of the dataset's own is never run.
 
@@ -117,31 +125,8 @@ class HfDatasetSource:
         self.url = url
         self._query = Query.of(url)
 
-    def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError when the dataset cannot be opened or is empty."""
-        empty = True
-        for found in self._rows():
-            empty = False
-            if isinstance(found, Skipped):
-                yield found
-                continue
-            number, row, table, texts = found
-            yield from table.items(number, row, texts)
-        if empty:
-            raise CorpusError(
-                f"no rows in {one_line(self.url)}", hint="hf-dataset://NAME?split=SPLIT"
-            )
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Raise CorpusError when the dataset cannot be opened."""
-        for found in self._rows():
-            if not isinstance(found, Skipped):
-                number, row, table, texts = found
-                if not texts:
-                    return
-                yield table.prompt(number, row, texts)
-
-    def _rows(self) -> Iterator[tuple[int, Row, Table, list[str]] | Skipped]:
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
+        """Raise CorpusError when the dataset cannot be opened or has no row."""
         table, texts = Table("hf-dataset", self.url, "", self._named), None
         try:
             rows = open_dataset(self._query)
@@ -153,10 +138,18 @@ class HfDatasetSource:
         try:
             for number, row in enumerate(rows):
                 if texts is None:
-                    texts = [name for name in row if _is_text_value(name, row[name])]
+                    words = (name for name in row if isinstance(row[name], str))
+                    texts = [name for name in words if name.lower() in TEXT_COLUMNS]
+                    if prompts_only and not texts:
+                        return
                 yield number, row, table, texts
         except (OSError, ValueError) as error:
             yield Skipped(self.url, reason(error))
+            return
+        if texts is None and not prompts_only:
+            raise CorpusError(
+                f"no rows in {one_line(self.url)}", hint="hf-dataset://NAME?split=SPLIT"
+            )
 
     def _named(self, path: str) -> Item | Skipped:
         """What `datasets` found itself, but only where the dataset lies: its rows may say anything
@@ -173,7 +166,3 @@ class HfDatasetSource:
         return (
             Item(os.path.abspath(path)) if os.path.exists(found) else Skipped(path, "no such file")
         )
-
-
-def _is_text_value(column: str, value: object) -> bool:
-    return column.lower() in TEXT_COLUMNS and isinstance(value, str)

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from mmcalib.corpus.content_parts import PART_OF, UrlType
+from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
 
@@ -21,7 +21,7 @@ REMOTE = f"remote URL: {NOT_ALLOWED}"
 # What requests may name. Any other scheme of fsspec may lead back to this disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 
-FRAMES_SUFFIX = ".frames"
+_FRAMES_SUFFIX = ".frames"
 _FRAMES_TYPE = "video/jpeg"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
@@ -129,12 +129,15 @@ def sent_frames(url: str) -> bytes | None:
 
 
 def inline_file(part_type: UrlType, url: str, folder: Path) -> str:
-    """The file below `folder` that holds what the `data:` URL of a part of this type carries.
-    Raises `Unresolved` and OutputError.
+    """The file below `folder` that holds what the `data:` URL of a part of this type carries, named
+    by its SHA-256. Raises `Unresolved` and OutputError.
     """
     if part_type == PART_OF["video"] and (frames := sent_frames(url)):
-        return materialise(frames, FRAMES_SUFFIX, folder)
-    return materialise(*decode_data_url(url), folder)
+        data, extension = frames, _FRAMES_SUFFIX
+    else:
+        data, extension = decode_data_url(url)
+    path = folder / f"{hashlib.sha256(data).hexdigest()}{extension}"
+    return os.path.realpath(path) if path.exists() else keep(io.BytesIO(data), path, len(data))
 
 
 def served_url(path: str) -> str:
@@ -146,15 +149,3 @@ def served_url(path: str) -> str:
         if file.read(len(FRAMES)) == FRAMES:
             return (FRAMES + file.read()).decode()
     return Path(path).absolute().as_uri()
-
-
-def materialise(data: bytes, extension: str, scratch: Path) -> str:
-    """Write `data` below `scratch`, named by its SHA-256, unless it is there; return the path.
-
-    Raises OutputError.
-    """
-    name = hashlib.sha256(data).hexdigest()
-    path = scratch / f"{name}{extension}"
-    if path.exists():
-        return os.path.realpath(path)
-    return keep(io.BytesIO(data), path, len(data))

@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import BudgetSource, Explored, explore, knobs, moves
+from mmcalib.decision.explore import BudgetSource, explore, knobs, moves
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive import limits
@@ -72,10 +73,16 @@ class DecisionBuilder:
             yield self.settle(None, "none", capped=False)
 
     def settle(
-        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
+        self,
+        at_most: int | None,
+        rounding: Rounding = "up",
+        *,
+        capped: bool = True,
+        hinted: bool = True,
     ) -> Decision:
         """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
-        of none but the defaults of each option.
+        of none but the defaults of each option. Without hints vLLM's encoder cache holds its own
+        largest item, so that more items wait there and fewer requests are preempted.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         turned = [e for e in self.explored.values() if moves(e)]
@@ -95,7 +102,11 @@ class DecisionBuilder:
             budget = budgets.of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
-        found, refused = _hints(engine_args, self.counts, table, budgets)
+        if hinted:
+            found, refused = _hints(engine_args, self.counts, table, budgets)
+        else:
+            why = "fewer items fit in the encoder cache, and more requests are preempted"
+            found, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
             engine_args["max_num_batched_tokens"] = budgets.batched(
@@ -115,7 +126,7 @@ class DecisionBuilder:
             default_budget=self.default_budget,
             default_error=self.default_error,
             budget=budget,
-            unhinted=unhinted,
+            plain=unhinted,
             adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
             engine_args=engine_args,
             unreadable=tuple(unreadable),
@@ -367,7 +378,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_that_serves(ranked, judge)
+        return _first_that_serves(ranked, judge) or _with_own_items(there, judge) or first
     settled: dict[int, list[Decision]] = {}
 
     def does(at_most: int) -> bool:
@@ -381,7 +392,7 @@ def decide(
     if not steps or not does(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    chosen = _first_that_serves(settled[most], judge)
+    chosen = _first_that_serves(settled[most], judge) or settled[most][0]
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
@@ -416,13 +427,21 @@ def _roomiest_first(
     return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
 
 
-def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision:
-    """The first that serves no worse than vLLM's defaults; the very first where none does."""
-    if len(ranked) == 1:
-        return ranked[0]
-    return next(
-        (one for one in ranked if not (judge.rejects(one) or judge.serves_worse(one))), ranked[0]
-    )
+def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
+    """The first that serves no worse than vLLM's defaults."""
+    return next((d for d in ranked if not (judge.rejects(d) or judge.serves_worse(d))), None)
+
+
+def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | None:
+    """vLLM's own items and step under the limits alone, if that serves no worse than its defaults
+    and leaves as much KV cache.
+    """
+    if not builder.budgets.policy.keeps_quality:
+        return None
+    plain = builder.settle(None, "none", capped=False, hinted=False)
+    if (judge.kv_tokens(plain) or 0) < judge.default_kv_tokens():
+        return None
+    return _first_that_serves([plain], judge)
 
 
 def _too_long(decision: Decision) -> str:

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Final, Literal
+from typing import Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.decision.explore import Explored
+from mmcalib.checks.facts import DerivedConfig
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point, retention
-from mmcalib.derive.limits import Adequacy, Count, Hint, Rounding
+from mmcalib.derive.limits import Count, Rounding
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import (
     CacheFloor,
@@ -27,10 +25,9 @@ from mmcalib.derive.processor_cache import (
     written_gib,
 )
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.model import ModelInfo, Retention
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
 
@@ -113,9 +110,12 @@ def size_cache(
         said = "" if accesses.ends else "; --requests gives one"
         stays = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
         return _unordered(floor, policy) or UnsizedCache(stays)
-    sizes = [_bytes(shape, table) for shape, _ in accesses.items]
+    costs = (table.costs.get(shape) for shape, _ in accesses.items)
+    sizes = [max(1, cost.tensor_bytes) if cost else 1 for cost in costs]
+    # vLLM goes through the items of a chat in this order, whatever theirs is there.
+    ranks = [COLLECTED.index(shape.modality) for shape, _ in accesses.items]
     curve = hit_curve(
-        [(index, sizes[index]) for index in _as_merged(request, accesses)]
+        [(index, sizes[index]) for index in sorted(request, key=ranks.__getitem__)]
         for request in compress(accesses.requests(), served)
     )
     # Of equals the one that came first.
@@ -157,68 +157,25 @@ def _is_served(
     )
 
 
-def _bytes(shape: Shape, table: CostTable) -> int:
-    cost = table.costs.get(shape)
-    return max(1, cost.tensor_bytes) if cost else 1
-
-
-def _as_merged(request: Sequence[int], accesses: Accesses) -> list[int]:
-    """In the order in which vLLM goes through the items of a chat, whatever theirs is there."""
-    return sorted(request, key=lambda index: COLLECTED.index(accesses.items[index][0].modality))
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The derived configuration and everything it was derived from. `chosen` has one point of each
-    knob that has an effect; `forced` says why it is not what the policy alone would choose, and
-    `forced_by` what lacks; `rounding` is how the step was rounded to whole items; `unhinted` is the
-    budget without size hints: what vLLM says of the model; `cache` is the processor cache, or why
-    none is sized.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(DerivedConfig):
+    """The derived configuration as it is emitted. `rounding` is how the step was rounded to whole
+    items; `cache` is the processor cache, or why none is sized.
     """
 
-    default_table: CostTable
-    table: CostTable
-    setting: Setting
-    explored: tuple[Explored, ...]
-    chosen: tuple[Point, ...]
-    ineffective: tuple[Knob, ...]
-    counts: dict[Modality, Count]
-    hints: dict[Modality, Hint]
-    refused_hints: dict[Modality, str]
     default_budget: Budget
-    default_error: str
-    budget: Budget
-    unhinted: Budget
-    adequacy: Adequacy
-    engine_args: dict[str, Any]
     unreadable: tuple[Skipped, ...]
     longest: Fit | None
     rounding: Rounding = "up"
-    forced: str = ""
-    forced_by: Literal["", "context", "memory"] = ""
-    effects: tuple[Effect, ...] = ()
     cache: DecidedCache = NOT_SIZED
-
-    @property
-    def plain(self) -> Budget:
-        return self.unhinted
-
-    def retention(self) -> dict[Modality, Retention]:
-        """What items keep of the tokens that they take by default."""
-        before = self.default_table
-        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
-
-    def turns(self) -> set[Modality]:
-        """The modalities whose items an option of the processor makes smaller."""
-        knobs = (explored.point.knob for explored in self.explored)
-        return {knob.modality for knob in knobs if not knob.by_loader}
 
     def cache_floor(self) -> CacheFloor:
         """What one request that this configuration admits may put into the processor cache, one
         that is too long for the context among them: it is to be refused, and not to fail.
         """
-        counts = {m: count.value for m, count in self.counts.items()}
-        return cache_floor(counts, self.table, self.unhinted, self.budget.encoder_budget_tokens)
+        return cache_floor(
+            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
+        )
 
     def with_cache(self, cache: DecidedCache) -> Decision:
         """The same with this processor cache, or the reason why vLLM's default stays."""

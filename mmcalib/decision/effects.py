@@ -115,18 +115,13 @@ class Footprints:
     def _taken(self, setting: Setting, shape: Shape) -> ItemOutcome:
         key = setting.key, shape
         if key not in self._items:
-            blank = Blank(shape)
+            request = Measure(setting, (Blank(shape),))
             try:
-                (answer,) = self.host.measure(Measure(setting, (blank,)), "switching a setting off")
+                (answer,) = self.host.measure(request, "switching a setting off")
+                cost, found = answer.cost, ItemOutcome(refusal=answer.refusal)
             except VllmRefused as error:
-                self._items[key] = ItemOutcome(refusal=error.message)
-            else:
-                cost = answer.cost
-                self._items[key] = (
-                    ItemOutcome(cost.tokens, cost.tensor_bytes)
-                    if cost
-                    else ItemOutcome(refusal=answer.refusal)
-                )
+                cost, found = None, ItemOutcome(refusal=error.message)
+            self._items[key] = ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else found
         return self._items[key]
 
     def memory(self, args: Mapping[str, Any]) -> Footprint:
@@ -240,8 +235,13 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
     budget = budgets.of(left, build_dummy=True)
     together = list(differences(Footprint(decision.budget), Footprint(budget)))
     if together:
+        # What is idle alone and not together with the rest of its kind stays.
         words = f"without it and the others that seemed idle: {'; '.join(together)}"
-        return replace(decision, effects=tuple(_spoken_for(found, words)))
+        moved = (
+            replace(effect, outcome="moves", words=words) if effect.outcome == "idle" else effect
+            for effect in found
+        )
+        return replace(decision, effects=tuple(moved))
     kept = {m: _hint(hint, left["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()}
     idle = {m: "what vLLM profiles is the same" for m, hint in kept.items() if not hint}
     return replace(
@@ -257,13 +257,6 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
         hints={m: hint for m, hint in kept.items() if hint},
         refused_hints={**decision.refused_hints, **idle},
     )
-
-
-def _spoken_for(found: Iterable[Effect], words: str) -> Iterator[Effect]:
-    """What is idle alone and not together with the rest of its kind stays."""
-    for effect in found:
-        idle = effect.outcome == "idle"
-        yield replace(effect, outcome="moves", words=words) if idle else effect
 
 
 def _hint(hint: Hint, limit: Any) -> Hint:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.measure import EmbedCounter, remeasure
 from mmcalib.decision.media_files import Files, files
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point, affected, witness
+from mmcalib.derive.frontier import affected, witness
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
@@ -98,26 +99,14 @@ class BudgetSource:
         """
         had = here({**self.given, **args}, self.opened.device)
         request = AskBudget({"model": self.model_path, **had}, build_dummy)
-        for name, value in self._server_defaults():
+        # What the server would choose where nothing is said: it need not be this machine.
+        serving = self.opened.serve_defaults.items()
+        for name, value in (("max_model_len", self.opened.max_model_len), *serving):
             request.engine_args.setdefault(name, value)
         key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
         if key not in self._known:
             self._known[key] = self.host.ask(request, "computing the encoder budget")
         return self._known[key]
-
-    def _server_defaults(self) -> Iterator[tuple[str, int]]:
-        """What the server would choose where nothing is said: it need not be this machine."""
-        yield "max_model_len", self.opened.max_model_len
-        yield from self.opened.serve_defaults.items()
-
-
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """One point of the frontier with vLLM's budget for it."""
-
-    point: Point
-    budget: Budget
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
+from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import BudgetSource, Explored, explore
+from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import remeasure
 from mmcalib.derive.frontier import Point, at
 from mmcalib.derive.limits import limit_mm_per_prompt
 from mmcalib.domain.knobs import Knob, Setting, Value
-from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
 
 
-def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
+def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """The decision whose explored points have vLLM's budget, and where that moves them their costs,
     beside the chosen values of all other options; the chosen ones are what was decided.
     """
@@ -29,57 +28,44 @@ def held(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decis
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
         for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
-            for explored in _anew(list(row), decision, budgets, progress):
-                found.append(_beside(explored, decision, budgets, most))
+            for explored in _explore_again(list(row), decision, budgets, progress):
+                found.append(_budget(explored, decision, budgets, most))
                 task.advance()
     return replace(decision, explored=tuple(found))
 
 
-def chosen_value(decision: Decision, knob: Knob) -> Value:
+def _budget(
+    explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
+) -> Explored:
+    """The point with vLLM's budget for it and the engine arguments, beside all else as it was
+    chosen. `most` has the embeds of the decision's largest item of each modality.
+    """
+    point = explored.point
+    if point.value == _chosen_value(decision, point.knob):
+        return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
+    setting = _setting(decision, point.knob.name, point.value, budgets.policy.loading)
+    largest = {**most, point.knob.modality: point.max_embeds}
+    plain = limit_mm_per_prompt(decision.counts, {})
+    args = budgets.engine_args(setting, plain, max(largest.values()))
+    return replace(explored, budget=budgets.of(args), engine_args=args)
+
+
+def _chosen_value(decision: Decision, knob: Knob) -> Value:
     """The default of an option that has no effect."""
     return next((p.value for p in decision.chosen if p.knob.name == knob.name), knob.value)
 
 
-def together(values: Iterable[tuple[Knob, Value]], base: Setting) -> Setting:
-    """The setting of all these on top of `base`; those at their defaults are not said."""
-    for knob, value in values:
-        base = at(knob, value, base)
+def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Setting:
+    """On top of `base` each option with the value that was chosen, but this one with this value;
+    those at their defaults are not said.
+    """
+    knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
+    for knob in knobs.values():
+        base = at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
     return base
 
 
-def budgeted(
-    decision: Decision, budgets: BudgetSource, points: Sequence[Point], most: Mapping[Modality, int]
-) -> tuple[dict[str, Any], Budget]:
-    """Engine arguments with these points beside all else as it was chosen, and vLLM's budget for
-    them. `most` has the embeds of the decision's largest item of each modality. Raises VllmRefused.
-    """
-    values = {point.knob.name: point.value for point in points}
-    setting = together(turned(decision, values), budgets.policy.loading)
-    largest = dict(most) | {point.knob.modality: 0 for point in points}
-    embeds = [*(point.max_embeds for point in points), *largest.values()]
-    plain = limit_mm_per_prompt(decision.counts, {})
-    args = budgets.engine_args(setting, plain, max(embeds, default=0))
-    return args, budgets.of(args)
-
-
-def turned(decision: Decision, values: Mapping[str, Value]) -> Iterator[tuple[Knob, Value]]:
-    """Each option with its value of `values`, by its name, else with that which was chosen."""
-    knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
-    for name, knob in knobs.items():
-        yield knob, values.get(name, chosen_value(decision, knob))
-
-
-def _beside(
-    explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
-) -> Explored:
-    point = explored.point
-    if point.value == chosen_value(decision, point.knob):
-        return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
-    args, budget = budgeted(decision, budgets, [point], most)
-    return replace(explored, budget=budget, engine_args=args)
-
-
-def _anew(
+def _explore_again(
     row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
 ) -> Sequence[Explored]:
     """The same points, or explored again where what else was chosen changes what these items cost.
@@ -88,10 +74,10 @@ def _anew(
     knob = row[0].point.knob
     beside = [p for p in decision.chosen if p.knob.name != knob.name and _moves(p, knob)]
     binding = any(point.items_downscaled or point.items_enlarged for point in beside)
-    grows = knob.by_loader and row[-1].point.value > chosen_value(decision, knob)
+    grows = knob.by_loader and row[-1].point.value > _chosen_value(decision, knob)
     if not beside or not (binding or grows):
         return row
-    setting = together(turned(decision, {knob.name: knob.value}), budgets.policy.loading)
+    setting = _setting(decision, knob.name, knob.value, budgets.policy.loading)
     shapes = decision.default_table.of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
     plain = limit_mm_per_prompt(decision.counts, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,14 +11,14 @@ from mmcalib.census.census import Census, shape_order
 from mmcalib.decision.media_files import Files, files
 from mmcalib.derive import counting
 from mmcalib.derive.costs import (
+    Basis,
     CostColumns,
     CostMap,
     CostTable,
+    ItemCost,
     Mismatch,
     Refusal,
     Resampled,
-    integers,
-    sampled_rows,
 )
 from mmcalib.derive.counting import (
     SPOTS,
@@ -29,7 +29,6 @@ from mmcalib.derive.counting import (
     cost_rule,
     witnesses,
 )
-from mmcalib.derive.item_cost import Basis, ItemCost
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
@@ -85,14 +84,10 @@ def _answered(
     """What was processed of these."""
     found: dict[Shape, ItemCost | None] = {}
     for shape, answer in answers.items():
-        if shape.modality != entries.shapes.modality:
-            continue
-        entry = entries.of(shape)
-        found[shape] = (
-            item_cost(shape, entry.count, entry.exemplars[0], answer.cost, "blank")
-            if answer.cost
-            else None
-        )
+        if shape.modality == entries.shapes.modality:
+            entry = entries.of(shape)
+            taken = shape, entry.count, entry.exemplars[0]
+            found[shape] = item_cost(*taken, answer.cost, "blank") if answer.cost else None
     return found
 
 
@@ -142,7 +137,11 @@ def _by_count(
         for row, (_, answer) in zip(rows, answers, strict=True)
         if answer.refused_by != "host_memory"
     ]
-    borne_out = [(c, cost) for c, cost in proof if cost and _as_counted(cost, c.embeds, c.sampled)]
+    borne_out = [
+        (c, cost)
+        for c, cost in proof
+        if cost and (cost.embeds, cost.sampled) == (c.embeds, c.sampled)
+    ]
     rule = cost_rule(borne_out) if len(borne_out) == len(proof) else None
     left = np.ones(len(costs), dtype=bool)
     if rule is None:
@@ -166,10 +165,6 @@ def _by_count(
     return counted, left
 
 
-def _as_counted(cost: Cost, embeds: int, sampled: tuple[int, ...]) -> bool:
-    return (cost.embeds, cost.sampled) == (embeds, sampled)
-
-
 def _process(
     host: EngineHost, setting: Setting, shapes: Sequence[Shape], found: StandIns, task: Task
 ) -> None:
@@ -191,11 +186,8 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
             answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
             return None
-        embeds = integers(-1 if one is None else one for one in answer.embeds)
         of = answer.parts or (None,) * len(some)
-        parts_of = integers(-1 if one is None else one for one in of)
-        counted = VllmCounts(some, embeds, sampled_rows(answer.sampled), parts_of)
-        parts.append(counted.take(np.flatnonzero(embeds >= 0)))
+        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, of))
         if not any(map(len, parts)):
             return None
     return VllmCounts.joined(parts, shapes) if parts else None
@@ -224,12 +216,17 @@ def measure(
     is returned as skipped; of one that is out of reach the blank counts.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
-    known = {m: before.of(m) for m in before.witnesses} if before is not None else {}
+    usual = {m: before.of(m) for m in before.witnesses} if before is not None else {}
     shapes = sum(map(len, counts.values()))
     with progress.step("measuring costs", shapes + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task, known)
-        safe = [one for one in sample if not _too_large(blanks, one[0])]
-        chosen = [*safe, *_costliest(blanks, {shape for shape, _ in safe})]
+        blanks = stand_ins(host, setting, counts, task, usual)
+        # Where memory is lacking for the stand-in, the real one would take as much.
+        lacking = {s for s, found in blanks.answers.items() if found.refused_by == "host_memory"}
+        safe = [one for one in sample if one[0] not in lacking]
+        costs = [costs for costs in blanks.costs.values() if costs]
+        costliest = [mine[int(mine.embeds.argmax())] for mine in costs]
+        known = {shape for shape, _ in safe}
+        chosen = [*safe, *((c.shape, c.exemplar) for c in costliest if c.shape not in known)]
         found = files([(shape.modality, path) for shape, path in chosen])
         given = dict(zip(chosen, found, strict=True))
         good = {one: file for one, file in given.items() if isinstance(file, str)}
@@ -285,24 +282,12 @@ def _lightest(chosen: Sample) -> Sample:
     return list(lightest.values())
 
 
-def _costliest(blanks: StandIns, known: set[Shape]) -> list[tuple[Shape, str]]:
-    """Per modality the shape that takes most of the encoder cache, where it is not `known`."""
-    found = [costs[int(costs.embeds.argmax())] for costs in blanks.costs.values() if costs]
-    return [(cost.shape, cost.exemplar) for cost in found if cost.shape not in known]
-
-
-def _too_large(blanks: StandIns, shape: Shape) -> bool:
-    """Whether the stand-in was refused for want of memory: the real one would take as much."""
-    answer = blanks.answers.get(shape)
-    return answer is not None and answer.refused_by == "host_memory"
-
-
 def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
     """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
-    asked = set(changed)
-    anew = [s for m in default.modalities() for s in _in_order(default.of(m), asked)]
+    asked, of = set(changed), [default.of(modality) for modality in default.modalities()]
+    anew = [s for mine in of for s in sorted(s for s in asked if s in mine.shapes)]
     subjects = tuple(Blank(shape) for shape in anew)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if anew else ()
     usual, found = default.costs, dict[Shape, ItemCost | None]()
@@ -312,19 +297,14 @@ def remeasure(
         if answer.cost is None:
             refusals.append(_refusal(shape, before.count, before.exemplar, answer))
         else:
-            cost = item_cost(shape, before.count, before.exemplar, answer.cost, "blank")
-            found[shape] = cost
-    columns = {m: _but(default.of(m).unchanged(), found) for m in default.modalities()}
+            taken = shape, before.count, before.exemplar
+            found[shape] = item_cost(*taken, answer.cost, "blank")
+    columns = {mine.modality: _but(mine.unchanged(), found) for mine in of}
     return CostTable(setting, columns, tuple(refusals))
 
 
-def _in_order(costs: CostColumns, asked: Collection[Shape]) -> list[Shape]:
-    return sorted(shape for shape in asked if shape in costs.shapes)
-
-
 def _but(costs: CostColumns, found: Mapping[Shape, ItemCost | None]) -> CostColumns:
-    mine = {s: cost for s, cost in found.items() if s.modality == costs.modality}
-    return costs.but(mine)
+    return costs.but({s: cost for s, cost in found.items() if s.modality == costs.modality})
 
 
 def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
@@ -351,15 +331,16 @@ def _table(
         if isinstance(found, Skipped):
             unreadable.append(found)
             if blank is not None:
-                changed[shape] = _one_fewer(blank, path, _entry(counts, shape))
+                changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
             continue
         if found.cost is None:
             if blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {found.refusal}"))
-                changed[shape] = _one_fewer(blank, path, _entry(counts, shape))
+                changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
             continue
-        changed[shape] = item_cost(shape, _entry(counts, shape).count, path, found.cost, "real")
+        count = counts[shape.modality].of(shape).count
+        changed[shape] = item_cost(shape, count, path, found.cost, "real")
         compared += 1
         if found.resampled:
             resampled.append(Resampled(path, *found.resampled))
@@ -372,7 +353,7 @@ def _table(
     refusals = []
     for shape, answer in blanks.answers.items():
         if answer.cost is None and shape not in taken:
-            entry = _entry(counts, shape)
+            entry = counts[shape.modality].of(shape)
             refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     table = CostTable(
@@ -387,10 +368,6 @@ def _table(
         tuple(resampled),
     )
     return table, unreadable
-
-
-def _entry(counts: Mapping[Modality, ShapeCounts], shape: Shape) -> ShapeCount:
-    return counts[shape.modality].of(shape)
 
 
 def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None:
@@ -463,7 +440,7 @@ class EmbedCounter:
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
         table = remeasure(self.host, self.default, setting, measured)
-        return counting.filled(table, self.default, counts, checked)
+        return counting.fill_table(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
         """Of what may change, and of the heaviest that should not; of all, if one of these does."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
 from mmcalib.census.executor import TIMEOUT_S, Named, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.corpus.content_parts import MODALITY_OF
+from mmcalib.corpus.chat import MODALITY_OF, ChatRequest
 from mmcalib.corpus.urls import served_url
 from mmcalib.domain.items import Item, Skipped, decode, may_pass
 from mmcalib.domain.shapes import Modality
@@ -20,17 +20,16 @@ from mmcalib.errors import OutputError
 from mmcalib.files import Scratch
 from mmcalib.storage.location import Location, is_here, version
 
-Message = dict[str, object]
 # From items, each a modality and a path, to what vLLM may read of each.
 Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
 
 _FILE = "file://"
 
 # An item, the bytes that it had, and the seconds in which it must be decoded.
-_Asked = tuple[Item, str, float]
+_Request = tuple[Item, str, float]
 
 # What was handed over before, and where: requests name an item again and again.
-_known: dict[_Asked, str | Skipped] = {}
+_known: dict[_Request, str | Skipped] = {}
 
 
 @functools.cache
@@ -51,11 +50,11 @@ def files(
     asked = [(item, version(item), timeout_s) for item in items]
     for known in (True, False):
         of_these = [one for one in asked if (decoded and is_here(one[0].path)) == known]
-        _hand(of_these, timeout_s, known)
+        _decode_missing(of_these, timeout_s, known)
     return [_known[one] for one in asked]
 
 
-def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
+def _decode_missing(asked: Sequence[_Request], timeout_s: float, known: bool) -> None:
     if known:
         _known.update((one, one[0].path) for one in asked if Location.of(one[0].path).is_file)
     missing = [one for one in dict.fromkeys(asked) if one not in _known]
@@ -67,77 +66,29 @@ def _hand(asked: Sequence[_Asked], timeout_s: float, known: bool) -> None:
         try:
             for one, ticket in zip(missing, tickets, strict=True):
                 (answer,) = pool.result(ticket)
-                _known[one] = _said(one[0], answer.line)
+                if answer.line.startswith("/"):
+                    _known[one] = answer.line
+                else:
+                    seen = decode(one[0].path, answer.line)
+                    assert isinstance(seen, Skipped)
+                    _known[one] = replace(seen, out_of_reach=may_pass(answer.line))
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
 
 
-def _said(item: Item, line: str) -> str | Skipped:
-    if line.startswith("/"):
-        return line
-    seen = decode(item.path, line)
-    assert isinstance(seen, Skipped)
-    return replace(seen, out_of_reach=may_pass(line))
-
-
-def messages_of_files(
-    requests: Sequence[Sequence[Message]], files: Files = files
-) -> list[list[Message] | Skipped]:
-    """The messages of each request, with a `file://` URL for every medium that may be read; or the
-    first that may not.
-    """
-    named = [[one for message in messages for one in _media(message)] for messages in requests]
-    found = iter(files(itertools.chain.from_iterable(named)))
-    return [
-        _of_files(messages, [next(found) for _ in media])
-        for messages, media in zip(requests, named, strict=True)
-    ]
-
-
-def _of_files(
-    messages: Sequence[Message], found: Sequence[str | Skipped]
-) -> list[Message] | Skipped:
-    bad = next((file for file in found if isinstance(file, Skipped)), None)
-    if bad is not None:
-        return bad
-    given = iter([file for file in found if isinstance(file, str)])
-    return [_given(message, given) for message in messages]
-
-
-def _media(message: Message) -> Iterator[tuple[Modality, str]]:
-    for part in _parts(message):
-        named = _named(part)
-        if named is not None:
-            yield named
-
-
-def _given(message: Message, given: Iterator[str]) -> Message:
-    if not isinstance(message.get("content"), list):
-        return message
-    return {**message, "content": [_with_file(part, given) for part in _parts(message)]}
-
-
-def _with_file(part: object, given: Iterator[str]) -> object:
-    if _named(part) is None:
-        return part
-    assert isinstance(part, dict)
-    return {**part, part["type"]: {"url": served_url(next(given))}}
-
-
-def _parts(message: Message) -> Sequence[object]:
-    content = message.get("content")
-    return content if isinstance(content, list) else ()
-
-
-def _named(part: object) -> tuple[Modality, str] | None:
-    """The modality and path of a medium; None for words, and for bytes in the part itself."""
-    if not isinstance(part, dict) or part.get("type") not in MODALITY_OF:
-        return None
-    kind = part["type"]
-    url = part[kind].get("url") if isinstance(part[kind], dict) else part[kind]
-    if not isinstance(url, str) or url[:5].lower() == "data:":
-        return None
-    return MODALITY_OF[kind], _path(url)
+def requests_of_files(
+    requests: Sequence[ChatRequest], files: Files = files
+) -> list[ChatRequest | Skipped]:
+    """Each request with a `file://` URL for every medium, or the first that may not be read."""
+    media = [[(MODALITY_OF[kind], _path(url)) for kind, url in one.media()] for one in requests]
+    found = iter(files(itertools.chain.from_iterable(media)))
+    made: list[ChatRequest | Skipped] = []
+    for request, named in zip(requests, media, strict=True):
+        paths = list(itertools.islice(found, len(named)))
+        bad = next((path for path in paths if isinstance(path, Skipped)), None)
+        urls = (served_url(path) for path in paths if isinstance(path, str))
+        made.append(bad or request.replace_media(urls))
+    return made
 
 
 def _path(url: str) -> str:

@@ -13,16 +13,15 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.chat import bare, digest
+from mmcalib.corpus.chat import ChatRequest, Text
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Between, Fit, PromptTokens, fit, item_tokens, text_tokens, unsettled
 from mmcalib.derive.limits import Count
-from mmcalib.domain.items import Asked, Text, TextBound, TextCounting
+from mmcalib.domain.items import Asked, TextBound, TextCounting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
-    BareRequest,
     BoundTexts,
     CountingFound,
     CountTexts,
@@ -86,7 +85,8 @@ class Texts:
         counted = self._counted.get(key)
         if counted is not None:
             return Between.exactly(counted)
-        return text_tokens(self.bound, entry.signature.asked, _items(entry))
+        items = Counter(shape.modality for shape in entry.signature.shapes)
+        return text_tokens(self.bound, entry.signature.asked, items)
 
     @property
     def bounded(self) -> bool:
@@ -104,23 +104,24 @@ class Texts:
         for entry in among:
             if (key := _key(entry)) in wanted:
                 alike[key] += entry.count
-        alone = (k for k, e in wanted.items() if alike[k] == 1 and e.exemplar.messages)
-        kept = {key: _request(wanted[key]) for key in alone}
+        requests = ((key, entry.exemplar.request) for key, entry in wanted.items())
+        kept = {key: one.bare() for key, one in requests if alike[key] == 1 and one.messages}
         self._take(kept.items())
         if missing := wanted.keys() - kept.keys():
             self._take(self._read(missing))
 
-    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, BareRequest]]:
+    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
         for text in self.again() if self.again else ():
-            key = (text.asked, tuple(text.items.get(m, 0) for m in MODALITIES))
+            items = text.request.items()
+            key = text.request.asked(), tuple(items[modality] for modality in MODALITIES)
             if key in wanted:
-                yield key, BareRequest(text.messages, text.fields, dict(text.items))
+                yield key, text.request
 
-    def each(self, requests: Sequence[BareRequest]) -> list[int | None]:
+    def each(self, requests: Sequence[ChatRequest]) -> list[int | None]:
         """Tokens of each text, None where vLLM refuses it; what was measured is not counted again,
         and what is counted here is not kept.
         """
-        known = [self.measured.get(digest(one.messages, one.fields)) for one in requests]
+        known = [self.measured.get(one.digest()) for one in requests]
         left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
         for group, found in self._batches(left):
             for (index, _), tokens in zip(group, found.tokens, strict=True):
@@ -128,35 +129,26 @@ class Texts:
         return known
 
     def _batches(
-        self, requests: Iterable[tuple[K, BareRequest]]
-    ) -> Iterator[tuple[list[tuple[K, BareRequest]], TextsCounted]]:
+        self, requests: Iterable[tuple[K, ChatRequest]]
+    ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextsCounted]]:
         left = iter(requests)
         while group := list(islice(left, _BATCH)):
             asks = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
             yield group, self.host.ask(asks, "counting the text of requests")
 
-    def _take(self, requests: Iterable[tuple[_Key, BareRequest]]) -> None:
+    def _take(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
         for group, found in self._batches(requests):
             for (key, request), tokens in zip(group, found.tokens, strict=True):
                 if isinstance(tokens, str):
                     self.refusals.setdefault(key, tokens)
                 else:
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
-                    self.measured[digest(request.messages, request.fields)] = tokens
+                    self.measured[request.digest()] = tokens
 
 
 def _key(entry: PromptCount) -> _Key:
     return entry.signature.asked, tuple(entry.signature.items(m) for m in MODALITIES)
-
-
-def _items(entry: PromptCount) -> Mapping[Modality, int]:
-    return Counter(shape.modality for shape in entry.signature.shapes)
-
-
-def _request(entry: PromptCount) -> BareRequest:
-    prompt = entry.exemplar
-    return BareRequest(bare(prompt.messages), dict(prompt.fields), dict(_items(entry)))
 
 
 # So many of the longest texts are counted before the others are looked at again, at last all.

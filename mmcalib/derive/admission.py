@@ -309,14 +309,14 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         return undecided(_CUT_SHORT, "make it anew")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
-        return _bounded(gate, rule, file, reserve_tokens)
+        return _apply_rule(gate, rule, file, reserve_tokens)
     if shape in gate.refused:
         return rejected(f"vLLM: {gate.refused[shape]}")
     if known := gate.known.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
-        return _judged(gate, cost, known.basis, reserve_tokens, exact=True)
+        return _judge_cost(gate, cost, known.basis, reserve_tokens, exact=True)
     if rule:
-        return _bounded(gate, rule, file, reserve_tokens)
+        return _apply_rule(gate, rule, file, reserve_tokens)
     return _unknown(modality)
 
 
@@ -348,10 +348,10 @@ def _is_odd(encoding: Encoding) -> bool:
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
-def _bounded(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
+def _apply_rule(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
     match rule.bound(file.shape, file.encoding):
         case Bound() as found:
-            return _judged(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
+            return _judge_cost(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
         case Refused(reason=why):
             return rejected(why, exact=False)
     return _unknown(file.modality)
@@ -361,7 +361,7 @@ def _unknown(modality: Modality) -> Admission:
     return undecided(f"no {modality} of this shape was measured, and nothing bounds what it costs")
 
 
-def _judged(
+def _judge_cost(
     gate: Gate, cost: Bound, basis: Basis, reserve_tokens: int, *, exact: bool
 ) -> Admission:
     """No if the least is too much, unknown if only the most is, or what is left beside it."""
@@ -435,7 +435,7 @@ def admit_prompt(
     held = Between(sum(_least(gate, shape) for shape in shapes), costs.tokens)
     words = text or text_tokens(gate.text, asked, kinds)
     in_context = Between.exactly(0) if gate.encoder_decoder else held
-    return _together(
+    return _judge_prompt(
         gate, costs, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
     )
 
@@ -445,7 +445,7 @@ def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool
     return answer.answer == "unknown" and all(admit_beside(gate, s, 0).fits for s in shapes)
 
 
-def _together(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
+def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
     if needs.text.most is None:

@@ -2,168 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import repeat
-from typing import TypeVar, overload
+from statistics import linear_regression
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from mmcalib.derive.item_cost import BASES, Basis, ItemCost, heaviest
-from mmcalib.domain.knobs import Setting
-from mmcalib.domain.model import RefusedBy
-from mmcalib.domain.shape_columns import Column, ShapeCounts, Shapes
-from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.domain.knobs import Setting, least_covering
+from mmcalib.domain.model import Quantile, RefusedBy
+from mmcalib.domain.shape_columns import AT_A_TIME, Column, ShapeCounts, Shapes
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
 
-T = TypeVar("T")
+# real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
+# the cap that distinguishes this setting from the default, and so computed from the default;
+# counted: computed by vLLM's own count of its size, which agreed with all that were processed.
+Basis = Literal["real", "blank", "unchanged", "counted"]
+BASES: tuple[Basis, ...] = get_args(Basis)
 
 
 @dataclass(frozen=True, slots=True)
-class Exemplars(Sequence[str]):
-    """A path for each row: that of `rows` in the census, except for those that are `named`."""
+class ItemCost:
+    """Cost of one item of `shape`; `count` items of the corpus have it. `tokens` in the prompt,
+    `embeds` in the encoder cache, `tensor_bytes` of processed tensors, `process_s` seconds to load
+    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.domain.model.Cost`;
+    `cpu_s` are a real item's processor seconds, which no stand-in has.
+    """
 
-    census: ShapeCounts | None
-    rows: Column
-    named: Mapping[int, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(*at.indices(len(self)))]
-        path = self.named.get(at)
-        if path is None and self.census is not None:
-            path = self.census.paths_at(self.rows[at])[0]
-        return path or ""
-
-    def take(self, rows: Column) -> Exemplars:
-        """Of these rows, ascending."""
-        return Exemplars(self.census, self.rows[rows], renumbered(self.named, rows))
+    shape: Shape
+    count: int
+    exemplar: str
+    tokens: int
+    embeds: int
+    tensor_bytes: int
+    process_s: float
+    sampled: tuple[int, ...]
+    basis: Basis
+    cpu_s: float = 0.0
 
 
-def renumbered(values: Mapping[int, T], rows: Column) -> dict[int, T]:
-    """By the new places of these rows, which are ascending."""
-    places = rows.searchsorted(list(values)).tolist() if values else []
-    return {
-        at: value
-        for at, (row, value) in zip(places, values.items(), strict=True)
-        if at < len(rows) and rows[at] == row
-    }
+def heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
+    """The one that takes most of the encoder cache; ties by path, so that it is stable."""
+    return max(costs, key=lambda cost: (cost.embeds, cost.tokens, cost.exemplar), default=None)
 
 
-# What four bytes hold.
-_MOST = 2**31 - 1
-# Stands where a row has no number.
-_NONE = -1
+# Numbers that a loader hands over of an item, and the bytes of each: width and height, with the
+# frames of a video before them; samples, which may be many, and rate of a sound.
+_SAMPLED: Mapping[Modality, tuple[int, str]] = {
+    "image": (2, "i4"),
+    "video": (3, "i4"),
+    "audio": (2, "i8"),
+}
+# Stands where one is not known.
+NONE = -1
 
 
-def sampled_rows(tuples: Iterable[Sequence[int]]) -> Column:
-    """As many columns as the longest has numbers."""
-    every = list(tuples)
-    width = max(map(len, every), default=0)
-    rows = np.full((len(every), width), _NONE, dtype=np.int64)
-    for row, numbers in enumerate(every):
-        rows[row, : len(numbers)] = numbers
-    return narrowed(rows)
+def sampled_rows(modality: Modality, tuples: Iterable[Sequence[int]]) -> Column:
+    """A row for each, as wide as the modality wants it; -1 where it has no number."""
+    width, kind = _SAMPLED[modality]
+    padded = [(*numbers, *(NONE,) * width)[:width] for numbers in tuples]
+    return np.array(padded, dtype=kind).reshape(-1, width)
 
 
-def integers(values: Iterable[int]) -> Column:
-    """In the fewest bytes that hold them all."""
-    return narrowed(np.fromiter(values, dtype=np.int64))
+def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
+    """The reverse, of one row."""
+    return tuple(numbers[: numbers.index(NONE)] if NONE in numbers else numbers)
 
 
-def narrowed(column: Column) -> Column:
-    """In four bytes each where that is enough."""
-    enough = not column.size or (column.max() <= _MOST and column.min() >= -_MOST)
-    return column.astype(np.int32) if enough else column
+class Field:
+    """One of the `columns`, by the name of the attribute."""
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
-def sampled_tuples(rows: Column) -> Iterator[tuple[int, ...]]:
-    """The reverse."""
-    if rows.size and rows.min() > _NONE:
-        yield from map(tuple, rows.tolist())
-        return
-    for numbers in rows.tolist():
-        yield tuple(number for number in numbers if number != _NONE)
-
-
-def widened(rows: Column, width: int) -> Column:
-    """With at least so many columns."""
-    more = width - rows.shape[1]
-    return rows if more <= 0 else np.pad(rows, ((0, 0), (0, more)), constant_values=_NONE)
-
-
-def same_rows(one: Column, other: Column) -> Column:
-    """Of each row whether it is the same in both."""
-    width = max(one.shape[1], other.shape[1])
-    found: Column = (widened(one, width) == widened(other, width)).all(axis=1)
-    return found
-
-
-_COUNTED, _UNCHANGED = BASES.index("counted"), BASES.index("unchanged")
-_AT_A_TIME = 4096
+    def __get__(self, holder: CostColumns, owner: type) -> Column:
+        return holder.columns[self.name]
 
 
 @dataclass(frozen=True, eq=False)
 class CostColumns(Sequence[ItemCost]):
-    """A row for each shape, ascending; fields as those of `ItemCost`, which are made when asked
-    for. `bases` are places in `BASES`; `cpu_s` has the rows of real items alone. What is added up
-    or multiplied, counts and bytes, has eight bytes for each; tokens and embeds have four.
+    """A row for each shape, ascending, with fields as those of `ItemCost`, which are made when
+    asked for. What is added up or multiplied, counts and bytes, has eight bytes for each; tokens
+    and embeds have four. `bases` are places in `BASES`. `entries` are places in the `census`, which
+    has the exemplars, but for those of which `own` has the exemplar and the processor seconds.
+
+    By name, and not in one array: the costs under two settings share the columns that are equal.
     """
 
     shapes: Shapes
-    counts: Column
-    exemplars: Exemplars
-    tokens: Column
-    embeds: Column
-    tensor_bytes: Column
-    process_s: Column
-    sampled: Column
-    bases: Column
-    cpu_s: Mapping[int, float] = field(default_factory=dict)
+    columns: Mapping[str, Column]
+    census: ShapeCounts | None
+    own: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+
+    counts = Field()
+    tokens = Field()
+    embeds = Field()
+    tensor_bytes = Field()
+    process_s = Field()
+    sampled = Field()
+    bases = Field()
+    entries = Field()
 
     @classmethod
     def of(cls, modality: Modality, costs: Iterable[ItemCost]) -> CostColumns:
         """These, in whatever order they come; each shape once."""
-        rows = sorted(costs, key=lambda cost: cost.shape)
+        ordered = sorted(costs, key=lambda cost: cost.shape)
+        own = {entry: (cost.exemplar, cost.cpu_s) for entry, cost in enumerate(ordered)}
+        shapes = Shapes.of(modality, [cost.shape for cost in ordered])
         return cls(
-            Shapes.of(modality, [cost.shape for cost in rows]),
-            np.array([cost.count for cost in rows], dtype=np.int64),
-            Exemplars(None, np.arange(len(rows)), {n: c.exemplar for n, c in enumerate(rows)}),
-            integers(cost.tokens for cost in rows),
-            integers(cost.embeds for cost in rows),
-            np.array([cost.tensor_bytes for cost in rows], dtype=np.int64),
-            np.array([cost.process_s for cost in rows], dtype=float),
-            sampled_rows(cost.sampled for cost in rows),
-            np.array([BASES.index(cost.basis) for cost in rows], dtype=np.int8),
-            {n: cost.cpu_s for n, cost in enumerate(rows) if cost.cpu_s},
+            shapes, {**_columns(modality, ordered), "entries": np.arange(len(own))}, None, own
         )
 
     @classmethod
     def waiting(cls, entries: ShapeCounts) -> CostColumns:
         """Of all these shapes, nothing known yet."""
-        none = np.zeros(len(entries), dtype=np.int32)
-        return cls(
-            entries.shapes,
-            entries.counts,
-            Exemplars(entries, np.arange(len(entries), dtype=np.int32)),
-            tokens=none,
-            embeds=none,
-            tensor_bytes=none.astype(np.int64),
-            process_s=none.astype(float),
-            sampled=np.empty((len(entries), 0), dtype=np.int32),
-            bases=np.full(len(entries), BASES.index("blank"), dtype=np.int8),
-        )
+        size, none = len(entries), _columns(entries.shapes.modality, ())
+        columns = {name: np.zeros((size, *c.shape[1:]), c.dtype) for name, c in none.items()}
+        columns |= {"counts": entries.counts, "entries": np.arange(size, dtype=np.int32)}
+        columns["sampled"][:], columns["bases"][:] = NONE, BASES.index("blank")
+        return cls(entries.shapes, columns, entries)
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.shapes)
 
     @overload
     def __getitem__(self, at: int) -> ItemCost: ...
@@ -173,27 +134,21 @@ class CostColumns(Sequence[ItemCost]):
         rows = range(len(self))[at]
         if isinstance(rows, range):
             return self.take(np.arange(len(self))[at])
-        return next(self._made(rows, rows + 1))
+        return next(self._made(slice(rows, rows + 1)))
 
     def __iter__(self) -> Iterator[ItemCost]:
-        for start in range(0, len(self), _AT_A_TIME):
-            yield from self._made(start, min(start + _AT_A_TIME, len(self)))
+        for start in range(0, len(self), AT_A_TIME):
+            yield from self._made(slice(start, start + AT_A_TIME))
 
-    def _made(self, start: int, end: int) -> Iterator[ItemCost]:
-        part = slice(start, end)
-        yield from map(
-            ItemCost,
-            self.shapes[part],
-            self.counts[part].tolist(),
-            self.exemplars[part],
-            self.tokens[part].tolist(),
-            self.embeds[part].tolist(),
-            self.tensor_bytes[part].tolist(),
-            self.process_s[part].tolist(),
-            sampled_tuples(self.sampled[part]) if self.sampled.shape[1] else repeat(()),
-            (BASES[basis] for basis in self.bases[part].tolist()),
-            (self.cpu_s.get(row, 0.0) for row in range(start, end)),
-        )
+    def _made(self, part: slice) -> Iterator[ItemCost]:
+        lists = [column[part].tolist() for column in self.columns.values()]
+        for shape, row in zip(self.shapes[part], zip(*lists, strict=True), strict=True):
+            count, tokens, embeds, nbytes, seconds, sampled, basis, entry = row
+            exemplar, cpu_s = self.own.get(entry) or ("", 0.0)
+            if not exemplar and self.census is not None:
+                exemplar = self.census.paths_at(entry)[0]
+            taken = tokens, embeds, nbytes, seconds, sampled_tuple(sampled)
+            yield ItemCost(shape, count, exemplar, *taken, BASES[basis], cpu_s)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CostColumns) and list(self) == list(other)
@@ -231,44 +186,25 @@ class CostColumns(Sequence[ItemCost]):
             rows = np.flatnonzero(rows)
         if len(rows) == len(self):
             return self
-        return CostColumns(
-            self.shapes.take(rows),
-            self.counts[rows],
-            self.exemplars.take(rows),
-            self.tokens[rows],
-            self.embeds[rows],
-            self.tensor_bytes[rows],
-            self.process_s[rows],
-            self.sampled[rows],
-            self.bases[rows],
-            renumbered(self.cpu_s, rows),
-        )
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return replace(self, shapes=self.shapes.take(rows), columns=columns)
 
     def unchanged(self) -> CostColumns:
         """The same under a setting that changes none of them."""
-        return replace(self, bases=_put(self.bases, self.bases != _COUNTED, np.int8(_UNCHANGED)))
+        return self._put(~self.has("counted"), bases=BASES.index("unchanged"))
 
-    def counted(
-        self,
-        rows: Column,
-        *,
-        tokens: Column,
-        embeds: Column,
-        tensor_bytes: Column,
-        process_s: Column,
-        sampled: Column,
-    ) -> CostColumns:
-        """With these rows as they were counted; all columns are of `rows` alone."""
-        width = max(sampled.shape[1], self.sampled.shape[1])
-        return replace(
-            self,
-            tokens=_put(self.tokens, rows, tokens),
-            embeds=_put(self.embeds, rows, embeds),
-            tensor_bytes=_put(self.tensor_bytes, rows, tensor_bytes),
-            process_s=_put(self.process_s, rows, process_s),
-            sampled=_put(widened(self.sampled, width), rows, widened(sampled, width)),
-            bases=_put(self.bases, rows, np.int8(_COUNTED)),
-        )
+    def counted(self, rows: Column, **columns: Column) -> CostColumns:
+        """With these rows as they were counted; the columns are fields of `rows` alone."""
+        return self._put(rows, **columns, bases=BASES.index("counted"))
+
+    def _put(self, rows: Column, **values: Any) -> CostColumns:
+        """With these values of fields in these rows; columns that have them stay as they are."""
+        columns = dict(self.columns)
+        for name, given in values.items():
+            if not np.array_equal(columns[name][rows], given):
+                columns[name] = columns[name].copy()
+                columns[name][rows] = given
+        return replace(self, columns=columns)
 
     def but(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
         """With these rows instead of those of equal shapes, or without where there is None."""
@@ -278,7 +214,12 @@ class CostColumns(Sequence[ItemCost]):
         known = {row: cost for row, cost in places if row is not None}
         new = [c for shape, c in others.items() if c is not None and shape not in self.shapes]
         changed = {row: cost for row, cost in known.items() if cost is not None}
-        found = self._with_rows(changed) if changed else self
+        found = self
+        if changed:
+            at, costs = np.array(list(changed)), list(changed.values())
+            of = zip(self.entries[at].tolist(), costs, strict=True)
+            own = {**self.own, **{entry: (cost.exemplar, cost.cpu_s) for entry, cost in of}}
+            found = replace(self._put(at, **_columns(self.modality, costs)), own=own)
         if gone := known.keys() - changed.keys():
             kept = np.ones(len(self), dtype=bool)
             kept[list(gone)] = False
@@ -286,37 +227,18 @@ class CostColumns(Sequence[ItemCost]):
         # Only what a stand-in was refused for, and the real item is not.
         return CostColumns.of(self.modality, [*found, *new]) if new else found
 
-    def _with_rows(self, costs: Mapping[int, ItemCost]) -> CostColumns:
-        rows, of = np.array(list(costs), dtype=np.int64), list(costs.values())
-        given = sampled_rows(cost.sampled for cost in of)
-        width = max(given.shape[1], self.sampled.shape[1])
-        named = dict(self.exemplars.named) | {row: c.exemplar for row, c in costs.items()}
-        cpu_s = {row: seconds for row, seconds in self.cpu_s.items() if row not in costs}
-        return replace(
-            self,
-            counts=_put(self.counts, rows, [cost.count for cost in of]),
-            exemplars=replace(self.exemplars, named=named),
-            tokens=_put(self.tokens, rows, [cost.tokens for cost in of]),
-            embeds=_put(self.embeds, rows, [cost.embeds for cost in of]),
-            tensor_bytes=_put(self.tensor_bytes, rows, [cost.tensor_bytes for cost in of]),
-            process_s=_put(self.process_s, rows, [cost.process_s for cost in of]),
-            sampled=_put(widened(self.sampled, width), rows, widened(given, width)),
-            bases=_put(self.bases, rows, np.array([BASES.index(c.basis) for c in of], np.int8)),
-            cpu_s=cpu_s | {row: cost.cpu_s for row, cost in costs.items() if cost.cpu_s},
-        )
 
-
-def _put(column: Column, rows: Column, values: ArrayLike) -> Column:
-    """The column with these values in these rows; itself where it has them."""
-    given = np.asarray(values)
-    if np.array_equal(column[rows], given):
-        return column
-    # A column of integers stays one, in as many bytes as are needed.
-    given = narrowed(given) if given.dtype.kind == "i" else given
-    kind = np.promote_types(column.dtype, given.dtype) if given.size else column.dtype
-    changed = column.astype(kind)
-    changed[rows] = given
-    return changed
+def _columns(modality: Modality, costs: Sequence[ItemCost]) -> dict[str, Column]:
+    """Of these costs, in their order; without `entries`."""
+    return {
+        "counts": np.array([cost.count for cost in costs], dtype=np.int64),
+        "tokens": np.array([cost.tokens for cost in costs], dtype=np.int32),
+        "embeds": np.array([cost.embeds for cost in costs], dtype=np.int32),
+        "tensor_bytes": np.array([cost.tensor_bytes for cost in costs], dtype=np.int64),
+        "process_s": np.array([cost.process_s for cost in costs], dtype=float),
+        "sampled": sampled_rows(modality, (cost.sampled for cost in costs)),
+        "bases": np.array([BASES.index(cost.basis) for cost in costs], dtype=np.int8),
+    }
 
 
 class CostMap(Mapping[Shape, ItemCost]):
@@ -328,27 +250,22 @@ class CostMap(Mapping[Shape, ItemCost]):
         self.columns = columns
 
     def __getitem__(self, shape: Shape) -> ItemCost:
-        found = self._found(shape)
-        if found is None:
+        row = self._place(shape)
+        if row is None:
             raise KeyError(shape)
-        columns, row = found
-        return columns[row]
+        return self.columns[shape.modality][row]
 
     def tokens(self, shape: Shape) -> int | None:
         """Of one item; None where it has no cost."""
-        found = self._found(shape)
-        if found is None:
-            return None
-        columns, row = found
-        return int(columns.tokens[row])
+        row = self._place(shape)
+        return None if row is None else int(self.columns[shape.modality].tokens[row])
 
     def __contains__(self, shape: object) -> bool:
-        return isinstance(shape, Shape) and self._found(shape) is not None
+        return isinstance(shape, Shape) and self._place(shape) is not None
 
-    def _found(self, shape: Shape) -> tuple[CostColumns, int] | None:
+    def _place(self, shape: Shape) -> int | None:
         columns = self.columns.get(shape.modality)
-        row = None if columns is None else columns.shapes.place(shape)
-        return None if columns is None or row is None else (columns, row)
+        return None if columns is None else columns.shapes.place(shape)
 
     def __iter__(self) -> Iterator[Shape]:
         for columns in self.columns.values():
@@ -441,3 +358,69 @@ class CostTable:
     def largest(self) -> ItemCost | None:
         """The heaviest of all modalities."""
         return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
+
+
+def spread(costs: CostColumns) -> dict[Quantile, int]:
+    """Tokens per item, each item counted, of at least one."""
+    tokens, counts = costs.tokens, costs.counts
+    return {
+        "min": int(tokens.min()),
+        "p50": quantile(tokens, counts, 0.50),
+        "p90": quantile(tokens, counts, 0.90),
+        "p99": quantile(tokens, counts, 0.99),
+        "max": int(tokens.max()),
+    }
+
+
+def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
+    """The smallest token count that at least `share` of the items do not exceed; `counts` items
+    have each. 0 of none.
+    """
+    if not len(tokens):
+        return 0
+    order = np.argsort(tokens, kind="stable")
+    covered = np.cumsum(np.asarray(counts)[order])
+    needed = least_covering(share, int(covered[-1]))
+    return int(np.asarray(tokens)[order][covered.searchsorted(needed)])
+
+
+def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
+    """Mean seconds over the items of every modality with a measured file, and how many files were
+    measured; None without any.
+    """
+    total_s, items, measured = 0.0, 0, 0
+    for modality in table.modalities():
+        costs = table.of(modality)
+        rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
+        if rows:
+            total_s += _total_s(costs, rows)
+            items += costs.items()
+            measured += len(rows)
+    return (total_s / items, measured) if items else None
+
+
+def _total_s(costs: CostColumns, rows: Sequence[int]) -> float:
+    """Of all items of one modality. The shapes in `rows` count as measured, each other one by the
+    line through the measured over what is decoded (`weight`).
+    """
+    real = [costs[row] for row in rows]
+    line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
+    each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
+    each[rows] = [cost.cpu_s for cost in real]
+    return float((costs.counts * each).sum())
+
+
+def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Least squares of seconds over weight, with neither a start nor a slope below zero: no item
+    costs less than nothing, and none less for being larger. In proportion, of one weight alone.
+    """
+    weights, seconds = zip(*points, strict=True)
+    mean = sum(seconds) / len(seconds)
+    slope, start = 0.0, mean
+    if len(set(weights)) > 1:
+        slope, start = linear_regression(weights, seconds)
+    if slope < 0:
+        slope, start = 0.0, mean
+    elif any(weights) and (start < 0 or len(set(weights)) == 1):
+        slope, start = sum(w * s for w, s in points) / sum(w * w for w in weights), 0.0
+    return lambda of: start + slope * of

@@ -1,6 +1,4 @@
-"""VLLM count, witnesses, cost rule.
-
-Costs computed from vLLM's own count of an item's size, where spot checks bear it out.
+"""Costs computed from vLLM's own count of an item's size, where spot checks bear it out.
 
 Processing the pixels of every item for every value of a knob takes minutes; the count takes none.
 It is used only where it reproduced everything that was processed.
@@ -15,13 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.derive.costs import CostColumns, CostTable, same_rows, sampled_tuples, widened
+from mmcalib.derive.costs import NONE, CostColumns, CostTable, sampled_rows, sampled_tuple
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
-
-# Stands for parts that are not known.
-_NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +33,58 @@ class VllmCount:
 
 @dataclass(frozen=True, eq=False)
 class VllmCounts:
-    """A row for each shape that vLLM counts, ascending. `parts` are -1 where they are not known."""
+    """A row for each shape that vLLM counts, ascending; -1 for parts that are not known."""
 
     shapes: Shapes
-    embeds: Column
-    sampled: Column
-    parts: Column
+    rows: Column
+
+    @property
+    def embeds(self) -> Column:
+        return self.rows["embeds"]
+
+    @property
+    def parts(self) -> Column:
+        return self.rows["parts"]
+
+    @property
+    def sampled(self) -> Column:
+        return self.rows["sampled"]
+
+    @classmethod
+    def of(
+        cls,
+        shapes: Shapes,
+        embeds: Iterable[int | None],
+        sampled: Iterable[Sequence[int]],
+        parts: Iterable[int | None],
+    ) -> VllmCounts:
+        """Without those shapes whose embeds are None: vLLM does not count them."""
+        numbers = sampled_rows(shapes.modality, sampled)
+        kind = [("embeds", "i8"), ("sampled", numbers.dtype, numbers.shape[1:]), ("parts", "i8")]
+        rows = np.empty(len(shapes), kind)
+        rows["embeds"] = [NONE if one is None else one for one in embeds]
+        rows["sampled"] = numbers
+        rows["parts"] = [NONE if one is None else one for one in parts]
+        return cls(shapes, rows).take(np.flatnonzero(rows["embeds"] != NONE))
 
     @classmethod
     def joined(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
         """Each part ascending behind the one before, of some or all of these shapes."""
-        width = max(part.sampled.shape[1] for part in parts)
-        whole = sum(map(len, parts)) == len(of)
-        return cls(
-            of if whole else Shapes.joined([part.shapes for part in parts]),
-            np.concatenate([part.embeds for part in parts]),
-            np.concatenate([widened(part.sampled, width) for part in parts]),
-            np.concatenate([part.parts for part in parts]),
-        )
+        rows = np.concatenate([part.rows for part in parts])
+        if len(rows) < len(of):
+            of = Shapes(of.modality, np.concatenate([part.shapes.rows for part in parts]))
+        return cls(of, rows)
 
     def __len__(self) -> int:
-        return len(self.embeds)
+        return len(self.rows)
 
     def __getitem__(self, row: int) -> VllmCount:
-        (sampled,) = sampled_tuples(self.sampled[row : row + 1])
-        parts = int(self.parts[row])
-        return VllmCount(int(self.embeds[row]), sampled, None if parts == _NONE else parts)
+        embeds, sampled, parts = self.rows[row].item()
+        return VllmCount(embeds, sampled_tuple(sampled.tolist()), None if parts == NONE else parts)
 
     def take(self, rows: Column) -> VllmCounts:
         """These rows, by ascending places."""
-        if len(rows) == len(self):
-            return self
-        return VllmCounts(
-            self.shapes.take(rows), self.embeds[rows], self.sampled[rows], self.parts[rows]
-        )
+        return VllmCounts(self.shapes.take(rows), self.rows[rows])
 
 
 # Shapes that are processed for each value, spread over what it changes.
@@ -86,8 +99,8 @@ def as_counted(counts: VllmCounts, costs: CostColumns) -> Column:
     found: Column = rows >= 0
     known = np.flatnonzero(found)
     rows = rows[known]
-    same = counts.embeds[rows] == costs.embeds[known]
-    found[known] = same & same_rows(counts.sampled[rows], costs.sampled[known])
+    same = (counts.sampled[rows] == costs.sampled[known]).all(axis=1)
+    found[known] = same & (counts.embeds[rows] == costs.embeds[known])
     return found
 
 
@@ -120,7 +133,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
     return [int(row) for pair in pairs for row in pair]
 
 
-def filled(
+def fill_table(
     table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
     """The table with every changed shape that was not measured computed from its count; None where
@@ -145,13 +158,16 @@ def filled(
     beside = _beside(seen, spotted, usual.tokens[rows] - before, embeds)
     if beside is None:
         return None
+    # How much longer the measured items took than by default.
+    usual_s = float(spotted.process_s.sum())
+    slower = float(seen.process_s.sum()) / usual_s if usual_s else 1.0
     share = np.divide(embeds, before, out=np.ones(len(rows)), where=before > 0)
     columns = now.counted(
         now.shapes.places(usual.shapes.take(rows)),
         tokens=embeds + beside,
         embeds=embeds,
         tensor_bytes=np.rint(usual.tensor_bytes[rows] * share).astype(np.int64),
-        process_s=usual.process_s[rows] * _slower(seen, spotted),
+        process_s=usual.process_s[rows] * slower,
         sampled=counts.sampled[left],
     )
     return replace(table, columns={**table.columns, modality: columns})
@@ -174,12 +190,6 @@ def _beside(
     if any(len(texts) != 1 for texts in found):
         return None
     return np.array([next(iter(texts)) for texts in found], dtype=np.int64)[rows]
-
-
-def _slower(seen: CostColumns, usual: CostColumns) -> float:
-    """How much longer the measured items took than by default."""
-    before = float(usual.process_s.sum())
-    return float(seen.process_s.sum()) / before if before else 1.0
 
 
 # A number by the embeds of an item, None where nothing says what it is.

@@ -1,29 +1,25 @@
-"""What serving may take beyond the reserve.
-
-What serving may take at once above the loaded model, part by part, beside what the encoder cache
-still holds (R4).
-
-Engine settings under which a configuration reserves what it may take (R4), by arithmetic; each
-is tried before it is named.
+"""What serving may take at once above the loaded model, part by part, beside what the encoder
+cache still holds (R4), and engine settings, by arithmetic, under which that is reserved; each is
+tried before it is named.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.text import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +227,10 @@ def observed_oom(
     lacking = max(0, (wanted or 0) - (free or 0)) + VLLM_SLACK_BYTES
     if step is not None and shortfall is not None:
         lacking += max(0, shortfall.worst.nbytes - step)
-    encodes = [one for one in demands if isinstance(one, WorstStep)] if _encodes(phase) else []
+    encodes = (one for one in demands if isinstance(one, WorstStep))
     of = max(encodes, key=lambda one: one.nbytes, default=None)
+    if phase is not None and "encoder" not in phase:
+        of = None
     tokens = items = 0
     if of is not None and step is not None and found.budget is not None:
         tokens = round(step * of.tokens / of.nbytes)
@@ -250,10 +248,6 @@ def observed_oom(
         lacking_bytes=lacking,
         spare_bytes=_spare(phase, found, shortfall),
     )
-
-
-def _encodes(phase: Phase | None) -> bool:
-    return phase is None or "encoder" in phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,12 +347,7 @@ class Engine:
 
     @property
     def values(self) -> dict[str, int]:
-        every = {
-            "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
-        }
-        return {name: value for name, value in every.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         return {**engine_args, **self.values}
@@ -469,15 +458,20 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Margin:
-    """The most that a step took, what startup reserved for such, and what `gpu_memory_utilization`
-    leaves of the GPU's `total_bytes` beside that.
+class Headroom:
+    """The most that a step takes, and what of it startup reserves, on one GPU: bytes in all, and
+    as `gpu_memory_utilization` requests them.
     """
 
+    total_bytes: int
+    requested_bytes: int
     peak_bytes: int
     reserved_bytes: int
-    outside_bytes: int
-    total_bytes: int
+
+    @property
+    def outside_bytes(self) -> int:
+        """What is left of the GPU beside what is requested."""
+        return self.total_bytes - self.requested_bytes
 
     @property
     def nbytes(self) -> int:
@@ -495,14 +489,24 @@ class Margin:
         return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
 
     @property
-    def utilization(self) -> float | None:
+    def reserving_utilization(self) -> float:
+        """The `gpu_memory_utilization` that leaves room for all that is not reserved, in whole
+        hundredths.
+        """
+        return self._hundredths(self.requested_bytes - max(0, -self.nbytes))
+
+    @property
+    def fitting_utilization(self) -> float | None:
         """The `gpu_memory_utilization`, in whole hundredths, that leaves as much as the highest
         step wants; None where there is room, or could never be.
         """
         beyond = -self.nbytes - VLLM_SLACK_BYTES
         if self.fits or beyond >= self.total_bytes:
             return None
-        return math.floor((self.total_bytes - beyond) / self.total_bytes * 100) / 100 or None
+        return self._hundredths(self.total_bytes - beyond) or None
+
+    def _hundredths(self, nbytes: int) -> float:
+        return math.floor(nbytes / self.total_bytes * 100) / 100
 
 
 def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
@@ -512,3 +516,36 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
         stretch = range(start, min(start + length, len(steps)))
         highest = max(stretch, key=lambda number: steps[number].peak_bytes or 0)
         yield highest, steps[highest]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPool:
+    """`left_bytes` is what the rehearsal leaves for the KV cache, of which `spared_bytes` are kept
+    free; without graphs there are no `capture_sizes`.
+    """
+
+    left_bytes: int
+    kv_cache_memory_bytes: int
+    capture_sizes: tuple[int, ...] = ()
+    spared_bytes: int = 0
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"kv_cache_memory_bytes": self.kv_cache_memory_bytes}
+        if self.capture_sizes:
+            found["cudagraph_capture_sizes"] = list(self.capture_sizes)
+        return found
+
+    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+        return {**engine_args, **self.values}
+
+
+def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+    """Whole MiB of what is left, less the slack that vLLM keeps of the size that it suggests, and
+    less what is spared for steps that take more than is reserved; None where nothing is left.
+    """
+    left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
+    if left < MIB or found.kv_cache_tokens is None:
+        return None
+    size = left // MIB * MIB
+    return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.shapes import ImageShape
+
+if TYPE_CHECKING:
+    from mmcalib.derive.costs import ItemCost
 
 # Of a factor of two.
 STEPS = 3

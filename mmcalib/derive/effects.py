@@ -186,33 +186,25 @@ def _budgets(one: Budget, other: Budget) -> Iterator[str]:
         most = one.max_items_per_prompt.get(m, 0), other.max_items_per_prompt.get(m, 0)
         if most[0] != most[1]:
             yield f"{m} items per prompt in the budget {most[0]:,} → {most[1]:,}"
-    profiles = _profile(one), _profile(other)
-    if profiles[0] != profiles[1]:
-        yield f"profiled {profiles[0]} → {profiles[1]}"
+    before, after = (
+        f"{budget.profiled_items} × {budget.profiled_modality}"
+        if budget.profiled_modality
+        else "nothing"
+        for budget in (one, other)
+    )
+    if before != after:
+        yield f"profiled {before} → {after}"
     for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
         values = getattr(one, name), getattr(other, name)
         if values[0] != values[1]:
             yield f"{name} {values[0]:,} → {values[1]:,}"
-    yield from _dummies(one, other)
-
-
-def _profile(budget: Budget) -> str:
-    modality = budget.profiled_modality
-    return f"{budget.profiled_items} × {modality}" if modality else "nothing"
-
-
-def _dummies(one: Budget, other: Budget) -> Iterator[str]:
-    """Of the profiled modality: the others are never run."""
+    # Of the profiled modality: the others are never run.
     modality = one.profiled_modality
-    if modality is None or modality != other.profiled_modality:
-        return
-    before, after = one.dummies.get(modality), other.dummies.get(modality)
-    if before and after:
-        yield from _items(
-            f"profiled {modality}",
-            ItemOutcome(before.embeds, before.tensor_bytes),
-            ItemOutcome(after.embeds, after.tensor_bytes),
-        )
+    if modality is not None and modality == other.profiled_modality:
+        dummies = [b.dummies[modality] for b in (one, other) if modality in b.dummies]
+        if len(dummies) == 2:
+            costs = (ItemOutcome(dummy.embeds, dummy.tensor_bytes) for dummy in dummies)
+            yield from _items(f"profiled {modality}", *costs)
 
 
 def _items(what: str, one: ItemOutcome, other: ItemOutcome) -> Iterator[str]:

@@ -213,7 +213,7 @@ def unsettled(
     settled, needed = 0, list[int | None]()
     for prompt in prompts:
         tokens = prompt.needed_tokens(reserve_tokens)
-        if _known(prompt):
+        if prompt.text is None or prompt.text.exact:
             settled = max(settled, tokens or 0)
             tokens = -1
         needed.append(tokens)
@@ -247,7 +247,3 @@ def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int
     if longest is None:
         return None
     return Fit(longest, reserve_tokens, max_model_len, too_long, cut, unknown)
-
-
-def _known(prompt: PromptTokens) -> bool:
-    return prompt.text is None or prompt.text.exact

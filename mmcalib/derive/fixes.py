@@ -150,7 +150,7 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
 
 
-def amount(text: str) -> float | None:
+def parse_count(text: str) -> float | None:
     """None for what is no such count."""
     match = _AMOUNT.fullmatch(text)
     return float(match[1]) * _TIMES[match[2]] if match else None
@@ -202,7 +202,7 @@ def parse_goal(text: str) -> Goal:
     if text == "fits":
         return Goal()
     match = _AT_LEAST.fullmatch(text)
-    at_least = amount(match[2]) if match else None
+    at_least = parse_count(match[2]) if match else None
     if match is None or not at_least:
         raise UsageError(
             f"--goal {text!r} is not a goal",
@@ -268,7 +268,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
         )
     if not given:
         return name, None
-    least = amount(value)
+    least = parse_count(value)
     if name not in _LEAST or not least:
         raise UsageError(
             f"--keep {text!r}: not a value that {name} can be held at",
@@ -317,47 +317,51 @@ def every_fix(
     return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
 
 
+def _set(argument: str, value: Any, cost: Cost, price: str, *, knob: str = "", **more: Any) -> Fix:
+    """The fix that gives one engine argument this value; `more` are other fields of it."""
+    return Fix(argument, knob or argument, {argument: value}, cost, price, **more)
+
+
 def _levels(
-    argument: str, values: Iterable[int], cost: Cost, price: Callable[[int], str]
+    knob: str,
+    steps: Iterable[tuple[Value, str]],
+    cost: Cost,
+    changes: Callable[[Value], Mapping[str, Any]] | None = None,
+    shrinks: Modality | None = None,
 ) -> Iterator[Fix]:
-    """A fix for each value of an engine argument, the mildest first."""
-    for level, value in enumerate(values):
+    """A fix for each value with its price, the mildest first: of the engine argument of this name,
+    or by the `changes` that a value makes.
+    """
+    for level, (value, price) in enumerate(steps):
         yield Fix(
-            name=f"{argument}={value}",
-            knob=argument,
-            changes={argument: value},
+            name=f"{knob}={value}",
+            knob=knob,
+            changes=changes(value) if changes else {knob: value},
             cost=cost,
-            price=price(value),
+            price=price,
             level=level,
             severity=level,
             alone=level == 0,
+            shrinks=shrinks,
         )
 
 
 def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
     """More of the GPU for vLLM."""
-    if unfixed.engine_args.get(UTILIZATION, 0) >= _MOST_UTILIZATION:
-        return
-    rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
-    yield Fix(
-        name=UTILIZATION,
-        knob=UTILIZATION,
-        changes={UTILIZATION: _MOST_UTILIZATION},
-        cost="nothing",
-        price=f"if nothing else runs on the GPU: {rest:.2f} GiB stay free",
-    )
+    if unfixed.engine_args.get(UTILIZATION, 0) < _MOST_UTILIZATION:
+        rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
+        price = f"if nothing else runs on the GPU: {rest:.2f} GiB stay free"
+        yield _set(UTILIZATION, _MOST_UTILIZATION, "nothing", price)
 
 
 def _context(unfixed: Unfixed) -> Iterator[Fix]:
     """A shorter context."""
-    lengths = unfixed.kept.down("max_model_len", _MODEL_LENS)
-    shorter = [tokens for tokens in lengths if tokens < unfixed.facts.max_model_len]
-    yield from _levels(
-        "max_model_len",
-        shorter,
-        "requests",
-        lambda tokens: f"prompt and answer have at most {tokens:,} tokens together",
+    shorter = (
+        (tokens, f"prompt and answer have at most {tokens:,} tokens together")
+        for tokens in unfixed.kept.down("max_model_len", _MODEL_LENS)
+        if tokens < unfixed.facts.max_model_len
     )
+    yield from _levels("max_model_len", shorter, "requests")
 
 
 def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
@@ -389,15 +393,8 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
             # vLLM budgets for one item of each, whatever the count (vllm#38459).
             combines=False,
         )
-    yield Fix(
-        name="language_model_only",
-        knob="language_model_only",
-        changes={"language_model_only": True},
-        cost="requests",
-        price="text only: the encoder is not even loaded",
-        severity=LAST,
-        combines=False,
-    )
+    price = "text only: the encoder is not even loaded"
+    yield _set("language_model_only", True, "requests", price, severity=LAST, combines=False)
 
 
 def _caps(unfixed: Unfixed) -> Iterator[Fix]:
@@ -407,29 +404,25 @@ def _caps(unfixed: Unfixed) -> Iterator[Fix]:
             yield from _cap(knob, _configured(knob, unfixed.engine_args))
 
 
+def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
+    """Lower values of one option, in the scope that the processor honours."""
+    values = {price: value for value, price in knob.reductions() if value < now}
+    steps = ((value, price) for price, value in values.items())
+    return _levels(
+        knob.name,
+        steps,
+        "quality",
+        changes=lambda value: {knob.argument: knob.kwargs(value)},
+        shrinks=knob.modality,
+    )
+
+
 def _configured(knob: Knob, engine_args: Mapping[str, Any]) -> Value:
     """The value that the arguments set, else the processor's default."""
     found: Any = engine_args
     for key in knob.place():
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, int | float) else knob.value
-
-
-def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
-    """Lower values of one option, in the scope that the processor honours."""
-    values = {price: value for value, price in knob.reductions() if value < now}
-    for level, (price, value) in enumerate(values.items()):
-        yield Fix(
-            name=f"{knob.name}={value}",
-            knob=knob.name,
-            changes={knob.argument: knob.kwargs(value)},
-            cost="quality",
-            price=price,
-            level=level,
-            severity=level,
-            alone=level == 0,
-            shrinks=knob.modality,
-        )
 
 
 def _hint(unfixed: Unfixed) -> Iterator[Fix]:
@@ -455,32 +448,21 @@ def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
     if unfixed.engine_args.get("enforce_eager"):
         return
     if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
-        yield Fix(
-            name="max_cudagraph_capture_size",
-            knob="cuda graphs",
-            changes={"max_cudagraph_capture_size": _GRAPH_SIZE},
-            cost="speed",
-            price=f"steps of more than {_GRAPH_SIZE} tokens run without CUDA graphs",
-        )
-    yield Fix(
-        name="enforce_eager",
-        knob="cuda graphs",
-        changes={"enforce_eager": True},
-        cost="speed",
-        price="no CUDA graphs and no compiled code: slower answers, quicker start",
-        level=1,
-        severity=1,
-    )
+        price = f"steps of more than {_GRAPH_SIZE} tokens run without CUDA graphs"
+        yield _set("max_cudagraph_capture_size", _GRAPH_SIZE, "speed", price, knob="cuda graphs")
+    price = "no CUDA graphs and no compiled code: slower answers, quicker start"
+    yield _set("enforce_eager", True, "speed", price, knob="cuda graphs", level=1, severity=1)
 
 
 def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
     """Fewer requests at once."""
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
-    counts = unfixed.kept.down("max_num_seqs", _SEQS)
-    seqs = [count for count in counts if least <= count < unfixed.facts.max_num_seqs]
-    yield from _levels(
-        "max_num_seqs", seqs, "speed", lambda count: f"at most {count} requests run at once"
+    fewer = (
+        (count, f"at most {count} requests run at once")
+        for count in unfixed.kept.down("max_num_seqs", _SEQS)
+        if least <= count < unfixed.facts.max_num_seqs
     )
+    yield from _levels("max_num_seqs", fewer, "speed")
 
 
 def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
@@ -490,42 +472,21 @@ def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
     for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
         needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
         if needed < facts.max_num_batched_tokens:
-            yield Fix(
-                name="max_num_batched_tokens",
-                knob="max_num_batched_tokens",
-                changes={"max_num_batched_tokens": needed},
-                cost="speed",
-                price=f"prompts are read {needed:,} tokens at a time: slower first answers",
-            )
+            price = f"prompts are read {needed:,} tokens at a time: slower first answers"
+            yield _set("max_num_batched_tokens", needed, "speed", price)
             return
 
 
-def _kv_cache_dtype(unfixed: Unfixed) -> Iterator[Fix]:
-    """Eight bits for keys and values."""
-    if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) not in _SIXTEEN_BITS:
-        return
-    yield Fix(
-        name="kv_cache_dtype",
-        knob="kv_cache_dtype",
-        changes={"kv_cache_dtype": "fp8"},
-        cost="quality",
-        price="keys and values are kept in 8 bits",
-    )
-
-
-def _quantization(unfixed: Unfixed) -> Iterator[Fix]:
-    """Eight bits for weights."""
-    if unfixed.facts.quantized or unfixed.engine_args.get("quantization"):
-        return
-    yield Fix(
-        name="quantization",
-        knob="quantization",
-        changes={"quantization": "fp8"},
-        cost="quality",
-        price="weights in 8 bits, made at each start: measure the answers, or take a checkpoint "
-        "that was quantized with care",
-        severity=LAST,
-    )
+def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
+    """For keys and values, and for weights."""
+    if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
+        yield _set("kv_cache_dtype", "fp8", "quality", "keys and values are kept in 8 bits")
+    if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):
+        price = (
+            "weights in 8 bits, made at each start: measure the answers, or take a checkpoint that "
+            "was quantized with care"
+        )
+        yield _set("quantization", "fp8", "quality", price, severity=LAST)
 
 
 def _offload(unfixed: Unfixed) -> Iterator[Fix]:
@@ -533,12 +494,12 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
     sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
-    yield from _levels(
-        "cpu_offload_gb",
-        [size for size in sizes if size > before],
-        "most of the speed",
-        lambda gib: f"every step reads {gib} GiB of weights from host memory",
+    more = (
+        (size, f"every step reads {size} GiB of weights from host memory")
+        for size in sizes
+        if size > before
     )
+    yield from _levels("cpu_offload_gb", more, "most of the speed")
 
 
 def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
@@ -546,33 +507,19 @@ def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
     # vLLM refuses ranks that cannot share the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
-    yield from _levels("tensor_parallel_size", more, "hardware", lambda ranks: f"{ranks} such GPUs")
+    yield from _levels("tensor_parallel_size", ((n, f"{n} such GPUs") for n in more), "hardware")
 
 
 def _host(_: Unfixed) -> Iterator[Fix]:
     """What guides name and what frees no memory of a GPU: shown, and not rehearsed."""
-    yield Fix(
-        name="mm_processor_cache_gb",
-        knob="mm_processor_cache_gb",
-        changes={"mm_processor_cache_gb": 0},
-        cost="speed",
-        price="processed media are not kept: 4 GiB less for each process that has a cache",
-        combines=False,
-        untried=HOST_ONLY,
-    )
-    yield Fix(
-        name="VLLM_CPU_KVCACHE_SPACE",
-        knob="VLLM_CPU_KVCACHE_SPACE",
-        changes={},
-        cost="speed",
-        price="the KV cache of vLLM's CPU backend: no GPU has it",
-        combines=False,
-        untried=HOST_ONLY,
-    )
+    price = "processed media are not kept: 4 GiB less for each process that has a cache"
+    yield _set("mm_processor_cache_gb", 0, "speed", price, combines=False, untried=HOST_ONLY)
+    name, price = "VLLM_CPU_KVCACHE_SPACE", "the KV cache of vLLM's CPU backend: no GPU has it"
+    yield Fix(name, name, {}, "speed", price, combines=False, untried=HOST_ONLY)
 
 
 # A report shows fixes of the same cost in this order.
 _FIXES: Final = (
     *(_utilization, _context, _modalities, _caps, _hint, _graphs, _seqs, _batched_tokens),
-    *(_kv_cache_dtype, _quantization, _offload, _ranks, _host),
+    *(_eight_bits, _offload, _ranks, _host),
 )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.costs import CostColumns, CostTable
-from mmcalib.derive.percentiles import quantile
+from mmcalib.derive.costs import CostColumns, CostTable, quantile
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merged_settings, thinned
 from mmcalib.domain.model import Retention

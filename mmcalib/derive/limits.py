@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
@@ -49,11 +48,8 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
         case ImageShape(width_px=width, height_px=height):
             return [{"width": w, "height": h} for w, h in ((width, height), (height, width))]
         case VideoShape(width_px=width, height_px=height):
-            frames = heaviest.sampled[0]
-            return [
-                {"num_frames": frames, "width": w, "height": h}
-                for w, h in ((width, height), (height, width))
-            ]
+            sizes, frames = ((width, height), (height, width)), heaviest.sampled[0]
+            return [{"num_frames": frames, "width": w, "height": h} for w, h in sizes]
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
             # In whole numbers: seconds as a float are off by a sample for one clip in twenty.
             return [{"length": -(-samples * audio_rate_hz // rate)}] if audio_rate_hz else []

@@ -129,9 +129,9 @@ def _lines(raw: Iterable[str]) -> Iterator[_Line]:
     for text in raw:
         waiting.append(_line(text))
         if len(waiting) > _AHEAD:
-            yield _with_next(waiting)
+            yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
     while waiting:
-        yield _with_next(waiting)
+        yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
 
 
 def _line(raw: str) -> _Line:
@@ -145,11 +145,6 @@ def _line(raw: str) -> _Line:
         process=processes[-1].group(1) if processes else None,
         level=head.group(1) if head else None,
     )
-
-
-def _with_next(waiting: deque[_Line]) -> _Line:
-    line = waiting.popleft()
-    return replace(line, ahead=tuple(after.text for after in waiting))
 
 
 # Arguments that somebody set.
@@ -294,17 +289,18 @@ _OF_OOM: Final = {
 }
 # Without figures: the driver, not PyTorch's allocator, had nothing left.
 _BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? error: out of memory")
-_WARMING_UP: Final = "out of memory occurred when warming up"
-# What else ends a server, or refuses a request, and the phase in which alone that happens.
-_FAILURES: Final[tuple[tuple[str, Phase | None], ...]] = (
-    ("No available memory for the cache blocks", "kv cache"),
-    ("To serve at least one request", "kv cache"),
-    ("on startup is less than", "start"),
-    ("Externally held weights on device", "start"),
-    ("frontend multimodal GPU decoding reserves", "kv cache"),
-    ("which exceeds the pre-allocated encoder cache", "serving"),
-    ("Chunked MM input disabled", "start"),
-    ("process was killed by signal", None),
+# What else ends a server, or refuses a request, the phase in which alone that happens, and what of
+# the GPU's memory is known where it is that which ran out.
+_FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
+    ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
+    ("No available memory for the cache blocks", "kv cache", None),
+    ("To serve at least one request", "kv cache", None),
+    ("on startup is less than", "start", None),
+    ("Externally held weights on device", "start", None),
+    ("frontend multimodal GPU decoding reserves", "kv cache", None),
+    ("which exceeds the pre-allocated encoder cache", "serving", None),
+    ("Chunked MM input disabled", "start", None),
+    ("process was killed by signal", None, None),
 )
 _QUOTED_CHARS: Final = 300
 
@@ -317,12 +313,8 @@ def _failure(line: _Line) -> tuple[object, Failure] | None:
     oom = _out_of_memory(line)
     if oom is not None:
         return oom, Failure(quoted, None, oom)
-    if _WARMING_UP in line.text:
-        return _WARMING_UP, Failure(quoted, "profile: sampler", OutOfMemory())
-    for mark, phase in _FAILURES:
-        if mark in line.text:
-            return mark, Failure(quoted, phase)
-    return None
+    causes = (cause for cause in _FAILURES if cause[0] in line.text)
+    return next(((mark, Failure(quoted, phase, of)) for mark, phase, of in causes), None)
 
 
 def _out_of_memory(line: _Line) -> OutOfMemory | None:
@@ -386,12 +378,9 @@ def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
     """The phase of a traceback by its functions; None where none of them tells."""
     seen = set(frames)
     phase = next((phase for names, phase in _FRAMES if seen & names), None)
-    encodes = bool(seen & _ENCODER)
-    if phase == "profile" and not encodes:
-        return "profile: language model" if "_dummy_run" in seen else "profile"
-    if phase == "profile":
-        return "profile: encoder"
-    return "serving: encoder" if phase == "serving" and encodes else phase
+    if seen & _ENCODER and phase in ("profile", "serving"):
+        return "profile: encoder" if phase == "profile" else "serving: encoder"
+    return "profile: language model" if phase == "profile" and "_dummy_run" in seen else phase
 
 
 # One pass over the lines, a new start forgetting the one before.

@@ -1,6 +1,4 @@
-"""Size of the processor cache.
-
-What one admissible request may put into vLLM's processor cache: the least size that is safe.
+"""What one admissible request may put into vLLM's processor cache: the least size that is safe.
 
 vLLM looks all items of a request up, then stores the new ones. Where those push out an item that
 the same request found cached, it fails with HTTP 500, "Expected a cached item for mm_hash=..."

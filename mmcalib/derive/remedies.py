@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
 from mmcalib.derive.bounds import Area, Ceiling, Frames
@@ -14,7 +14,6 @@ from mmcalib.domain.shapes import (
     Encoded,
     Given,
     ImageShape,
-    Modality,
     Shape,
     VideoShape,
     encoded,
@@ -33,15 +32,18 @@ def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
         return admission
     file = encoded(given)
     if not gate.counts.get(file.modality):
-        return replace(admission, remedy=_unserved(gate, file.modality))
+        remedy = "serve it with a model that takes it"
+        if file.modality in gate.counts:
+            remedy = f"calibrate again with --count {file.modality}=1"
+        return replace(admission, remedy=remedy)
     found = list(_smaller(gate, file))
     words = [admission.remedy, _cropped(gate, file.shape)]
     if not words[1]:
-        words += [smaller.words for smaller in found]
+        words += [how for how, _ in found]
     # A run measures nothing that is refused.
     last = "leave it out" if admission.basis == "refused" else CALIBRATE
     remedy = " or ".join(filter(None, words)) or last
-    return replace(admission, remedy=remedy, largest=found[-1].shape if found else None)
+    return replace(admission, remedy=remedy, largest=found[-1][1] if found else None)
 
 
 def with_prompt_remedy(
@@ -99,22 +101,8 @@ def prompts_needed(
     return parts if parts > 1 else None
 
 
-def _unserved(gate: Gate, modality: Modality) -> str:
-    if modality in gate.counts:
-        return f"calibrate again with --count {modality}=1"
-    return "serve it with a model that takes it"
-
-
-@dataclass(frozen=True, slots=True)
-class _Smaller:
-    """A shape that fits, and how to come to it."""
-
-    words: str
-    shape: Shape
-
-
-def _smaller(gate: Gate, file: Encoded) -> Iterator[_Smaller]:
-    """The longest and then the largest that would fit."""
+def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
+    """The longest and then the largest shape that would fit, each behind how to come to it."""
     shape = file.shape
     match shape:
         case ImageShape(width_px=width, height_px=height):
@@ -124,7 +112,7 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[_Smaller]:
 
             found = _largest(gate, file, resized_image, width, near=_NEAR_PX)
             if isinstance(found, ImageShape):
-                yield _Smaller(f"resize to {found}", found)
+                yield f"resize to {found}", found
         case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
 
             def cut_video(to: int) -> Shape:
@@ -135,11 +123,10 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[_Smaller]:
 
             found = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
             if isinstance(found, VideoShape):
-                words = f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)"
-                yield _Smaller(words, found)
+                yield f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)", found
             found = _largest(gate, file, resized_video, width, near=_NEAR_PX)
             if isinstance(found, VideoShape):
-                yield _Smaller(f"resize to {found.width_px}×{found.height_px}", found)
+                yield f"resize to {found.width_px}×{found.height_px}", found
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
 
             def cut_audio(to: int) -> Shape:
@@ -147,7 +134,7 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[_Smaller]:
 
             found = _largest(gate, file, cut_audio, samples * _MS // rate)
             if isinstance(found, AudioShape):
-                yield _Smaller(f"cut to {found.duration_s:.2f} s", found)
+                yield f"cut to {found.duration_s:.2f} s", found
 
 
 def _in_proportion(to: int, width: int, height: int) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Literal, cast
+from typing import Literal
 
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -83,38 +83,6 @@ def without_data(item: Item) -> Item:
     if item.held is None or item.held.data is None:
         return item
     return replace(item, held=replace(item.held, data=None))
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One request: its items in order and the number of text characters around them.
-
-    `origin` says where it stands (`requests.jsonl:7`); `messages` is the request as written, with
-    every media URL made one of `file://` or of the item's own, so that it can be replayed. `fields`
-    are its other fields that bear on its length, `asked` what it asks of the context.
-    """
-
-    origin: str
-    items: tuple[Item, ...]
-    text: str
-    messages: list[dict[str, object]] = field(compare=False, default_factory=list)
-    fields: dict[str, object] = field(compare=False, default_factory=dict)
-    asked: Asked | None = field(compare=False, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A request without its media: what it asks of the context, how many items of each modality it
-    carries, and its messages with a name in place of each. `origin` is that of its prompt, `sent_s`
-    the time in seconds at which it was sent, None where it does not say.
-    """
-
-    asked: Asked
-    items: Mapping[Modality, int]
-    messages: list[dict[str, object]]
-    fields: dict[str, object]
-    origin: str = ""
-    sent_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +204,8 @@ def is_sound(line: str) -> bool:
 
 
 def _is_shape(shape: Shape) -> bool:
-    return all(_is_size(getattr(shape, field.name), field.type) for field in fields(shape))
+    values = ((getattr(shape, field.name), field.type) for field in fields(shape))
+    return all(type(value).__name__ == kind and 0 < value < _MOST for value, kind in values)
 
 
 def is_encoding(encoding: Encoding) -> bool:
@@ -249,10 +218,6 @@ def is_encoding(encoding: Encoding) -> bool:
         if isinstance(value, int) and not 0 <= value < _MOST:
             return False
     return encoding.file_mib > 0
-
-
-def _is_size(value: object, kind: object) -> bool:
-    return type(value).__name__ == kind and 0 < cast("float", value) < _MOST
 
 
 def may_pass(line: str) -> bool:

@@ -280,7 +280,7 @@ class AreaCap(MediaOption):
 
 def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
     """The same for all frames that the loader keeps of a video."""
-    if items.shapes.modality != "video" or not items.sampled.shape[1]:
+    if items.shapes.modality != "video":
         return ()
     frames = items.sampled[:, 0]
     known = frames >= 0
@@ -387,7 +387,7 @@ class FrameSampling(MediaOption):
         if self.path[-1] == "num_frames":
             yield wanted
             return
-        frames, seconds = (items.shapes.columns[name] for name in ("num_frames", "duration_s"))
+        frames, seconds = (items.shapes.rows[name] for name in ("num_frames", "duration_s"))
         timed = thin & (seconds > 0)
         if timed.any():
             most = (frames[timed].clip(max=wanted) / seconds[timed]).max()
@@ -440,10 +440,10 @@ KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 def thinned(items: Loaded) -> Column:
     """Of each whether it is a video of which the loader keeps fewer frames than it has."""
-    if items.shapes.modality != "video" or not items.sampled.shape[1]:
+    if items.shapes.modality != "video":
         return items.shapes.mask(False)
     kept = items.sampled[:, 0]
-    fewer: Column = (kept >= 0) & (kept < items.shapes.columns["num_frames"])
+    fewer: Column = (kept >= 0) & (kept < items.shapes.rows["num_frames"])
     return fewer
 
 

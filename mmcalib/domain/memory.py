@@ -198,6 +198,11 @@ class Rehearsed:
     spare_bytes: int = 0
 
     @property
+    def encoder_peak_bytes(self) -> int | None:
+        """The peak of the profile's encoder; None where it has none."""
+        return next((one.peak_bytes for one in self.phases if one.name == "encoder"), None)
+
+    @property
     def prefill(self) -> PromptsPeak | None:
         """The costliest step full of prompts."""
         return max(self.prefills, key=lambda one: one.phase.peak_bytes, default=None)

@@ -1,11 +1,14 @@
-"""Many shapes in numpy columns."""
+"""Many shapes in numpy arrays of named fields."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
@@ -15,9 +18,9 @@ from mmcalib.domain.shapes import SHAPES, Modality, Shape
 
 Column = NDArray[Any]
 
-_PAIR = ("width_px", "height_px")
+_PIXELS = ("width_px", "height_px")
 # Rows that are made into objects at a time.
-_AT_A_TIME = 4096
+AT_A_TIME = 4096
 # Places of shapes that are asked for again and again, such as those that requests name.
 _MOST_KNOWN = 1 << 16
 _UNASKED: Any = object()
@@ -26,31 +29,28 @@ _UNASKED: Any = object()
 class Shapes(Sequence[Shape]):
     """Distinct shapes of one modality, ascending; each is made when it is asked for.
 
-    `columns` hold their fields by name, one number for each shape.
+    `rows` has their fields by name, a row for each shape.
     """
 
-    __slots__ = ("_known", "columns", "modality")
+    __slots__ = ("_known", "modality", "rows")
 
-    def __init__(self, modality: Modality, columns: Mapping[str, Column]) -> None:
+    def __init__(self, modality: Modality, rows: Column) -> None:
         self.modality: Modality = modality
-        self.columns = dict(columns)
+        self.rows = rows
         self._known: dict[Shape, int | None] = {}
 
     @classmethod
     def of(cls, modality: Modality, shapes: Iterable[Shape]) -> Shapes:
         """These, in whatever order they come."""
-        ordered = sorted(set(shapes))
-        return cls(modality, columns_of(modality, ordered))
+        return cls(modality, shape_rows(modality, sorted(set(shapes))))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Shapes]) -> Shapes:
-        """Each part ascending behind the one before."""
-        names = parts[0].columns
-        every = {n: np.concatenate([one.columns[n] for one in parts]) for n in names}
-        return cls(parts[0].modality, every)
+    @property
+    def columns(self) -> list[Column]:
+        """A column for each of their fields, in their order."""
+        return [self.rows[name] for name in self.rows.dtype.names or ()]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(self.rows)
 
     @overload
     def __getitem__(self, at: int) -> Shape: ...
@@ -58,14 +58,12 @@ class Shapes(Sequence[Shape]):
     def __getitem__(self, at: slice) -> Shapes: ...
     def __getitem__(self, at: int | slice) -> Shape | Shapes:
         if isinstance(at, slice):
-            return Shapes(self.modality, {n: column[at] for n, column in self.columns.items()})
-        return SHAPES[self.modality](*(column[at].item() for column in self.columns.values()))
+            return Shapes(self.modality, self.rows[at])
+        return SHAPES[self.modality](*self.rows[at].item())
 
     def __iter__(self) -> Iterator[Shape]:
-        made = SHAPES[self.modality]
-        for start in range(0, len(self), _AT_A_TIME):
-            some = (c[start : start + _AT_A_TIME].tolist() for c in self.columns.values())
-            yield from map(made, *some)
+        for start in range(0, len(self), AT_A_TIME):
+            yield from starmap(SHAPES[self.modality], self.rows[start : start + AT_A_TIME].tolist())
 
     def __contains__(self, shape: object) -> bool:
         return isinstance(shape, SHAPES[self.modality]) and self.place(shape) is not None
@@ -79,7 +77,15 @@ class Shapes(Sequence[Shape]):
             return known
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        found = self._known[shape] = self._place(shape)
+        low, high = 0, len(self)
+        for name in self.rows.dtype.names or ():
+            column, value = self.rows[name], getattr(shape, name)
+            # Not by numpy: it would copy a column to search it.
+            low, high = (
+                bisect_left(column, value, low, high),
+                bisect_right(column, value, low, high),
+            )
+        found = self._known[shape] = low if low < high else None
         return found
 
     def places(self, others: Sequence[Shape]) -> Column:
@@ -97,36 +103,31 @@ class Shapes(Sequence[Shape]):
                 return np.full(len(theirs), -1)
             at[mine[at] != theirs] = -1
             return at
-        both = [np.concatenate([c, others.columns[n]]) for n, c in self.columns.items()]
+        both = Shapes(self.modality, np.concatenate([self.rows, others.rows])).columns
         # Of two equal ones the first is mine: the sort is stable.
         order = np.lexsort(both[::-1])
-        same = equal_to_next(column[order] for column in both)
+        same = equal_to_next([column[order] for column in both])
         at = np.full(len(others), -1, dtype=np.int64)
         at[order[1:][same] - len(self)] = order[:-1][same]
         return at
 
     def take(self, rows: Column) -> Shapes:
         """Some of them, by ascending places."""
-        if len(rows) == len(self):
-            return self
-        return Shapes(self.modality, {n: column[rows] for n, column in self.columns.items()})
+        return self if len(rows) == len(self) else Shapes(self.modality, self.rows[rows])
 
     def weights(self) -> Column:
         """`mmcalib.domain.shapes.weight` of each."""
-        c = self.columns
-        match self.modality:
-            case "audio":
-                return c["num_samples"].astype(float)
-            case "image":
-                return c["width_px"].astype(float) * c["height_px"]
-            case "video":
-                return c["num_frames"].astype(float) * c["width_px"] * c["height_px"]
+        names = {"audio": ("num_samples",), "image": _PIXELS, "video": ("num_frames", *_PIXELS)}
+        columns = (self.rows[name].astype(float) for name in names[self.modality])
+        return math.prod(columns, start=np.ones(len(self)))
 
     def slopes(self) -> Column:
         """How flat each is, 0 for sound."""
         if self.modality == "audio":
             return np.zeros(len(self))
-        return self.columns["width_px"] / self.columns["height_px"]
+        width, height = (self.rows[name] for name in _PIXELS)
+        slopes: Column = width / height
+        return slopes
 
     def areas(self, unit: int) -> tuple[Column, Column]:
         """The pixels that each takes when its edges are rounded to multiples of √`unit`: to the
@@ -138,8 +139,8 @@ class Shapes(Sequence[Shape]):
         edge = math.isqrt(unit)
         nearest = np.full(len(self), unit, dtype=np.int64)
         above = nearest.copy()
-        for name in ("width_px", "height_px"):
-            side = self.columns[name] / edge
+        for name in _PIXELS:
+            side = self.rows[name] / edge
             above *= np.ceil(side).astype(np.int64)
             nearest *= np.maximum(1, np.rint(side, out=side), out=side).astype(np.int64)
         return nearest, above
@@ -150,51 +151,26 @@ class Shapes(Sequence[Shape]):
 
     def _keys(self) -> Column | None:
         """One number for each shape, ascending, where two of four bytes make it up."""
-        if len(self.columns) != len(_PAIR):
+        if self.modality == "video":
             return None
-        first, second = self.columns.values()
+        first, second = self.columns
         if len(self) and max(first.max(), second.max()) >= 1 << 31:
             return None
         keys: Column = (first << 32) | second
         return keys
 
-    def _place(self, shape: Shape) -> int | None:
-        low, high = 0, len(self)
-        for name, column in self.columns.items():
-            value, part = getattr(shape, name), column[low:high]
-            low, high = (
-                low + int(part.searchsorted(value)),
-                low + int(part.searchsorted(value, side="right")),
-            )
-            if low == high:
-                return None
-        return low
+
+def shape_rows(modality: Modality, shapes: Sequence[Shape]) -> Column:
+    """A row for each, in their order."""
+    of = fields(SHAPES[modality])
+    kind = np.dtype([(field.name, "f8" if field.type == "float" else "i8") for field in of])
+    return np.fromiter(map(attrgetter(*kind.names or ()), shapes), kind, len(shapes))
 
 
-def columns_of(modality: Modality, shapes: Sequence[Shape]) -> dict[str, Column]:
-    """A column for each of their fields, in their order."""
-    kinds = {
-        field.name: float if field.type == "float" else np.int64 for field in _fields(modality)
-    }
-    return {
-        name: np.fromiter((getattr(s, name) for s in shapes), dtype=kind, count=len(shapes))
-        for name, kind in kinds.items()
-    }
-
-
-def _fields(modality: Modality) -> tuple[Any, ...]:
-    return fields(SHAPES[modality])
-
-
-def equal_to_next(columns: Iterable[Column]) -> Column:
+def equal_to_next(columns: Sequence[Column]) -> Column:
     """Of each row but the last, whether the next is the same in all columns."""
-    found: Column | None = None
-    for column in columns:
-        same = column[1:] == column[:-1]
-        found = same if found is None else found & same
-    if found is None:
-        raise ValueError("no columns")
-    return found
+    same: Column = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
+    return same
 
 
 class PathLists:
@@ -245,19 +221,22 @@ class ShapeCount:
     exemplars: tuple[str, ...]
 
 
+# The rows of `ShapeCounts`.
+COUNT_FIELDS = (("count", "i8"), ("exemplars", "i8"))
+
+
 class ShapeCounts(Sequence[ShapeCount]):
-    """Ascending by shape. `counts` has the items of each row; `exemplars` their paths, as numbers
-    of `paths`.
+    """Ascending by shape. `rows` has the items of each shape as `count`, and their paths as
+    `exemplars`: numbers of `paths`.
     """
 
-    __slots__ = ("counts", "exemplars", "paths", "shapes")
+    __slots__ = ("paths", "rows", "shapes")
 
-    def __init__(self, shapes: Shapes, counts: Column, exemplars: Column, paths: PathLists) -> None:
-        self.shapes, self.counts = shapes, counts
-        self.exemplars, self.paths = exemplars, paths
+    def __init__(self, shapes: Shapes, rows: Column, paths: PathLists) -> None:
+        self.shapes, self.rows, self.paths = shapes, rows, paths
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, at: int) -> ShapeCount: ...
@@ -265,12 +244,17 @@ class ShapeCounts(Sequence[ShapeCount]):
     def __getitem__(self, at: slice) -> ShapeCounts: ...
     def __getitem__(self, at: int | slice) -> ShapeCount | ShapeCounts:
         if isinstance(at, slice):
-            return ShapeCounts(self.shapes[at], self.counts[at], self.exemplars[at], self.paths)
+            return ShapeCounts(self.shapes[at], self.rows[at], self.paths)
         return ShapeCount(self.shapes[at], self.counts[at].item(), self.paths_at(at))
 
     def __iter__(self) -> Iterator[ShapeCount]:
-        for shape, count, at in zip(self.shapes, self.counts, self.exemplars, strict=True):
+        for shape, count, at in zip(self.shapes, self.counts, self.rows["exemplars"], strict=True):
             yield ShapeCount(shape, int(count), self.paths[at])
+
+    @property
+    def counts(self) -> Column:
+        """The items of each shape."""
+        return self.rows["count"]
 
     def of(self, shape: Shape) -> ShapeCount:
         """The row of one that is there."""
@@ -281,7 +265,7 @@ class ShapeCounts(Sequence[ShapeCount]):
 
     def paths_at(self, row: int) -> tuple[str, ...]:
         """The exemplars of one row."""
-        return self.paths[self.exemplars[row]]
+        return self.paths[self.rows["exemplars"][row]]
 
     def items(self) -> int:
         """Of all shapes."""

@@ -10,8 +10,9 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -71,15 +72,19 @@ _BEFORE: Final[Mapping[Form, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class OptionSpan:
-    """Where a text sets an argument: `glue` separates words, `quote` is YAML's around them."""
+class Span:
+    """A word of a command, or an option with its values, which is called by the argument that it
+    sets; and its place, -1 where the text has it in other characters. `glue` separates words,
+    `quote` is YAML's around them.
+    """
 
-    argument: str
-    start: int
-    end: int
-    form: Form
-    glue: str = "\n"
-    quote: str = ""
+    text: str
+    start: int = -1
+    end: int = -1
+    form: Form = "shell"
+    glue: str = " "
+    quote: str = "|"
+    node: yaml.ScalarNode | None = None
 
     def written(self, name: str, value: Any) -> str:
         """An option as it is written in this place."""
@@ -92,7 +97,8 @@ class OptionSpan:
             return self.glue.join(map(_yaml_word, words))
         if not self.quote:
             # A colon before a space would end a plain scalar.
-            words = [w if w[0] not in "[{" else _compact(w) for w in words]
+            dumps = partial(json.dumps, separators=(",", ":"))
+            words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
         said = shlex.join(words)
         return {"'": said.replace("'", "''"), '"': json.dumps(said)[1:-1]}.get(self.quote, said)
 
@@ -125,7 +131,7 @@ class WrittenConfiguration:
     settings: Mapping[str, Any] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    spans: tuple[OptionSpan, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def named_model(self) -> str | None:
@@ -145,7 +151,7 @@ class WrittenConfiguration:
         text, done = self.text, set[str]()
         edits: list[tuple[int, int, str]] = []
         for span in self.spans:
-            name = span.argument
+            name = span.text
             if name not in DECIDED or engine_args.get(name) == read.get(name):
                 continue
             if name in TAKEN and name not in engine_args:
@@ -244,21 +250,8 @@ def trusted(parsed: ServeConfig, path: Path | None) -> ServeConfig:
     return parsed
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """A word of a command and its place, -1 where the text has it in other characters."""
-
-    text: str
-    start: int = -1
-    end: int = -1
-    form: Form = "shell"
-    glue: str = " "
-    quote: str = "|"
-    node: yaml.ScalarNode | None = None
-
-
 def _of_words(
-    beside: WrittenConfiguration, words: Sequence[_Word], model: str | None
+    beside: WrittenConfiguration, words: Sequence[Span], model: str | None
 ) -> WrittenConfiguration:
     said = [word.text for word in words]
     if any(word.partition("=")[0] == "--config" for word in said):
@@ -289,25 +282,36 @@ def _of_entries(beside: WrittenConfiguration, roots: Sequence[yaml.Node]) -> Wri
         text = yaml.safe_dump(settings, sort_keys=False)
         root = yaml.compose(text, yaml.SafeLoader) or root
     spans = tuple(
-        OptionSpan(_argument(str(key.value)), key.start_mark.index, _end(value), "entry")
+        Span(_argument(str(key.value)), key.start_mark.index, _end(value), "entry", "\n", "")
         for key, value in root.value
     )
     keys = {str(key): value for key, value in settings.items()}
     return replace(beside, text=text, config=beside.source, settings=keys, spans=spans)
 
 
-def _commands(root: yaml.Node, text: str) -> list[tuple[list[_Word], str | None]]:
+def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]:
     """The words behind `vllm serve` in each container, and the model that is named around it. One
     that names vLLM goes before those that only have options.
     """
-    named: list[tuple[list[_Word], str | None]] = []
-    others: list[tuple[list[_Word], str | None]] = []
+    named: list[tuple[list[Span], str | None]] = []
+    others: list[tuple[list[Span], str | None]] = []
     for path in _mappings(root, ()):
         fields = _fields(path[-1])
         words, starts = _behind_vllm(_container_words(fields, text))
-        words = [*_chart_words(fields), *words]
+        charted = [
+            Span(word, node.start_mark.index, _end(node), "field")
+            for key, name in _CHART.items()
+            if isinstance(node := fields.get(key), yaml.ScalarNode)
+            for word in serve_option(name, yaml.safe_load(node.value))
+        ]
+        words = [*charted, *words]
         if "modelFormat" in fields:
-            words, starts = list(_kserve_words(words)), True
+            starts, given = True, [(word, *word.text.partition("=")) for word in words]
+            words = [
+                replace(word, text=f"{ours}={value}" if value else ours)
+                for word, name, _, value in given
+                if (ours := _KSERVE.get(_argument(name), name))
+            ]
         image = fields.get("image")
         starts |= isinstance(image, yaml.ScalarNode) and "vllm" in image.value
         starts |= "extraArgs" in fields
@@ -316,15 +320,15 @@ def _commands(root: yaml.Node, text: str) -> list[tuple[list[_Word], str | None]
     return named or others
 
 
-def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[_Word]:
-    words: list[_Word] = []
+def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
+    words: list[Span] = []
     for name in _HOLDERS:
         node = fields.get(name)
         if isinstance(node, yaml.SequenceNode):
             glue = ", " if node.flow_style else f"\n{' ' * node.start_mark.column}- "
             form: Form = "list" if node.flow_style else "item"
             words += [
-                _Word(n.value, n.start_mark.index, _end(n), form, glue, node=n)
+                Span(n.value, n.start_mark.index, _end(n), form, glue, node=n)
                 for n in node.value
                 if isinstance(n, yaml.ScalarNode)
             ]
@@ -335,10 +339,18 @@ def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[_Word]:
         script = words[shell[0] + 1].node
         words = _scalar_words(script, text, script=True) if script else []
     environment = dict(_environment(fields))
-    return [replace(w, text=_VARIABLE.sub(_valued(environment), w.text)) for w in words]
+
+    def value(found: re.Match[str]) -> str:
+        """Of a variable; one that the file does not say stays as it is."""
+        if found[0] == "$$":
+            return "$"
+        name = found[1] or found[2] or found[4]
+        return environment.get(name, found[0] if found[3] is None else found[3])
+
+    return [replace(w, text=_VARIABLE.sub(value, w.text)) for w in words]
 
 
-def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> list[_Word]:
+def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> list[Span]:
     """Those of a command line in one scalar."""
     quote = node.style or ""
     start, end = node.start_mark.index, _end(node)
@@ -353,27 +365,24 @@ def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> 
     return [replace(w, start=w.start + start, end=w.end + start, quote=quote) for w in raw]
 
 
-def _glue(text: str, start: int) -> str:
-    """The white space before a word, with the mark of a line that goes on."""
-    found = re.search(r"\s+(\\\n\s*)?\Z", text[max(0, start - _NEAR) : start])
-    return found[0] if found else " "
-
-
-def _shell_words(text: str, *, script: bool = False) -> list[_Word]:
+def _shell_words(text: str, *, script: bool = False) -> list[Span]:
     """As a shell reads them; of a `script` the operators and ends of lines are words, too."""
     found = []
     for match in _WORD.finditer(text):
         if match[0] == "\\\n" or (match[0] in _ENDS and not script):
             continue
         if match[0] in _ENDS:
-            found.append(_Word(match[0]))
+            found.append(Span(match[0]))
             continue
+        # White space before the word, with the mark of a line that goes on.
+        before = text[max(0, match.start() - _NEAR) : match.start()]
+        glue = re.search(r"\s+(\\\n\s*)?\Z", before)
         word = "".join(shlex.split(match[0]))
-        found.append(_Word(word, *match.span(), glue=_glue(text, match.start())))
+        found.append(Span(word, *match.span(), glue=glue[0] if glue else " "))
     return found
 
 
-def _behind_vllm(words: Sequence[_Word]) -> tuple[list[_Word], bool]:
+def _behind_vllm(words: Sequence[Span]) -> tuple[list[Span], bool]:
     """What follows `vllm serve`, or the server's module, in one command; and whether either is
     there. All words where not: an image starts vLLM by itself.
     """
@@ -385,24 +394,6 @@ def _behind_vllm(words: Sequence[_Word]) -> tuple[list[_Word], bool]:
             ends = (n for n, one in enumerate(rest) if one.text in _ENDS or one.text[:1] == ">")
             return rest[: next(ends, len(rest))], True
     return list(words), False
-
-
-def _chart_words(fields: Mapping[str, yaml.Node]) -> Iterator[_Word]:
-    """The options that production-stack's `vllmConfig` has fields for."""
-    for key, name in _CHART.items():
-        node = fields.get(key)
-        if isinstance(node, yaml.ScalarNode):
-            value = yaml.safe_load(node.value)
-            for word in serve_option(name, value):
-                yield _Word(word, node.start_mark.index, _end(node), "field")
-
-
-def _kserve_words(words: Iterable[_Word]) -> Iterator[_Word]:
-    for word in words:
-        name, _, value = word.text.partition("=")
-        ours = _KSERVE.get(_argument(name), name)
-        if ours:
-            yield replace(word, text=f"{ours}={value}" if value else ours)
 
 
 def _model_around(path: Sequence[yaml.MappingNode]) -> str | None:
@@ -434,18 +425,6 @@ def _is_text(node: yaml.Node | None) -> bool:
     return isinstance(node, yaml.ScalarNode)
 
 
-def _valued(environment: Mapping[str, str]) -> Any:
-    """Puts a variable's value in its place; one that the file does not say stays as it is."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[0] == "$$":
-            return "$"
-        name = found[1] or found[2] or found[4]
-        return environment.get(name, found[0] if found[3] is None else found[3])
-
-    return value
-
-
 def _mappings(
     node: yaml.Node, path: tuple[yaml.MappingNode, ...]
 ) -> Iterator[tuple[yaml.MappingNode, ...]]:
@@ -474,7 +453,7 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
-def _spans(words: Sequence[_Word]) -> Iterator[OptionSpan]:
+def _spans(words: Sequence[Span]) -> Iterator[Span]:
     """Each option with its values."""
     at = 0
     while at < len(words):
@@ -484,7 +463,7 @@ def _spans(words: Sequence[_Word]) -> Iterator[OptionSpan]:
             last = words[at]
             at += 1
         name = _argument(first.text) if first.text.startswith("-") else ""
-        yield OptionSpan(name, first.start, last.end, first.form, first.glue, first.quote)
+        yield replace(first, text=name, end=last.end)
 
 
 def _argument(option: str) -> str:
@@ -494,10 +473,6 @@ def _argument(option: str) -> str:
 
 def _yaml_word(word: str) -> str:
     return yaml.safe_dump([word], default_flow_style=True, width=1 << 20, allow_unicode=True)[1:-2]
-
-
-def _compact(word: str) -> str:
-    return json.dumps(json.loads(word), separators=(",", ":"))
 
 
 def _end(node: yaml.Node) -> int:
@@ -533,7 +508,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node]]:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"--config {path}: it is not UTF-8 text") from error
-    except (RecursionError, _TooMuchError) as error:
+    except (RecursionError, OverflowError) as error:
         why = "it is nested too deeply, or its aliases stand for too much"
         raise UsageError(f"--config {path}: {why}", hint="write out what the aliases mean") from (
             error
@@ -541,21 +516,13 @@ def _read(path: Path) -> tuple[str, list[yaml.Node]]:
     return text, documents
 
 
-class _TooMuchError(Exception):
-    """It would not be a configuration."""
-
-
 def _size(node: yaml.Node, depth: int, known: dict[int, int]) -> int:
-    """How many values there are when no alias is left; 0 marks what is being counted."""
-    if id(node) in known:
-        if not known[id(node)]:
-            raise _TooMuchError
-        return known[id(node)]
-    if depth > _MOST_DEPTH:
-        raise _TooMuchError
-    known[id(node)] = 0
-    size = 1 + sum(_size(part, depth + 1, known) for part in _parts(node))
-    if size > _MOST_VALUES:
-        raise _TooMuchError
-    known[id(node)] = size
-    return size
+    """How many values there are when no alias is left; 0 marks what is being counted. Raises
+    OverflowError where they are too many for a configuration.
+    """
+    if id(node) not in known and depth <= _MOST_DEPTH:
+        known[id(node)] = 0
+        known[id(node)] = 1 + sum(_size(part, depth + 1, known) for part in _parts(node))
+    if not 0 < known.get(id(node), 0) <= _MOST_VALUES:
+        raise OverflowError
+    return known[id(node)]

@@ -55,9 +55,6 @@ def child_environment(
     return env
 
 
-_MODULE = "mmcalib.child.serve"
-
-
 def serve_command(config: Path) -> str:
     """What to type to serve this file here."""
     program = "vllm" if vllm_serves() else "mmcalib"
@@ -66,5 +63,5 @@ def serve_command(config: Path) -> str:
 
 def become_server(words: Sequence[str], base: Mapping[str, str]) -> NoReturn:
     """Replace this process by `vllm serve WORDS`, with what lets it start here."""
-    command = [sys.executable, "-P", "-m", _MODULE, "serve", *words]
+    command = [sys.executable, "-P", "-m", "mmcalib.child.serve", "serve", *words]
     os.execve(command[0], command, shimmed_environment(base))  # noqa: S606 - the user asked for this very program

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from threading import Condition, Lock, Thread
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
-    Blank,
     Done,
-    File,
     Interim,
     Measure,
     Measured,
@@ -33,17 +31,15 @@ SHARE = 16
 
 
 class Shares:
-    """Handed out in order, and answered in any. A thread may take, answer and give back while
-    others do.
+    """The subjects of one question, handed out in order; `take` and `done.put` are for any thread.
+    `done` takes where a share begins, with its answers, or None where it is for another.
     """
 
     def __init__(self, request: Measure) -> None:
         self._request = request
         self._waiting = deque(range(0, len(request.subjects), SHARE))
-        self._out: set[int] = set()
         self._answered: dict[int, Sequence[Measured]] = {}
-        self._next = 0
-        self._changed = Condition()
+        self.done: SimpleQueue[tuple[int, Sequence[Measured] | None]] = SimpleQueue()
 
     @property
     def left(self) -> int:
@@ -52,53 +48,31 @@ class Shares:
 
     def take(self) -> int | None:
         """Where the next share begins; None where there is none."""
-        with self._changed:
-            if not self._waiting:
-                return None
-            start = self._waiting.popleft()
-            self._out.add(start)
-            return start
+        with contextlib.suppress(IndexError):
+            return self._waiting.popleft()
+        return None
 
     def question(self, start: int) -> Measure:
         """What a child is asked for it."""
-        return replace(self._request, subjects=self._subjects(start))
-
-    def answer(self, start: int, answers: Sequence[Measured]) -> None:
-        with self._changed:
-            self._out.discard(start)
-            self._answered[start] = [replace(a, index=start + n) for n, a in enumerate(answers)]
-            self._changed.notify_all()
-
-    def give_back(self, start: int) -> None:
-        """Not answered: for another."""
-        with self._changed:
-            self._out.discard(start)
-            self._waiting.appendleft(start)
-            self._changed.notify_all()
+        return replace(self._request, subjects=self._request.subjects[start : start + SHARE])
 
     def stop(self) -> None:
         """None is handed out any more."""
-        with self._changed:
-            self._waiting.clear()
+        self._waiting.clear()
 
-    def ready(self) -> Iterator[Measured]:
-        """Answers whose turn it is."""
-        while (answers := self._answered.pop(self._next, None)) is not None:
-            self._next += SHARE
-            yield from answers
-
-    def wait(self) -> bool:
-        """Until one is answered or given back; False where none is out."""
-        with self._changed:
-            if self._waiting or self._next in self._answered:
-                return True
-            if not self._out:
-                return False
-            self._changed.wait()
-            return True
-
-    def _subjects(self, start: int) -> tuple[Blank | File, ...]:
-        return self._request.subjects[start : start + SHARE]
+    def collect(self, start: int) -> list[Measured] | None:
+        """Its answers, numbered as the subjects; None where others come first. Waits for one of
+        those that are out, where nothing else is to be done.
+        """
+        while start not in self._answered and (not self._waiting or not self.done.empty()):
+            at, answers = self.done.get()
+            if answers is None:
+                self._waiting.appendleft(at)
+            else:
+                self._answered[at] = answers
+        if (mine := self._answered.pop(start, None)) is None:
+            return None
+        return [replace(answer, index=start + n) for n, answer in enumerate(mine)]
 
 
 # A helper imports vLLM and opens the model before it is of use.
@@ -118,23 +92,13 @@ class CrewHost(EngineHost):
     the child itself does, stay for later questions, and end before an engine starts.
     """
 
-    def __init__(
-        self,
-        *,
-        worth_s: float = WORTH_S,
-        most: int | None = None,
-        python: str = sys.executable,
-        log: Path | None = None,
-        on_said: Callable[[str], None] = lambda text: None,
-        on_log: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
         self._worth_s, self._most = worth_s, most
         # All that were begun, and those of them that have the model open.
         self._helpers: list[EngineHost] = []
         self._ready: set[EngineHost] = set()
         self._threads: list[Thread] = []
-        self._lock = Lock()
-        super().__init__(python=python, log=log, on_said=on_said, on_log=on_log)
+        super().__init__(**how)
 
     @property
     def helpers(self) -> int:
@@ -151,7 +115,12 @@ class CrewHost(EngineHost):
     ) -> Iterator[Any]:
         if isinstance(request, StartEngine) or request.sets_state:
             self._dismiss()
-        if isinstance(request, Measure) and _is_shared(request):
+        # Files may end a child, and are few.
+        if (
+            isinstance(request, Measure)
+            and not request.of_files
+            and len(request.subjects) > 2 * SHARE
+        ):
             yield from self._together(request, doing, silence_s)
         else:
             yield from super()._converse(request, doing, silence_s)
@@ -164,34 +133,29 @@ class CrewHost(EngineHost):
         for helper in list(self._ready):
             self._begin(shares, doing, helper)
         try:
-            while shares.wait():
-                start = shares.take()
-                if start is not None:
-                    answers = super()._converse(shares.question(start), doing, silence_s)
-                    shares.answer(start, [a for a in answers if isinstance(a, Measured)])
-                    mine += SHARE
-                for answer in shares.ready():
+            for start in range(0, len(request.subjects), SHARE):
+                while (answers := shares.collect(start)) is None:
+                    if (own := shares.take()) is not None:
+                        said = super()._converse(shares.question(own), doing, silence_s)
+                        shares.done.put((own, [a for a in said if isinstance(a, Measured)]))
+                        mine += SHARE
+                    took = (time.monotonic() - began) / max(mine, 1)
+                    if not hired and shares.left * took > self._worth_s:
+                        hired = True
+                        self._hire(shares, doing)
+                for answer in answers:
                     if answer.refused_by == "host_memory" and self._helpers:
-                        yield from self._alone(request, answer, doing, silence_s)
+                        # Without helpers there is more room.
+                        self._dismiss()
+                        again = replace(request, subjects=(request.subjects[answer.index],))
+                        for one in super()._converse(again, doing, silence_s):
+                            if isinstance(one, Measured):
+                                yield replace(one, index=answer.index)
                     else:
                         yield answer
-                took = (time.monotonic() - began) / max(mine, 1)
-                if not hired and shares.left * took > self._worth_s:
-                    hired = True
-                    self._hire(shares, doing)
         finally:
             shares.stop()
         yield Done()
-
-    def _alone(
-        self, request: Measure, refused: Measured, doing: str, silence_s: float | None
-    ) -> Iterator[Any]:
-        """Without helpers there is more room."""
-        self._dismiss()
-        one = replace(request, subjects=(request.subjects[refused.index],))
-        for answer in super()._converse(one, doing, silence_s):
-            if isinstance(answer, Measured):
-                yield replace(answer, index=refused.index)
 
     def _hire(self, shares: Shares, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
@@ -204,33 +168,28 @@ class CrewHost(EngineHost):
             self._helpers.append(helper)
             self._begin(shares, doing, helper, self._opened)
 
-    def _begin(
-        self, shares: Shares, doing: str, helper: EngineHost, opens: OpenModel | None = None
-    ) -> None:
-        """The helper takes shares in a thread of its own."""
-        arguments = (shares, doing, helper, opens)
-        thread = Thread(target=self._help, args=arguments, daemon=True)
+    def _begin(self, *how: Any) -> None:
+        """Have a helper take shares in a thread of its own."""
+        thread = Thread(target=self._help, args=how, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _help(
-        self, shares: Shares, doing: str, helper: EngineHost, opens: OpenModel | None
+        self, shares: Shares, doing: str, helper: EngineHost, opens: OpenModel | None = None
     ) -> None:
         try:
             if opens is not None:
                 helper.ask(replace(opens, tries=False), "opening the model to help")
-                with self._lock:
-                    self._ready.add(helper)
+                self._ready.add(helper)
             while (start := shares.take()) is not None:
+                answers = None
                 try:
-                    shares.answer(start, list(helper.measure(shares.question(start), doing)))
-                except BaseException:
-                    shares.give_back(start)
-                    raise
+                    answers = list(helper.measure(shares.question(start), doing))
+                finally:
+                    shares.done.put((start, answers))
         except (EngineError, OSError):  # Its share is for the others.
             helper.close()
-            with self._lock:
-                self._ready.discard(helper)
+            self._ready.discard(helper)
 
     def _dismiss(self) -> None:
         """End them; the threads at work end of it."""
@@ -268,15 +227,8 @@ class OnceHost(CrewHost):
         for answer in super()._converse(request, doing, silence_s):
             heard.append(answer)
             # What the machine has no memory for now, it may have later.
-            if not isinstance(answer, Interim) and not any(map(_lacks_memory, heard)):
+            if not isinstance(answer, Interim) and not any(
+                isinstance(one, Measured) and one.refused_by == "host_memory" for one in heard
+            ):
                 self._heard[question] = heard
             yield answer
-
-
-def _lacks_memory(answer: object) -> bool:
-    return isinstance(answer, Measured) and answer.refused_by == "host_memory"
-
-
-def _is_shared(request: Measure) -> bool:
-    """Files may end a child, and are few."""
-    return len(request.subjects) > 2 * SHARE and not request.of_files

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +37,7 @@ from mmcalib.errors import (
     VllmRefused,
 )
 from mmcalib.files import Scratch
-from mmcalib.processes import Closing, in_words, patient_pipe
+from mmcalib.processes import Closing, Worker
 
 _KEPT = "mmcalib-engine-"
 # Of the logs that errors pointed to, as many stay for a day.
@@ -125,7 +124,7 @@ SILENCE_S = 900.0
 # A processor call on the largest video known takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
-_TERM_GRACE_S = 2.0
+_END_S = 2.0
 _WHAT_WORKS = "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
 
 
@@ -162,24 +161,22 @@ class EngineHost(Closing):
     def _start(self) -> None:
         self._log = ChildLog(self._named_log)
         self._tail = LogTail(self._log.path, self._on_log)
-        self._pipe, child_end = patient_pipe(self._silence_s)
+        environment = child_environment(
+            os.environ,
+            offline=self._offline,
+            foreign=self._python != sys.executable,
+            threads=self._threads_of_child,
+        )
         with self._log.path.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [self._python, "-P", "-m", "mmcalib.child", str(child_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env=child_environment(
-                    os.environ,
-                    offline=self._offline,
-                    foreign=self._python != sys.executable,
-                    threads=self._threads_of_child,
-                ),
-                pass_fds=[child_end.fileno()],
-                start_new_session=True,
+            self._child = Worker(
+                "mmcalib.child",
+                send_s=self._silence_s,
+                python=self._python,
+                env=environment,
+                output=sink.fileno(),
+                gentle=True,
             )
-        child_end.close()
-        self._forsaken = self._ended = False
+        self._closing = False
 
     def revive(self) -> None:
         """Another child in place of one that has died, with the model open that was opened last.
@@ -193,11 +190,11 @@ class EngineHost(Closing):
     @property
     def ended(self) -> bool:
         """Whether it was closed, or has died."""
-        return self._ended
+        return self._child.closed
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def ask(self, request: Request[R], doing: str) -> R:
         """Send one request and wait for its closing reply.
@@ -228,11 +225,11 @@ class EngineHost(Closing):
         self, request: Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
         silence_s = silence_s or self._silence_s
-        if self._pipe.closed:
+        if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
         try:
-            self._pipe.send_bytes(encode(request))
+            self._child.pipe.send_bytes(encode(request))
         except BlockingIOError:
             raise self._silent(doing, self._silence_s) from None
         except OSError:
@@ -265,15 +262,15 @@ class EngineHost(Closing):
                 return VllmRefused(message, reason=answer.error, exhausted=answer.exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
-        deadline = time.monotonic() + silence_s
+        deadline, pipe = time.monotonic() + silence_s, self._child.pipe
         try:
-            while not self._pipe.poll(_POLL_S):
+            while not pipe.poll(_POLL_S):
                 self._tail.follow()
-                if self._process.poll() is not None and not self._pipe.poll(0):
+                if self._child.exit_code() is not None and not pipe.poll(0):
                     raise self._died(doing)
                 if time.monotonic() > deadline:
                     raise self._silent(doing, silence_s)
-            return self._pipe.recv_bytes()
+            return pipe.recv_bytes()
         except (EOFError, OSError):
             raise self._died(doing) from None
 
@@ -285,15 +282,14 @@ class EngineHost(Closing):
         )
 
     def _died(self, doing: str) -> EngineDied:
-        if self._forsaken:
+        if self._closing:
             return EngineDied(f"the engine process was ended while {doing}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_TERM_GRACE_S)
-        code = self._process.returncode
+        code = self._child.exit_code(_END_S)
         self._tail.follow()
         last, hint = last_line(self._log.path), self._see("its log")
         self.close()
-        message = f"the engine process {in_words(code) if code else 'ended'} while {doing}"
+        how = self._child.how_it_ended() if code else "ended"
+        message = f"the engine process {how} while {doing}"
         if code == -signal.SIGKILL:
             # The system does so where memory runs out, and the process says nothing of it.
             why = "the system killed the engine"
@@ -312,10 +308,8 @@ class EngineHost(Closing):
         """End the child at once, from another thread than the one that is asking it: no error of
         that one is worth a log.
         """
-        self._forsaken = True
-        if not self._ended:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._closing = True
+        self._child.kill()
 
     def __exit__(self, *raised: object) -> None:
         """A refusal that ends the job names the log; most refusals are trials, and keep none."""
@@ -326,14 +320,6 @@ class EngineHost(Closing):
 
     def close(self) -> None:
         """End the child and everything it started. Safe to call twice."""
-        if self._ended:  # its number may be that of another process by now
-            return
-        self._forsaken = True
-        self._pipe.close()
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, sign)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_TERM_GRACE_S)
+        self._closing = True
+        self._child.close()
         self._log.close()
-        self._ended = True

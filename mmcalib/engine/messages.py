@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
@@ -366,14 +367,11 @@ class StartEngine(Request[EngineStarted]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the tokens that its items were measured to cost, in order.
-    `fields` are its other fields that bear on its length.
-    """
+    """One chat request to answer, and the tokens that its items were measured to cost, in order."""
 
     origin: str
-    messages: list[dict[str, Any]]
+    request: ChatRequest
     item_tokens: tuple[int, ...]
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +400,11 @@ class Replayed(Message):
     admitted: tuple[Answered, ...] = ()
     peak_bytes: int | None = None
 
+    @property
+    def outcomes(self) -> tuple[Answered, ...]:
+        """What became of every prompt."""
+        return (*self.answers, *self.admitted)
+
 
 @dataclass(frozen=True, slots=True)
 class Replay(Request[Replayed]):
@@ -414,17 +417,6 @@ class Replay(Request[Replayed]):
 
 
 @dataclass(frozen=True, slots=True)
-class BareRequest:
-    """A chat request without media: its messages with a name in place of each, and its other fields
-    that bear on the length of the prompt. `items` are how many it names of each modality.
-    """
-
-    messages: list[dict[str, Any]]
-    fields: dict[str, Any] = field(default_factory=dict)
-    items: dict[Modality, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class TextsCounted(Message):
     """Tokens per request, or vLLM's words where it refuses one."""
 
@@ -433,9 +425,9 @@ class TextsCounted(Message):
 
 @dataclass(frozen=True, slots=True)
 class CountTexts(Repeatable, Request[TextsCounted]):
-    """Count what each request takes beside the placeholders of its items."""
+    """Count what each bare request takes beside the placeholders of its items."""
 
-    requests: tuple[BareRequest, ...]
+    requests: tuple[ChatRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)

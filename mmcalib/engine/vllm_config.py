@@ -103,7 +103,8 @@ def refused_flags(
         return None
     instead = list(_instead(unknown, options))
     if argument and (pairs := _PAIRS.search(said)):
-        limits = {name: int(count) for name, _, count in _split(pairs["pairs"])}
+        counts = [pair.split("=") for pair in pairs["pairs"].split(",")]
+        limits = {name: int(count) for name, count in counts}
         instead = [f"--{argument['option']} '{json.dumps(limits)}'"]
     return UsageError(
         f"vLLM does not take these flags: {one_line(said)}",
@@ -141,10 +142,6 @@ def _instead(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
 def _today(knob: RetiredKnob) -> str:
     gone = f"gone since vLLM {knob.absent_in}"
     return f"{knob.today} for {knob.name}" if knob.today else f"leave out {knob.name}, {gone}"
-
-
-def _split(pairs: str) -> list[tuple[str, str, str]]:
-    return [pair.partition("=") for pair in pairs.split(",")]
 
 
 # Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.

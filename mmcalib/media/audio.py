@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import av
 import soundfile
 from av.container import InputContainer
 
 from mmcalib.domain.shapes import AudioShape, Encoded, Encoding
 from mmcalib.media.bounded import Bounded, Medium
-from mmcalib.media.container import open_container
+from mmcalib.media.container import duration_s, open_container
 from mmcalib.media.failure import Unreadable, failures, read_errors, reason
 
 
@@ -94,13 +93,10 @@ def audio_shape(medium: Medium) -> Encoded:
         return _by_ffmpeg(medium, refusal="length not in the header")
     if form == "OGG" and num_samples < 1:
         return _by_ffmpeg(medium, refusal="no samples")  # which knows whether it is cut off
-    if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > _size_bytes(medium) * rate_hz:
+    size_bytes = os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
+    if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz:
         return _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
     return Encoded(_shape(num_samples, rate_hz), Encoding(channels=channels))
-
-
-def _size_bytes(medium: Medium) -> int:
-    return os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
 
 
 def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:
@@ -112,9 +108,9 @@ def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> En
             raise Unreadable("no decoder for the audio stream")
         rate_hz = codec.sample_rate or 0
         trust_header = trust_header and container.format.name not in _BIT_RATE_GUESSED
-        seconds = _header_s(container) if trust_header else 0
+        seconds = duration_s(container, container.streams.audio[0]) if trust_header else None
         # No codec keeps a second in less than a byte.
-        if not 0 < seconds <= (container.size or 0):
+        if seconds is None or not 0 < seconds <= (container.size or 0):
             seconds = _counted_s(container)
         held = Encoding(
             channels=codec.channels, sample_format=codec.format.name if codec.format else ""
@@ -126,13 +122,6 @@ def _shape(num_samples: int, rate_hz: int) -> AudioShape:
     if num_samples < 1 or rate_hz < 1:
         raise Unreadable(f"audio of {num_samples} samples at {rate_hz} Hz")
     return AudioShape(num_samples, rate_hz)
-
-
-def _header_s(container: InputContainer) -> float:
-    stream = container.streams.audio[0]
-    if stream.duration and stream.time_base:
-        return float(stream.duration * stream.time_base)
-    return (container.duration or 0) / av.time_base
 
 
 def _counted_s(container: InputContainer) -> float:

@@ -8,7 +8,6 @@ from typing import Final
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
-_SUFFIXES: Final = {"image": "png", "video": "mp4", "audio": "wav"}
 # The rate of a video is written as a fraction of no more than this.
 _MOST_DENOMINATOR: Final = 1001
 
@@ -17,36 +16,24 @@ def write_blank(shape: Shape, number: int, folder: Path) -> Path:
     """Write an item of this shape into an existing folder. Each number has a colour or tone of its
     own, 65,536 of them, because equal items are encoded once. Videos need even sides.
     """
-    path = folder / f"{shape.modality}-{_size(shape)}-{number}.{_SUFFIXES[shape.modality]}"
     colour = (number * 37 % 256, number * 101 % 256, (128 + number // 256) % 256)
     match shape:
         case ImageShape(width_px=width, height_px=height):
             from PIL import Image
 
+            path = folder / f"image-{width}x{height}-{number}.png"
             Image.new("RGB", (width, height), colour).save(path, compress_level=1)
-        case VideoShape():
+        case VideoShape(num_frames=frames, width_px=width, height_px=height):
+            path = folder / f"video-{frames}x{width}x{height}-{number}.mp4"
             _write_video(shape, colour, path)
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
-            _write_audio(samples, rate, 0.01 + number / 1000, path)
+            path = folder / f"audio-{samples}x{rate}-{number}.wav"
+            import numpy as np
+            import soundfile
+
+            tone = 0.3 * np.sin(np.arange(samples) * (0.01 + number / 1000))
+            soundfile.write(path, tone.astype(np.float32), rate)
     return path
-
-
-def _size(shape: Shape) -> str:
-    match shape:
-        case ImageShape(width_px=width, height_px=height):
-            return f"{width}x{height}"
-        case VideoShape(num_frames=frames, width_px=width, height_px=height):
-            return f"{frames}x{width}x{height}"
-        case AudioShape(num_samples=samples, sample_rate_hz=rate):
-            return f"{samples}x{rate}"
-
-
-def _write_audio(samples: int, rate_hz: int, pitch: float, path: Path) -> None:
-    import numpy as np
-    import soundfile
-
-    tone = 0.3 * np.sin(np.arange(samples) * pitch)
-    soundfile.write(path, tone.astype(np.float32), rate_hz)
 
 
 def _write_video(shape: VideoShape, colour: tuple[int, ...], path: Path) -> None:

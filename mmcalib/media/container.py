@@ -1,6 +1,4 @@
-"""FFmpeg containers opened in bounds; pace of a stream (the only home of av beside video and
-audio).
-"""
+"""FFmpeg containers opened in bounds, and the pace of a stream."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import av
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
@@ -83,6 +82,14 @@ class Shown(NamedTuple):
 
     at_s: float
     is_key: bool
+
+
+def duration_s(container: InputContainer, stream: AudioStream | VideoStream) -> float | None:
+    """What the header says of the stream, or else of all."""
+    duration, base = stream.duration, stream.time_base
+    if duration and base:
+        return duration * base.numerator / base.denominator
+    return container.duration / av.time_base if container.duration else None
 
 
 def own_duration_s(stream: VideoStream) -> float | None:

@@ -78,22 +78,17 @@ def selftest(shape: Shape, folder: Path) -> str:
 
 def _decode(medium: Medium, shape: Shape) -> None:
     match shape:
+        case ImageShape() if isinstance(medium, str):
+            with open(medium, "rb") as file:
+                _load(file)
         case ImageShape():
-            _image(medium)
+            _load(cast("BinaryIO", medium))
         case VideoShape():
             # The server is asked whether it takes such frames; they are not decoded here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
                 _video(medium)
         case AudioShape():
             _audio(medium, shape)
-
-
-def _image(medium: Medium) -> None:
-    if isinstance(medium, str):
-        with open(medium, "rb") as file:
-            _load(file)
-    else:
-        _load(cast("BinaryIO", medium))
 
 
 def _load(file: BinaryIO) -> None:
@@ -108,8 +103,7 @@ def _video(medium: Medium) -> None:
             _load(io.BytesIO(picture))
         return
     with open_container(medium) as container:
-        stream = video_stream(container)
-        if stream is None:
+        if (stream := video_stream(container)) is None:
             raise Unreadable("no video stream")
         if next(container.decode(stream), None) is None:
             raise Unreadable("no frame can be decoded")

@@ -25,17 +25,8 @@ class NotMedia(Unreadable):
 # its plugins index and compute on unchecked header fields. `reading_by_pillow` has the two that a
 # wrong call of ours raises as well.
 _READ_ERRORS: tuple[type[Exception], ...] = (
-    OSError,
-    ValueError,
-    EOFError,
-    SyntaxError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
+    *(OSError, ValueError, EOFError, SyntaxError, LookupError, ArithmeticError, RuntimeError),
+    *(MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
 )
 
 # What PyAV and libsndfile let out besides.

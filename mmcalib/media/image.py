@@ -164,20 +164,15 @@ def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
 
 def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
     image = open_image(file, any_format=any_format)
-    width_px, height_px = _stored_size(image)
+    width_px, height_px = image.size
+    # Pillow's TIFF plugin (but no other) reports the size rotated.
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        tags = image.tag_v2
+        width_px, height_px = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
+        if not isinstance(width_px, int) or not isinstance(height_px, int):
+            raise Unreadable("damaged: its width and height are no numbers")
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"image of {width_px}×{height_px} pixels")
     if is_sideways(image, file):
         width_px, height_px = height_px, width_px
     return ImageShape(width_px, height_px)
-
-
-def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """The size before rotation: Pillow's TIFF plugin (but no other) reports it rotated."""
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        tags = image.tag_v2
-        sides = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
-        if not all(isinstance(side, int) for side in sides):
-            raise Unreadable("damaged: its width and height are no numbers")
-        return sides
-    return image.size

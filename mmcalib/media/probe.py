@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import PLAIN, Encoded, Modality, Shape, mib
+from mmcalib.domain.shapes import PLAIN, Encoded, ImageShape, Modality, Shape, mib
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import (
     MOST_DECODED_BYTES,
@@ -29,7 +29,6 @@ from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open
 from mmcalib.text import MIB, one_line
 
 _NOT_MEDIA = "not an image, video or audio file"
-
 
 # What a server fetches itself, within its bound.
 _FETCHED = ("http://", "https://")
@@ -127,9 +126,17 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
 
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
-    # These take five times as long to import as the rest, and may never be needed.
     if kind in ("container", "audio"):
-        _load_readers()
+        # These take five times as long to import as the rest, and may never be needed. An
+        # installation without its libraries is no damage of the file, and is not remembered.
+        try:
+            import av  # noqa: F401
+            import soundfile  # noqa: F401
+        except (ImportError, OSError) as error:
+            raise UsageError(
+                one_line(f"video and sound cannot be read here: {error}"),
+                hint="pip install --force-reinstall av soundfile",
+            ) from error
     if kind == "container":
         from mmcalib.media.video import container_shape
 
@@ -147,13 +154,37 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
 
 
-def _load_readers() -> None:
-    """An installation without its libraries is no damage of the file, and is not remembered."""
+# Cameras and editors write this much behind a picture's end, hardly more.
+_TAIL_BYTES = 1 << 16
+_HEAD_BYTES = 4
+_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_PNG, _PNG_END = b"\x89PNG", b"IEND"
+
+
+def examine_whole(item: Item) -> Encoded | Skipped:
+    """As `examine`, and of a picture whether its end is there: one read more,
+    nothing is decoded.
+    """
+    seen = examine(item)
+    if isinstance(seen, Skipped) or not isinstance(seen.shape, ImageShape):
+        return seen
     try:
-        import av  # noqa: F401
-        import soundfile  # noqa: F401
-    except (ImportError, OSError) as error:
-        raise UsageError(
-            one_line(f"video and sound cannot be read here: {error}"),
-            hint="pip install --force-reinstall av soundfile",
-        ) from error
+        with open_item(item) as opened:
+            short = cut_short(opened.file, opened.size_bytes)
+    except failures():
+        return seen
+    return replace(seen, encoding=replace(seen.encoding, cut_short=True)) if short else seen
+
+
+def cut_short(file: BinaryIO, size_bytes: int) -> bool:
+    """Whether a picture ends where its format says: of one that was cut short, the header is whole.
+
+    Of JPEG and PNG; other formats say nothing that is cheap to know.
+    """
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    for start, end in ((_JPEG, _JPEG_END), (_PNG, _PNG_END)):
+        if head.startswith(start):
+            file.seek(max(0, size_bytes - _TAIL_BYTES))
+            return end not in file.read(_TAIL_BYTES)
+    return False

@@ -103,7 +103,9 @@ def is_media(head: bytes) -> bool:
 
 def _by_weak_marks(head: bytes) -> Kind:
     """Marks of a few bits, trusted only in files that are not text."""
-    if head[:2] == b"BM" or _is_pcx(head):
+    is_pcx = head[:1] == b"\n" and len(head) >= _PCX_HEADER_BYTES
+    is_pcx = is_pcx and head[1] in _PCX_VERSIONS and head[2] == 1 and head[3] in _PCX_BITS
+    if head[:2] == b"BM" or is_pcx:
         return "image"
     if head[4:8] in _BOX_TYPES:
         return "image" if head[4:8] == b"ftyp" and head[8:12] in _STILL_BRANDS else "container"
@@ -113,14 +115,6 @@ def _by_weak_marks(head: bytes) -> Kind:
     if head[0] == 0xFF and len(head) > 1 and head[1] & 0xE0 == 0xE0:
         return "audio"  # an MPEG audio or ADTS frame
     return "unknown"
-
-
-def _is_pcx(head: bytes) -> bool:
-    return (
-        head[:1] == b"\n"
-        and len(head) >= _PCX_HEADER_BYTES
-        and (head[1] in _PCX_VERSIONS and head[2] == 1 and head[3] in _PCX_BITS)
-    )
 
 
 def _is_text(head: bytes) -> bool:

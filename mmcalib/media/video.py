@@ -21,7 +21,13 @@ from av.video.stream import VideoStream
 from mmcalib.domain.shapes import Encoded, Encoding, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
-from mmcalib.media.container import found_frames, irregular_pace, open_container, own_duration_s
+from mmcalib.media.container import (
+    duration_s,
+    found_frames,
+    irregular_pace,
+    open_container,
+    own_duration_s,
+)
 from mmcalib.media.failure import Unreadable, read_errors
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import FRAMES
@@ -115,8 +121,6 @@ PACKET_LIMIT = 216_000
 # plain numbers.
 _COVER = Disposition.attached_pic.value
 
-_TRANSPORT_STREAM = "mpegts"
-
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
@@ -182,7 +186,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     if turned % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
-    seconds = own_duration_s(stream) or _duration_s(container, stream)
+    seconds = own_duration_s(stream) or duration_s(container, stream)
     # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
     fps = rate.numerator / rate.denominator if rate else None
     frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
@@ -203,21 +207,17 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         fps = float(Fraction(frames / seconds).limit_denominator(1001))
     if not fps:
         raise Unreadable("video without a frame rate")
+    whole_s = (container.duration or 0) / av.time_base or duration_s(container, stream) or 0
     shape = VideoShape(frames, fps, float(seconds or frames / (rate or fps)), width_px, height_px)
     held = Encoding(
         codec=stream.codec_context.codec.canonical_name,
         promised_frames=promised,
         unpromised=unpromised,
-        transport_stream=container.format.name == _TRANSPORT_STREAM,
-        lone_frame=not unpromised and _promised(container, stream, fps) == 1,
+        transport_stream=container.format.name == "mpegts",
+        # Frames that OpenCV takes the clip to have before it has looked at any.
+        lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )
     return Encoded(shape, held)
-
-
-def _promised(container: InputContainer, stream: VideoStream, fps: float) -> int:
-    """Frames that OpenCV takes the clip to have before it has looked at any."""
-    seconds = (container.duration or 0) / av.time_base or _duration_s(container, stream) or 0
-    return stream.frames or round(seconds * fps)
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
@@ -241,13 +241,6 @@ def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) ->
     if frame is None:
         raise Unreadable("no frame can be decoded")
     return int(frame.rotation)
-
-
-def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
-    duration, base = stream.duration, stream.time_base
-    if duration and base:
-        return duration * base.numerator / base.denominator
-    return container.duration / av.time_base if container.duration else None
 
 
 def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mmcalib.checks.check import Check, CheckId, Status
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import INPUT_RESERVED
 from mmcalib.checks.reserve import (
     BETTER,
@@ -23,7 +23,7 @@ from mmcalib.checks.reserve import (
 )
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.memory import Rehearsed, WorkerMemory
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.memory.figures import disagreement
 from mmcalib.memory.rehearse import Predicted
@@ -65,21 +65,25 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
     )
 
 
-def in_tokens(
-    checks: Iterable[Check], decision: Configuration, unrehearsed: Unrehearsed
+def qualify_tokens_only(
+    checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
     """The checks with what R4 does not say in tokens: a pass becomes a warning, which decides no
     verdict and does not read like one in bytes. Where nothing can be held, nothing is unknown.
     """
     if not decision.budget.encoder_budget_tokens:
         return list(checks)
-    return [_unknown(c, unrehearsed) if c.id == RESERVED else c for c in checks]
-
-
-def _unknown(check: Check, unrehearsed: Unrehearsed) -> Check:
-    detail = f"{check.detail}; only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
-    status = "warn" if check.status == "pass" else check.status
-    return replace(check, status=status, detail=detail, remedy=check.remedy or unrehearsed.settles)
+    found = list(checks)
+    for place, check in enumerate(found):
+        if check.id == RESERVED:
+            why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
+            found[place] = replace(
+                check,
+                status="warn" if check.status == "pass" else check.status,
+                detail=f"{check.detail}; {why}",
+                remedy=check.remedy or unrehearsed.settles,
+            )
+    return found
 
 
 # What a prediction must keep to be worth planning with: the KV pool off by no more than this share
@@ -120,18 +124,12 @@ def components(after: Rehearsed, figures: EngineStarted) -> list[Component]:
         beside = after.buffers_bytes + after.non_torch_bytes
         found.append(("beside the weights", beside, gpu.beside_bytes))
         found.append(("CUDA graphs", after.cudagraph_bytes, gpu.cudagraph_bytes))
-        if same_gpu(after, gpu):
+        total = gpu.total_bytes
+        if total is not None and abs(after.total_bytes / total - 1) <= _SAME_TOTAL:
             found.append(("KV pool", after.kv_cache_bytes, gpu.kv_cache_bytes))
             if after.kv_cache_tokens is not None:
                 found.append(("KV pool, tokens", after.kv_cache_tokens, gpu.kv_cache_tokens))
     return [Component(name, ours, theirs) for name, ours, theirs in found if theirs is not None]
-
-
-def same_gpu(after: Rehearsed, gpu: WorkerMemory) -> bool:
-    """Whether the start ran on as much memory as was rehearsed."""
-    if gpu.total_bytes is None:
-        return False
-    return abs(after.total_bytes / gpu.total_bytes - 1) <= _SAME_TOTAL
 
 
 def misses(found: list[Component]) -> list[str]:
@@ -154,7 +152,7 @@ _WEIGHTS_OFF: Final = 0.05
 _SAID_BYTES: Final = 64 << 20
 
 
-def gained(before: Rehearsed | None, after: Rehearsed) -> str:
+def kv_cache_gain(before: Rehearsed | None, after: Rehearsed) -> str:
     """KV cache of the default and of the calibrated configuration, on one line."""
     now = f"KV cache {gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
     if before is None:
@@ -178,10 +176,17 @@ def memory_checks(
         remedy = "--max-model-len fit or less, --gpu a larger one, or what `mmcalib plan` finds"
         detail = f"vLLM would not start, rehearsed: {after.problem}"
         return [Check(name, "fail", detail, remedy)]
-    checks = [Check(name, "pass", f"{gained(predicted.default, after)}, rehearsed")]
+    checks = [Check(name, "pass", f"{kv_cache_gain(predicted.default, after)}, rehearsed")]
     if concurrency is not None and after.max_concurrency is not None:
-        checks.append(_concurrency(after.max_concurrency, concurrency, after))
-    if after.budget is not None and "encoder" not in {phase.name for phase in after.phases}:
+        length = after.budget.max_model_len if after.budget else 0
+        detail = f"{after.max_concurrency:.2f} sequences of {length:,} tokens fit, "
+        detail += f"{concurrency:g} are wanted, rehearsed"
+        check = Check(CONCURRENCY, "pass", detail)
+        if after.max_concurrency < concurrency:
+            remedy = f'mmcalib plan --goal "concurrency>={concurrency:g}"'
+            check = replace(check, status="fail", remedy=remedy)
+        checks.append(check)
+    if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
         checks.append(
             Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
@@ -196,7 +201,7 @@ def memory_checks(
 def comparison_check(
     predicted: Predicted,
     traffic: ServedTraffic | None,
-    decision: Configuration,
+    decision: JudgedConfig,
     policy: Policy,
 ) -> Check | None:
     """The calibrated configuration beside vLLM's defaults, as rehearsed. It fails where it is worse
@@ -283,17 +288,9 @@ def _falls_short(left_bytes: int, default_bytes: int) -> bool:
     return left_bytes < min(0, default_bytes) - VLLM_SLACK_BYTES
 
 
-def _concurrency(found: float, wanted: float, after: Rehearsed) -> Check:
-    length = after.budget.max_model_len if after.budget else 0
-    detail = f"{found:.2f} sequences of {length:,} tokens fit, {wanted:g} are wanted, rehearsed"
-    if found >= wanted:
-        return Check(CONCURRENCY, "pass", detail)
-    return Check(CONCURRENCY, "fail", detail, f'mmcalib plan --goal "concurrency>={wanted:g}"')
-
-
 def reserved_check(
     predicted: Predicted,
-    decision: Configuration,
+    decision: JudgedConfig,
     *,
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
@@ -304,7 +301,6 @@ def reserved_check(
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
         return None
-    total = after.total_bytes
     profiled = gib(found.reserved_bytes - found.spare_bytes)
     spare = f", and {gib(found.spare_bytes)} are free beside the KV cache"
     detail = f"{_said(found.worst)}; the profile reserves {profiled}, rehearsed"
@@ -316,8 +312,9 @@ def reserved_check(
             f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} to the CUDA context, to "
             "fragmentation and to kernels: too little under load"
         )
-        roomy = f"--gpu-memory-utilization {_roomy(total):g}"
-        return Check(RESERVED, "warn", detail, roomy, names)
+        # It leaves room for the CUDA context and vLLM's own slack.
+        roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
+        return Check(RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
@@ -339,13 +336,7 @@ def reserved_check(
     )
 
 
-def _roomy(total_bytes: int) -> float:
-    """The utilization that leaves room for the CUDA context and vLLM's own slack."""
-    outside = CONTEXT_BYTES + VLLM_SLACK_BYTES
-    return math.floor(100 * (1 - outside / total_bytes)) / 100
-
-
-def predicted_shortfall(predicted: Predicted, decision: Configuration) -> Shortfall | None:
+def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfall | None:
     """What decides it, None where a part of it could not be rehearsed or there is nothing to hold:
     a modality that takes embeddings alone has no steps, and is held all the same.
     """

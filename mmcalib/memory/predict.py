@@ -6,18 +6,17 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import Explored, JudgedConfig
 from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.pools import FixedPool, fixed_pool
-from mmcalib.domain.memory import Budget, Rehearsed
-from mmcalib.domain.model import ModelInfo
+from mmcalib.derive.demand import FixedPool, fixed_pool
+from mmcalib.domain.memory import Rehearsed
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
-from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps, on_gpu
+from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
 from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -30,20 +29,6 @@ Profile = tuple[Any, ...]
 # What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
 _NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
-
-
-class Budgeted(Protocol):
-    """Engine arguments with vLLM's budget for them."""
-
-    @property
-    def budget(self) -> Budget: ...
-    @property
-    def engine_args(self) -> EngineArgs: ...
-
-
-def as_served(opened: ModelInfo, default: EngineArgs, prediction: MemoryPrediction) -> ModelInfo:
-    """The opened model with the defaults that `vllm serve` would have on that GPU."""
-    return on_gpu(opened, _answer(prediction, default))
 
 
 def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
@@ -82,14 +67,15 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 class RehearsalJudge:
     """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
     said; `concurrency` is how many sequences of its context the KV cache must hold; `traffic`
-    serves the corpus' own requests, None where that is not possible.
+    serves the corpus' own requests under arguments that were rehearsed, None where that is not
+    possible.
     """
 
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
     progress: Progress
-    traffic: Callable[[EngineArgs], TrafficFigures | None]
+    traffic: Callable[[EngineArgs, Rehearsed | None], TrafficFigures | None]
 
     def rejects(self, decision: Decision) -> str:
         """It does not start, or holds too few sequences. What cannot be rehearsed does."""
@@ -117,24 +103,31 @@ class RehearsalJudge:
     def serves_worse(self, decision: Decision) -> bool:
         before, after = (self._rehearsed(args) for args in (self.default, decision.engine_args))
         with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
-            found = self.traffic(decision.engine_args)
+            found = self._served(decision.engine_args, after)
             if found is None:
                 return False
             larger = steps_are_larger(before, after)
-            return serves_worse(self.traffic(self.default), found, larger_steps=larger)
+            default = self._served(self.default, before)
+            return serves_worse(default, found, larger_steps=larger)
+
+    def _served(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
+        try:
+            return self.traffic(args, started)
+        except MmcalibError:
+            return None
 
     def _rehearsed(self, engine_args: EngineArgs) -> Rehearsed | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
-            return _answer(self.prediction, engine_args)
+            return rehearse_trial(self.prediction, engine_args)
 
 
-def begin(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
-    """Rehearse all that `predicted` waits for; returns at once."""
+def begin_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
+    """Rehearse all that `rehearse_decision` waits for; returns at once."""
     for args, steps in _wanted_configs(default, decision):
         prediction.begin(args, steps)
 
 
-def predicted(
+def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
 ) -> Predicted:
     """The default and the calibrated configuration, the worst step of each modality and every point
@@ -144,7 +137,7 @@ def predicted(
     answers: list[Rehearsed | None] = []
     with progress.step(f"rehearsing on {prediction.gpu.name}", len(wanted)) as task:
         for args, steps in wanted:
-            answers.append(prediction.tried(args, steps))
+            answers.append(prediction.rehearse_or_none(args, steps))
             task.advance()
     before, after, *others = answers
     modalities = [modality for modality, _ in configurations(decision)]
@@ -159,12 +152,12 @@ def predicted(
     )
 
 
-def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
+def reporting_ask(prediction: MemoryPrediction, progress: Progress) -> Ask:
     """Rehearses what is asked afterwards, with its progress."""
 
     def every(every: Sequence[EngineArgs], first: Steps) -> list[Rehearsed | None]:
         with progress.step(f"rehearsing on {prediction.gpu.name}", len(every)) as task:
-            return prediction.every(every, first, task.advance)
+            return prediction.rehearse_all(every, first, task.advance)
 
     return every
 
@@ -172,7 +165,7 @@ def rehearsing(prediction: MemoryPrediction, progress: Progress) -> Ask:
 def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
     alike: dict[Profile, EngineArgs] = {}
-    points = [alike.setdefault(profile(e), e.engine_args) for e in decision.explored]
+    points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
         (default, ()),
@@ -181,7 +174,7 @@ def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[Engin
     ]
 
 
-def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed | None:
+def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed | None:
     """Of a trial: that it fails says nothing of what is calibrated."""
     try:
         return prediction.rehearse(engine_args)
@@ -189,10 +182,13 @@ def _answer(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed 
         return None
 
 
-def profile(one: Budgeted) -> Profile:
+def _profile(one: Explored) -> Profile:
     """What decides its memory, the context last: the rest of its settings does not."""
     budget = one.budget
     modality = budget.profiled_modality
+    limits = one.engine_args.get("limit_mm_per_prompt", {})
+    # Sizes that vLLM is told to profile.
+    hinted = {m: limit for m, limit in limits.items() if isinstance(limit, Mapping)}
     return (
         modality,
         budget.profiled_items,
@@ -200,16 +196,9 @@ def profile(one: Budgeted) -> Profile:
         budget.encoder_cache_size,
         budget.max_num_batched_tokens,
         budget.max_num_seqs,
-        _hints(one.engine_args),
+        json.dumps(hinted, sort_keys=True),
         budget.max_model_len,
     )
-
-
-def _hints(engine_args: EngineArgs) -> str:
-    """Sizes that vLLM is told to profile."""
-    limits = engine_args.get("limit_mm_per_prompt", {})
-    hinted = {m: limit for m, limit in limits.items() if isinstance(limit, Mapping)}
-    return json.dumps(hinted, sort_keys=True) if hinted else ""
 
 
 _REMEDY = "a smaller --max-model-len, or no --pin-kv-cache"
@@ -224,7 +213,7 @@ class PinnedPool:
     rehearsed: Rehearsed | None = None
 
 
-def pinned(predicted: Predicted, decision: Configuration, ask: Ask) -> PinnedPool | None:
+def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> PinnedPool | None:
     """The size that is written, rehearsed as it will be served: less by what serving takes beyond
     the profile. None where nothing was rehearsed or nothing is left, of which another check tells.
     """
@@ -238,32 +227,26 @@ def pinned(predicted: Predicted, decision: Configuration, ask: Ask) -> PinnedPoo
         why = found.problem if found else "it could not be rehearsed"
         detail = f"{gib(pool.kv_cache_memory_bytes)} are too little, rehearsed: {why}"
         return PinnedPool(None, Check(KV_PINNED, "fail", detail, _REMEDY))
-    return PinnedPool(pool, Check(KV_PINNED, "pass", _said(pool, found)), found)
-
-
-def _said(pool: FixedPool, found: Rehearsed) -> str:
     graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
-    return (
+    detail = (
         f"KV cache {gib(pool.kv_cache_memory_bytes)} of {gib(pool.left_bytes)} that are left, "
         f"{found.kv_cache_tokens:,} tokens{graphs}; vLLM takes them as they are, and heeds no "
         "gpu_memory_utilization"
     )
-
-
-def _spared(pool: FixedPool) -> str:
-    if not pool.spared_bytes:
-        return ""
-    return f" and {gib(pool.spared_bytes)} for steps that take more than is profiled"
+    return PinnedPool(pool, Check(KV_PINNED, "pass", detail), found)
 
 
 def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:
     """One entry per emitted value."""
+    spared = ""
+    if pool.spared_bytes:
+        spared = f" and {gib(pool.spared_bytes)} for steps that take more than is profiled"
     yield Evidence(
         setting="kv_cache_memory_bytes",
         value=pool.kv_cache_memory_bytes,
         label="rehearsed",
         reason=f"--pin-kv-cache: what rehearsal leaves on {gpu}, less {VLLM_SLACK_BYTES >> 20} MiB "
-        f"as vLLM suggests it{_spared(pool)}; with it vLLM ignores gpu_memory_utilization",
+        f"as vLLM suggests it{spared}; with it vLLM ignores gpu_memory_utilization",
     )
     if pool.capture_sizes:
         yield Evidence(

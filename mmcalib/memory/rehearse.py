@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,21 +48,10 @@ class Rehearsals(Closing):
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.gpu = gpu
-        self._host = OnceHost(
-            on_said=on_said,
-            on_log=lambda line: on_log(f"rehearsal: {line}"),
-        )
+        self._host = OnceHost(on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
-    def options(self) -> dict[str, str]:
-        """Each option of `vllm serve` there, without its dashes, and the argument that it sets."""
-        return self._listed().arguments
-
-    def refuse_unknown(self, engine_args: Collection[str]) -> None:
-        """Raises UsageError for the first that is no argument of vLLM's engine there."""
-        if engine_args:
-            refuse_unknown(engine_args, self._listed().engine)
-
-    def _listed(self) -> ServeOptions:
+    def options(self) -> ServeOptions:
+        """The options of `vllm serve` and the arguments of vLLM's engine there."""
         self.imagine()
         return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
 
@@ -153,13 +142,14 @@ def rehearse(
     results = []
     resolved: dict[str, ResolvedModel] = {}
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
-        rehearsals.refuse_unknown(engine_args or ())
+        if engine_args:
+            refuse_unknown(engine_args, rehearsals.options().engine)
         for config in configs:
             written = read_configuration(None if config is None else Path(config), flags, model)
             path = written.source
             with saying_what_to_change(path, flags):
-                args = arguments(rehearsals, written)
-                named = taken_model(args)
+                args = parse_arguments(rehearsals, written)
+                named = pop_model(args)
                 if named not in resolved:
                     resolved[named] = resolve(named, cache_dir=cache_dir())
                 args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
@@ -170,14 +160,13 @@ def rehearse(
     return results
 
 
-def arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
+def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
     """What a configuration says, as engine arguments. Raises UsageError."""
     try:
         args = rehearsals.parsed(written).engine_args
     except VllmRefused as error:
-        said = refused_flags(
-            refusal(error), (*written.written, *written.flags), rehearsals.options()
-        )
+        flags = (*written.written, *written.flags)
+        said = refused_flags(refusal(error), flags, rehearsals.options().arguments)
         if said is not None:
             raise said from error
         raise
@@ -186,7 +175,7 @@ def arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str
     return args
 
 
-def taken_model(args: dict[str, Any]) -> str:
+def pop_model(args: dict[str, Any]) -> str:
     """The model that the arguments name, which goes out of them. Raises UsageError without one."""
     named = str(args.pop("model", None) or "")
     if not named:
@@ -210,7 +199,7 @@ class Rehearses(Protocol):
 @dataclass(slots=True)
 class MemoryPrediction(Closing):
     """Asks `rehearsals` from a thread of its own; arguments go on top of `base`. `failure` is why
-    the first that was `tried` could not be rehearsed; failures of type `fatal` are raised instead.
+    the first that ended early could not be rehearsed; failures of type `fatal` are raised instead.
     """
 
     gpu: Gpu
@@ -254,7 +243,7 @@ class MemoryPrediction(Closing):
         except MmcalibError as error:
             return error
 
-    def tried(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed | None:
+    def rehearse_or_none(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed | None:
         """None where it ends early."""
         try:
             return self.rehearse(engine_args, steps)
@@ -264,7 +253,7 @@ class MemoryPrediction(Closing):
             self.failure = self.failure or error
             return None
 
-    def every(
+    def rehearse_all(
         self,
         every: Sequence[EngineArgs],
         first: Steps = (),
@@ -276,7 +265,7 @@ class MemoryPrediction(Closing):
             self.begin(args, steps)
         found = []
         for args, steps in wanted:
-            found.append(self.tried(args, steps))
+            found.append(self.rehearse_or_none(args, steps))
             on_each()
         return found
 

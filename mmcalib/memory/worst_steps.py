@@ -15,7 +15,7 @@ import numpy as np
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration, Configured
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import CACHED_KEEP
 from mmcalib.derive.demand import (
     Demand,
@@ -29,13 +29,13 @@ from mmcalib.derive.demand import (
     Shortfall,
     WorstStep,
     excesses,
+    fixed_pool,
     larger,
     pinned,
     repeated,
     smaller,
     worst_step,
 )
-from mmcalib.derive.pools import fixed_pool
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
@@ -46,7 +46,7 @@ from mmcalib.text import gib, number
 _LANGUAGE: Final = ("language model", "sampler")
 
 
-def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str, Any]]]:
+def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
     """Per served modality: engine arguments under which vLLM profiles a step full of it.
 
     The budget stays what it is; size hints are gone, because they shrink the profiled item and not
@@ -70,20 +70,27 @@ def configurations(decision: Configuration) -> Iterator[tuple[Modality, dict[str
         )
 
 
-def padded(decision: Configuration) -> dict[Modality, Excess]:
+def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
+    """The worst step of each served modality, without those that end early."""
+    every = list(configurations(decision))
+    found = ask([args for _, args in every], ())
+    return {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+
+
+def padded(decision: JudgedConfig) -> dict[Modality, Excess]:
     """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
-    counts = {m: count.value for m, count in decision.counts.items()}
+    counts = decision.items_per_prompt
     found = excesses(decision.table, decision.budget, decision.plain, counts)
     return {excess.modality: excess for excess in found}
 
 
-def encoder_steps(decision: Configuration) -> tuple[EncoderStep, ...]:
+def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
     """Steps of such items, as many as one admits; no profile of vLLM's is one."""
     return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
 
 
 def shortfall(
-    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Shortfall:
     """The costliest of what serving may take at once against what is reserved.
 
@@ -98,7 +105,7 @@ def shortfall(
 
 
 def demands(
-    decision: Configuration, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Iterator[Demand]:
     """Every part that may decide, encoder steps first."""
     budget, width = decision.budget, output_width(calibrated, steps)
@@ -108,7 +115,17 @@ def demands(
         return Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        yield _worst(decision, modality, step, beside, calibrated.kept_bytes)
+        # Scaled to a full step, which is no more than all sequences can ask for at once.
+        most = decision.counts[modality].value * budget.largest_item(modality)
+        limit = min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
+        yield worst_step(
+            modality,
+            step.encoder_peak_bytes or 0,
+            profiled_tokens=step.encoder_tokens,
+            limit_tokens=limit,
+            resident=beside(limit),
+            kept_bytes=calibrated.kept_bytes,
+        )
     excess = padded(decision)
     for found in calibrated.steps:
         of = excess.get(found.step.shape.modality)
@@ -142,25 +159,6 @@ def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> 
     return max((outputs.bytes_per_token for outputs in found), default=0)
 
 
-def _worst(
-    decision: Configuration, modality: Modality, step: Rehearsed, beside: Any, kept_bytes: int
-) -> WorstStep:
-    """Scaled to a full step, which is no more than all sequences can ask for at once."""
-    budget = decision.budget
-    peak = next((phase.peak_bytes for phase in step.phases if phase.name == "encoder"), 0)
-    most = budget.largest_item(modality)
-    asked = budget.max_num_seqs * decision.counts[modality].value * most
-    limit = min(budget.encoder_budget_tokens, asked)
-    return worst_step(
-        modality,
-        peak,
-        profiled_tokens=step.encoder_tokens,
-        limit_tokens=limit,
-        resident=beside(limit),
-        kept_bytes=kept_bytes,
-    )
-
-
 # Rehearses configurations, the first with steps of the encoder; None where one ends early.
 Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
 
@@ -169,7 +167,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cured:
+class Remedy:
     """Settings under which it passes, and what it then reserves and takes."""
 
     engine: Engine
@@ -177,9 +175,9 @@ class Cured:
     rehearsed: Rehearsed
 
 
-def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured]:
+def find_remedies(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
     """Less at once, then more reserved, as far as either passes, with what views keep on top."""
-    counts = {m: count.value for m, count in decision.counts.items()}
+    counts = decision.items_per_prompt
     for cure in (smaller, larger):
         at, short, engine = decision.budget, found, Engine()
         for _ in range(_TRIES):
@@ -193,17 +191,24 @@ def cured(found: Shortfall, decision: Configuration, ask: Ask) -> Iterator[Cured
             at, found_now, rehearsed = answer
             short = _beside_last_batch(found_now, at, counts, rehearsed)
             if short.passes:
-                yield Cured(engine, found_now, rehearsed)
+                yield Remedy(engine, found_now, rehearsed)
                 break
 
 
 def with_less_kv_cache(
-    found: Shortfall, before: Rehearsed, decision: Configuration, ask: Ask
-) -> Cured | None:
+    found: Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
+) -> Remedy | None:
     """A KV cache that leaves room for what is short, with as many sequences as leave half of the
     cache where all of them leave less; None where too little of it is left then.
     """
-    seqs = _sequences_for_half(found, before, decision)
+    step, seqs = found.worst, None
+    if isinstance(step, WorstStep) and step.items:
+        # It is the number of items that takes more than is reserved.
+        room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+        count = decision.counts[step.modality].value or 1
+        half = max(1, int(room * step.items / step.peak_bytes) // count)
+        if half < decision.budget.max_num_seqs and half * count < step.items:
+            seqs = half
     if seqs is not None:
         fewer = _under(Engine(max_num_seqs=seqs), decision, ask)
         if fewer is None:
@@ -216,20 +221,7 @@ def with_less_kv_cache(
     answer = _under(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
-    return Cured(engine, *answer[1:])
-
-
-def _sequences_for_half(found: Shortfall, before: Rehearsed, decision: Configuration) -> int | None:
-    """How many sequences' items half of the KV cache holds; None where it holds those of all, or
-    where it is not the number of items that takes more than is reserved.
-    """
-    step = found.worst
-    if not isinstance(step, WorstStep) or not step.items:
-        return None
-    room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
-    count = decision.counts[step.modality].value or 1
-    seqs = max(1, int(room * step.items / step.peak_bytes) // count)
-    return seqs if seqs < decision.budget.max_num_seqs and seqs * count < step.items else None
+    return Remedy(engine, *answer[1:])
 
 
 def _beside_last_batch(
@@ -252,17 +244,11 @@ def _beside_last_batch(
 
 
 def _under(
-    engine: Engine, decision: Configuration, ask: Ask
+    engine: Engine, decision: JudgedConfig, ask: Ask
 ) -> tuple[Budget, Shortfall, Rehearsed] | None:
     """What serving would take under these values; None where it would not start."""
-    altered = Configured(
-        engine_args=engine.on(decision.engine_args),
-        counts=decision.counts,
-        budget=_expected(decision.budget, engine),
-        plain=decision.plain,
-        adequacy=decision.adequacy,
-        table=decision.table,
-    )
+    args, expected = engine.on(decision.engine_args), _expected(decision.budget, engine)
+    altered = replace(decision, engine_args=args, budget=expected)
     every = list(configurations(altered))
     first, *others = ask(
         [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
@@ -294,7 +280,7 @@ def _expected(budget: Budget, engine: Engine) -> Budget:
     )
 
 
-def views_check(predicted: Predicted, decision: Configuration, accesses: Accesses) -> Check | None:
+def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
     """A note where it is reserved all the same, a warning where it may not be; None where items of
     a batch share nothing or go with their requests, or nothing was rehearsed.
     """
@@ -302,7 +288,7 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
     outputs = after.outputs if after else None
     if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
         return None
-    found = retained(decision, accesses)
+    found = _retained(decision, accesses)
     every = demands(decision, after, predicted.steps)
     steps = (one for one in every if isinstance(one, LanguageStep | PromptsStep))
     language = max(steps, key=lambda one: one.nbytes, default=None)
@@ -330,7 +316,7 @@ def views_check(predicted: Predicted, decision: Configuration, accesses: Accesse
     )
 
 
-def retained(decision: Configuration, accesses: Accesses) -> Pinned | None:
+def _retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
     """The bound for the corpus' own items; None without any."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
@@ -342,22 +328,16 @@ def retained(decision: Configuration, accesses: Accesses) -> Pinned | None:
             batch = max(batch, min(budget.encoder_budget_tokens, at_once * heaviest.embeds))
     if not cache or not batch:
         return None
-    kept = _again(accesses, decision) if known else _any(decision, cache)
+    kept: list[int] = []
+    if known:
+        shapes = (accesses.items[index][0] for index in repeated(accesses.requests()))
+        found = (table.costs.get(shape) for shape in shapes)
+        kept = [cost.embeds for cost in found if cost is not None and cost.embeds]
+    else:
+        for costs in map(table.of, table.modalities()):
+            embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
+            counts = np.bincount(rows, costs.counts[costs.embeds > 0])
+            for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
+                # No more of a size than the cache holds.
+                kept += repeat(size, min(int(count), cache // size + 1))
     return pinned(kept, cache, batch, known=known)
-
-
-def _again(accesses: Accesses, decision: Configuration) -> Iterator[int]:
-    for index in repeated(accesses.requests()):
-        cost = decision.table.costs.get(accesses.items[index][0])
-        if cost is not None and cost.embeds:
-            yield cost.embeds
-
-
-def _any(decision: Configuration, cache: int) -> Iterator[int]:
-    """No more of a size than the cache holds."""
-    for modality in decision.table.modalities():
-        costs = decision.table.of(modality)
-        embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
-        counts = np.bincount(rows, costs.counts[costs.embeds > 0])
-        for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
-            yield from repeat(size, min(int(count), cache // size + 1))

@@ -12,15 +12,8 @@ from typing import Any, Literal, TypeAlias, get_args
 Status = Literal["found", "inferred", "transformers-default", "stand-in"]
 STATUSES: tuple[str, ...] = get_args(Status)
 SECTIONS = (
-    "config",
-    "preprocessor",
-    "video_preprocessor",
-    "processor",
-    "tokens",
-    "words",
-    "tokenizer",
-    "placeholders",
-    "chat",
+    *("config", "preprocessor", "video_preprocessor", "processor"),
+    *("tokens", "words", "tokenizer", "placeholders", "chat"),
 )
 
 

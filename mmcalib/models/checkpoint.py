@@ -208,17 +208,16 @@ def checkpoint_files(
             geometry.values("tokenizer"), special, words, template
         ),
     }
-    return {name: _encode(document) for name, document in documents.items()}
+    return {
+        name: (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()
+        for name, document in documents.items()
+    }
 
 
 def vocab_size(config: dict[str, Any]) -> int:
     """The largest vocab_size that any part of the model declares; 0 when none does."""
     nested = (vocab_size(part) for part in config.values() if isinstance(part, dict))
     return max((int(config.get("vocab_size", 0)), *nested))
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _holds(folder: Path, files: dict[str, bytes]) -> bool:

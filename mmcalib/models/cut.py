@@ -1,6 +1,4 @@
-"""Fewer layers of the same width.
-
-Depth cut: a config with fewer layers of the same width, for engine starts on small machines.
+"""Depth cut: a model with fewer layers of the same width, for engine starts on small machines.
 
 Peak activation does not depend on depth; weights and KV cache scale with it.
 """
@@ -10,8 +8,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -241,7 +240,8 @@ def cut_checkpoint(
     cut = cut_depth(true, text_layers=text_layers, encoder_layers=encoder_layers)
     with whole_folder(target) as scratch:
         for path in sorted(source.rglob("*")):
-            if path.is_file() and not _is_weight(path):
+            weight = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
+            if path.is_file() and not weight:
                 copy = scratch / path.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(path.resolve(), copy)
@@ -268,12 +268,34 @@ def read_config(folder: Path) -> dict[str, object]:
     return config
 
 
-def _is_weight(path: Path) -> bool:
-    return path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
-
-
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+# Parameters of a repeated block: `language_model.model.layers.3.mlp.…`, `visual.blocks.0.attn.…`.
+_BLOCK = re.compile(r"^(?P<stack>.*?\b(?:layers|blocks|h))\.(?P<index>\d+)\.")
+_ENCODER_WORDS = ("visual", "vision", "audio", "tower", "encoder")
+
+
+def at_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: int) -> int:
+    """Bytes of all parameters if each stack of blocks had its true number of them.
+
+    `sizes` maps parameter names to bytes as built at the cut depth; blocks of a stack are alike.
+    """
+    blocks: dict[str, set[str]] = {}
+    held: dict[str, int] = {}
+    total = 0
+    for name, size in sizes.items():
+        if block := _BLOCK.match(name):
+            blocks.setdefault(block["stack"], set()).add(block["index"])
+            held[block["stack"]] = held.get(block["stack"], 0) + size
+        else:
+            total += size
+    for stack, indices in blocks.items():
+        encoder = any(word in stack for word in _ENCODER_WORDS)
+        true = encoder_layers if encoder else text_layers
+        total += round(held[stack] / len(indices) * true)
+    return total

@@ -45,19 +45,14 @@ class Encoder:
 
     def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
         """Bytes alive in the widest layer of a batch of such items."""
-        positions = items * self._positions(tokens_per_item)
-        widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
-        if self.rotary:
-            widest = max(widest, _ROTARY_STREAMS * self.hidden)
-        return positions * (dtype_bytes * widest + self.input_bytes * self.inputs)
-
-    def _positions(self, tokens_per_item: int) -> int:
-        if self.merge:
-            return tokens_per_item * self.merge
         tiles = self.tiles
         if self.tiles_follow_tokens:
             tiles = max(1, min(tiles, tokens_per_item // self.per_tile))
-        return tiles * self.per_tile
+        each = tokens_per_item * self.merge if self.merge else tiles * self.per_tile
+        widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
+        if self.rotary:
+            widest = max(widest, _ROTARY_STREAMS * self.hidden)
+        return items * each * (dtype_bytes * widest + self.input_bytes * self.inputs)
 
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:
@@ -70,11 +65,12 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
     if vision.get("model_type") == "pixtral":
-        return _pixtral(whole, vision) if modality == "image" else None
+        side = whole.get("spatial_merge_size", 1)
+        return _patched(vision, side) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
     if "pooling_kernel_size" in vision:
-        return _pooled(vision)
+        return _patched(vision, vision["pooling_kernel_size"])
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
         return _tiled(whole, vision)
     return None
@@ -96,26 +92,16 @@ def _merging(vision: Config) -> Encoder:
     )
 
 
-def _pixtral(whole: Config, vision: Config) -> Encoder:
-    """Pixtral and Mistral Small 3: patches of the image itself, which the projector may merge."""
+def _patched(vision: Config, merged_side: Any) -> Encoder:
+    """Pixtral, Mistral Small 3 and Gemma 4: patches of the image itself or of a frame, a square of
+    which may become one token.
+    """
     return Encoder(
         int(vision["hidden_size"]),
         int(vision["intermediate_size"]),
         gated=True,
         rotary=True,
-        merge=int(whole.get("spatial_merge_size", 1)) ** 2,
-        inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
-    )
-
-
-def _pooled(vision: Config) -> Encoder:
-    """Gemma 4: patches of the image itself or of a frame, a square of which becomes one token."""
-    return Encoder(
-        int(vision["hidden_size"]),
-        int(vision["intermediate_size"]),
-        gated=True,
-        rotary=True,
-        merge=int(vision["pooling_kernel_size"]) ** 2,
+        merge=int(merged_side) ** 2,
         inputs=_CHANNELS * int(vision["patch_size"]) ** 2,
     )
 

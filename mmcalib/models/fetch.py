@@ -1,19 +1,16 @@
-"""Fetches a model's small files in a process of its own, as a script: the client of the hub takes
-names of files from the answers of the server, and waits as long as that sends anything.
-
-`python -P -B fetch.py` reads a `FetchRequest` as JSON on its standard input, and writes the folder,
-or why there is none, as JSON to its standard output.
+"""Fetches a model's small files in a process of its own: the client of the hub takes names of files
+from the answers of the server, and waits as long as that sends anything.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
+from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from mmcalib.processes import belong_to_parent
+from mmcalib.processes import serve_parent
 from mmcalib.text import GIB
 
 # A tokenizer takes up to 40 MB, the list of a repository's files less than that.
@@ -78,15 +75,18 @@ def keep_to(folders: list[str], files: list[str]) -> None:
     sys.addaudithook(watch)
 
 
-def fetched(order: FetchRequest) -> str:
-    """The folder. Raises whatever the client does."""
-    import huggingface_hub
-
+def serve(pipe: Connection) -> None:
+    """Answer one `FetchRequest` by the folder, and by why there is none."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    order: FetchRequest = pipe.recv()
     own = f"models--{order.model.replace('/', '--')}"
-    folders = [os.path.join(order.cache, own), os.path.join(order.cache, ".locks", own)]
-    keep_to(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
-    return str(
-        huggingface_hub.snapshot_download(
+    try:
+        import huggingface_hub
+
+        folders = [os.path.join(order.cache, own), os.path.join(order.cache, ".locks", own)]
+        keep_to(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
+        folder = huggingface_hub.snapshot_download(
             order.model,
             revision=order.revision,
             endpoint=order.endpoint,
@@ -94,23 +94,12 @@ def fetched(order: FetchRequest) -> str:
             allow_patterns=order.patterns,
             etag_timeout=order.timeout_s,
         )
-    )
-
-
-def main() -> None:
-    belong_to_parent()
-    told_to, sys.stdout = sys.stdout, sys.stderr
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    try:
-        told = {"folder": fetched(FetchRequest(**json.load(sys.stdin)))}
+        pipe.send((folder, ""))
     except Exception as error:  # noqa: BLE001 - the client's HTTP library, and so its errors, vary
-        told = {"why": str(error).strip() or type(error).__name__}
-    json.dump(told, told_to)
-    told_to.flush()
+        pipe.send(("", str(error).strip() or type(error).__name__))
     # Threads of the client may still wait for an answer.
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    serve_parent(serve)

@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -75,15 +75,13 @@ def described(memory: str, capability: str) -> Gpu:
 
     GB is 10**9 bytes and GiB 2**30. Raises UsageError for what cannot be read or cannot be.
     """
-    total_bytes = _parse_memory(memory)
-    parsed = _parse_capability(capability)
     return Gpu(
         name=f"{memory.strip()}, capability {capability.strip()}",
         torch_name="NVIDIA GPU",
-        total_bytes=total_bytes,
+        total_bytes=_parse_memory(memory),
         total_status="given",
         source=f"--gpu-memory {memory.strip()} --capability {capability.strip()}",
-        capability=parsed,
+        capability=_parse_capability(capability),
         sm_count=None,
     )
 
@@ -132,11 +130,6 @@ def all() -> tuple[Gpu, ...]:  # noqa: A001 - read as `catalogue.all()`
     return tuple(_parse(entry) for entry in _document())
 
 
-def names() -> tuple[str, ...]:
-    """The name of every GPU, in the catalogue's order."""
-    return tuple(gpu.name for gpu in all())
-
-
 def find(name: str) -> Gpu:
     """The GPU of that name, alias or torch name; case, spaces, dashes and brand do not matter.
 
@@ -183,15 +176,10 @@ def _spellings() -> Mapping[str, Gpu]:
     """Every folded spelling; raises ValueError when one is claimed by two GPUs."""
     found: dict[str, Gpu] = {}
     for gpu, entry in zip(all(), _document(), strict=True):
-        for spelling in _claimed(entry):
+        for spelling in map(fold, (entry["name"], entry["torch_name"], *entry["aliases"])):
             if found.setdefault(spelling, gpu) is not gpu:
                 raise ValueError(f"{spelling} is both {found[spelling].name} and {gpu.name}")
     return found
-
-
-def _claimed(entry: Mapping[str, Any]) -> Iterator[str]:
-    for spelling in (entry["name"], entry["torch_name"], *entry["aliases"]):
-        yield fold(spelling)
 
 
 def _parse(entry: Mapping[str, Any]) -> Gpu:
@@ -240,9 +228,7 @@ class CudaDriver:
         self._ask("cuInit", 0)
 
     def count(self) -> int:
-        found = ctypes.c_int()
-        self._ask("cuDeviceGetCount", ctypes.byref(found))
-        return found.value
+        return self._number("cuDeviceGetCount")
 
     def name(self, device: int) -> str:
         text = ctypes.create_string_buffer(NAME_BYTES)
@@ -254,19 +240,19 @@ class CudaDriver:
         # cudaMemGetInfo's total, which vLLM divides: public logs give an L4 as 22563 MiB by the one
         # and 22.03 GiB by the other, an H100 as 81089 MiB and 79.19 GiB, a GB10 as 124610 MiB and
         # 121.69 GiB. nvidia-smi's total is larger, by what the driver keeps for itself.
-        found = ctypes.c_size_t()
-        self._ask("cuDeviceTotalMem_v2", ctypes.byref(found), self._handle(device))
-        return found.value
+        return self._number("cuDeviceTotalMem_v2", self._handle(device), kind=ctypes.c_size_t)
 
     def attribute(self, code: int, device: int) -> int:
-        found = ctypes.c_int()
-        self._ask("cuDeviceGetAttribute", ctypes.byref(found), code, self._handle(device))
-        return found.value
+        return self._number("cuDeviceGetAttribute", code, self._handle(device))
 
     def _handle(self, device: int) -> ctypes.c_int:
-        handle = ctypes.c_int()
-        self._ask("cuDeviceGet", ctypes.byref(handle), device)
-        return handle
+        return ctypes.c_int(self._number("cuDeviceGet", device))
+
+    def _number(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
+        """What a function writes to the pointer that is its first argument."""
+        found = kind()
+        self._ask(function, ctypes.byref(found), *arguments)
+        return int(found.value)
 
     def _ask(self, function: str, *arguments: object) -> None:
         result = getattr(self._library, function)(*arguments)

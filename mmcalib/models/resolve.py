@@ -6,9 +6,7 @@ import difflib
 import hashlib
 import http.client
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -21,11 +19,10 @@ from typing import Literal, Protocol
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models import fetch
 from mmcalib.models.catalogue import Geometry, bundled, find
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
-from mmcalib.processes import safe_environment
+from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
 # The hub client's own default; HF_ENDPOINT moves it.
@@ -56,7 +53,7 @@ class HuggingFaceHub:
     """The real hub, through `huggingface_hub` if that is installed."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
+        self._cache = str(cache_folder(env))
         self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
@@ -67,36 +64,23 @@ class HuggingFaceHub:
             raise HubUnavailable("huggingface_hub is not installed")
         if not reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
-        cache = str(cache_folder(self._env))
-        patterns = list(SMALL_FILES)
-        order = FetchRequest(model_id, revision, self._endpoint, cache, patterns, REACH_TIMEOUT_S)
-        return Path(self._fetched(order))
-
-    def _fetched(self, order: FetchRequest) -> str:
-        # Its progress is shown as it comes; what runs it is the script alone, not this package.
-        command = [sys.executable, "-P", "-B", fetch.__file__]
-        asked = json.dumps(order._asdict())
-        env = {**safe_environment(os.environ, sys.path), "HF_HUB_DISABLE_XET": "1"}
-        try:
-            ended = subprocess.run(
-                command,
-                input=asked,
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=FETCH_TIMEOUT_S,
-                env=env,
-                check=False,
-            )
-            told = json.loads(ended.stdout)
-        except subprocess.TimeoutExpired as error:
-            why = f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
-            raise HubUnavailable(f"{self._endpoint}: {why}") from error
-        except ValueError as error:
-            why = f"its client ended with exit code {ended.returncode}"
-            raise HubUnavailable(f"{self._endpoint}: {why}") from error
-        if "folder" not in told:
-            raise HubUnavailable(one_line(f"{self._endpoint}: {told['why'].splitlines()[0]}"))
-        return str(told["folder"])
+        order = FetchRequest(
+            model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
+        )
+        own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = safe_environment(os.environ, sys.path) | own
+        # Its progress is shown as it comes.
+        with Worker("mmcalib.models.fetch", send_s=1, env=env, output=STDERR) as client:
+            client.send(order)
+            try:
+                folder, why = client.receive(FETCH_TIMEOUT_S)
+            except TimeoutError:
+                folder, why = "", f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
+            except EOFError:
+                folder, why = "", f"its client {client.how_it_ended()}"
+        if not folder:
+            raise HubUnavailable(one_line(f"{self._endpoint}: {why.splitlines()[0]}"))
+        return Path(folder)
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:
@@ -197,7 +181,8 @@ def resolve(
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"
-    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *_doubts(geometry)))
+    doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
+    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
 
 
 def _local(model: str) -> Path | None:
@@ -220,10 +205,6 @@ def _folder_name(geometry: Geometry) -> str:
     for name, content in checkpoint_files(geometry).items():
         digest.update(name.encode() + b"\0" + content)
     return f"{geometry.id.replace('/', '--')}-{digest.hexdigest()[:12]}"
-
-
-def _doubts(geometry: Geometry) -> tuple[str, ...]:
-    return tuple(f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
 
 
 def _close(model: str) -> str | None:

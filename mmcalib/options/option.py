@@ -1,174 +1,154 @@
-"""One option as the metadata of a field: what the command line shows, its bounds, and its error."""
+"""One option as a field of a dataclass: what the command line shows, its bounds, and its error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
-from inspect import Parameter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from mmcalib.errors import UsageError
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Of a number; `holds` of any other value. It is annotated_types' GroupedMetadata by protocol,
-    so that pydantic reads it, and showing help does not import them.
-    """
-
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
-    holds: Callable[[Any], bool] | None = None
-
-    @property
-    def __is_annotated_types_grouped_metadata__(self) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[object]:
-        from annotated_types import Ge, Gt, Le, Lt, Predicate
-
-        if self.at_least is not None:
-            yield Ge(self.at_least)
-        if self.above is not None:
-            yield Gt(self.above)
-        if self.at_most is not None:
-            yield Le(self.at_most)
-        if self.below is not None:
-            yield Lt(self.below)
-        if self.holds is not None:
-            yield Predicate(self.holds)
-
-
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How the command line says a value that Typer has no type for.
-
-    `read` makes the value; it raises ValueError with what is `wrong`, as the option's own `wrong`.
-    """
-
-    type: Any
-    read: Callable[[Any], Any] = lambda words: words
-    wrong: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is said of an option beyond its name, type, bounds and default.
+    """An option or argument of a command. The field that it is assigned to gives its name and type.
 
-    `spelled` where that is not the name with dashes. `wrong` is the error line of a value out of
-    bounds, with `{option}` and `{given}`. `basic`: a first run may need it, so `run --help` shows
-    it; the others only `run --help-all` does.
+    `annotation` has bounds, which `value_type` lacks. `words_type` is the type of the words where
+    Typer cannot parse the value's own, and `read` makes the value of them or raises UsageError.
+    `spelled` are the spellings, unless the only one is the name with dashes. `wrong` is the error
+    line of a value out of bounds, with `{option}` and `{given}`; `least` is a bound that Typer
+    shows and checks. A first run may need a `basic` option, so `run --help` shows it; the others
+    only `run --help-all` does. `eager` gets Typer's context and the value before all else is read.
     """
 
+    metavar: str | None
     help: str
-    metavar: str | None = None
+    default: Any = None
     spelled: tuple[str, ...] = ()
-    words: Words | None = None
+    words_type: Any = None
+    read: Callable[[Any], Any] = lambda words: words
     wrong: str = "{option} {given}: no such choice"
     hint: str = ""
+    least: float | None = None
     basic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OptionField:
-    """An option with the name, annotation and default that its field, or parameter, gives it."""
-
-    name: str
-    annotation: Any
-    option: Option
-    default: Any
+    is_argument: bool = False
+    eager: Callable[[Any, bool], None] | None = None
+    name: str = ""
+    annotation: Any = None
+    value_type: Any = None
 
     @property
-    def spelling(self) -> str:
-        spelled = self.option.spelled or (f"--{self.name.replace('_', '-')}",)
-        return spelled[0]
+    def spellings(self) -> tuple[str, ...]:
+        return self.spelled or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The words of a closed choice; empty for other values."""
-        kind = self.type
-        return get_args(kind) if get_origin(kind) is Literal else ()
-
-    @property
-    def type(self) -> Any:
-        """Of the value, where it is given."""
-        bare = unannotated(self.annotation)
-        if get_origin(bare) not in (Union, UnionType):
-            return bare
-        given = [unannotated(kind) for kind in get_args(bare) if kind is not NoneType]
-        return Union[tuple(given)]  # noqa: UP007 - of a tuple that is known here only
+        return get_args(self.value_type) if get_origin(self.value_type) is Literal else ()
 
 
-class Options:
-    """A dataclass all of whose fields are options; a command that takes it has them."""
-
-    __slots__ = ()
-
-    @classmethod
-    def of_words(cls, given: Mapping[str, Any]) -> Self:
-        """As the command line gives them: what is None, False or empty there says nothing. Raises
-        UsageError.
-        """
-        said = {}
-        for field in options_of(cls):
-            value = given[field.name]
-            if not (value is None or value is False or value == []):
-                said[field.name] = _read(field, value)
-        return checked(cls, said)
+def option(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
+    """An option of one value, or of several if its type is a list; `more` as `Option` has it."""
+    return Option(metavar, text, default, **more)
 
 
-def unannotated(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+def switch(text: str, *spelled: str, **more: Any) -> Any:
+    """An option without a value: True where it is given."""
+    return Option(None, text, default=False, spelled=spelled, **more)
 
 
-def option_of(annotation: Any) -> Option | None:
-    """The option that an annotation holds, if any."""
-    held = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return next((part for part in held if isinstance(part, Option)), None)
+def argument(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
+    """A value, or several, that no option stands before. The default MISSING requires it."""
+    return Option(metavar, text, default, is_argument=True, **more)
 
 
-def options_of(kind: type) -> Iterator[OptionField]:
-    """The options of a dataclass whose annotations are not put off, in its order."""
-    for field in fields(kind):
-        option = option_of(field.type)
-        if option is None:
-            raise TypeError(f"{kind.__name__}.{field.name} is no option")
-        default = Parameter.empty if field.default is MISSING else field.default
-        yield OptionField(field.name, field.type, option, default)
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def options(kind: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass of the options that its names have for values, and of
+    other such classes, whose options it then has too.
+    """
+    for name, one in list(vars(kind).items()):
+        if isinstance(one, Option):
+            setattr(kind, name, field(default=one.default, metadata={"option": one}))
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
-def checked(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass of options with these values. Raises UsageError for the first that is wrong."""
-    named = (field for field in options_of(kind) if field.name in values)
-    return kind(**{field.name: _valid(field, values[field.name]) for field in named})
+def _members(kind: type) -> dict[str, Option | type]:
+    """By the name of its field: an option, with its name and type, or another class of options."""
+    annotations, types = get_type_hints(kind, include_extras=True), get_type_hints(kind)
+    found: dict[str, Option | type] = {}
+    for one in fields(kind):
+        found[one.name] = types[one.name]
+        if one.metadata:
+            found[one.name] = replace(
+                one.metadata["option"],
+                name=one.name,
+                annotation=annotations[one.name],
+                value_type=_without_none(types[one.name]),
+            )
+    return found
 
 
-def _valid(field: OptionField, value: Any) -> Any:
+def options_of(kind: type) -> Iterator[Option]:
+    """The options of such a class, and of the classes that it has for fields, in order."""
+    for member in _members(kind).values():
+        if isinstance(member, Option):
+            yield member
+        else:
+            yield from options_of(member)
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return Union[tuple(part for part in get_args(kind) if part is not NoneType)]  # noqa: UP007
+
+
+def read_words(options: Iterable[Option], words: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that the command line gives: None, False and [] give none. Raises UsageError."""
+    return {
+        one.name: one.read(said)
+        for one in options
+        if not ((said := words[one.name]) is None or said is False or said == [])
+    }
+
+
+def make_options(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The class of options with those of these values that are its own.
+
+    Raises UsageError for the first that is wrong.
+    """
+    own: dict[str, Any] = {}
+    for name, member in _members(kind).items():
+        if not isinstance(member, Option):
+            own[name] = make_options(member, values)
+        elif name in values:
+            own[name] = _validate(member, values[name])
+    return kind(**own)
+
+
+def _validate(own: Option, value: Any) -> Any:
     # The command line shows its help without it.
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(field.annotation).validate_python(value)
+        return TypeAdapter(own.annotation).validate_python(value)
     except ValidationError as error:
         # Of the forms that a value may have, the one that was meant fails deepest.
         deepest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
-        message = field.option.wrong.format(option=field.spelling, given=deepest["input"])
-        hint = field.option.hint.format(option=field.spelling)
-        raise UsageError(message, hint=hint or f"one of {', '.join(field.choices)}") from None
-
-
-def _read(field: OptionField, given: Any) -> Any:
-    words = field.option.words
-    if words is None:
-        return given
-    try:
-        return words.read(given)
-    except ValueError as error:
-        message = words.wrong.format(option=field.spelling, given=error)
-        raise UsageError(message, hint=words.hint) from None
+        spelling = own.spellings[0]
+        message = own.wrong.format(option=spelling, given=deepest["input"])
+        hint = own.hint.format(option=spelling) or f"one of {', '.join(own.choices)}"
+        raise UsageError(message, hint=hint) from None

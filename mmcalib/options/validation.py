@@ -1,4 +1,4 @@
-"""Values checked, the policy and its file, flags refused (pydantic, yaml)."""
+"""A policy from options and back; the arguments of vLLM that a run derives itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
     return Policy(**given)
 
 
-def said_by(policy: Policy) -> dict[str, Any]:
+def options_of_policy(policy: Policy) -> dict[str, Any]:
     """What differs from the defaults, by the names of the options."""
     default = Policy()
     said = {name: getattr(policy, name) for name in _RULES}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.facts import Configuration
 from mmcalib.checks.file import ROUND_TRIP
 from mmcalib.checks.reserve import ENGINE_START, REPLAY
 from mmcalib.decision.media_files import Files
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig, Replayed
 from mmcalib.errors import EngineDied, EngineError, OutputError, VllmMoved
@@ -49,7 +47,6 @@ class ReplaySource:
 def prove(
     host: EngineHost,
     launch: Launch,
-    configuration: Configuration,
     source: ReplaySource | None,
     progress: Progress,
     *,
@@ -58,17 +55,19 @@ def prove(
     """Start the engine, then replay prompts of `source`; what fails is a failed check with
     `remedy`, and no end of the job. What this release cannot be asked for is not proven, and no
     more. Too little memory or disk of a machine that does not serve is no failure: it is skipped.
-
-    `launch` may leave out arguments of the configuration, which the check of the start then names.
     """
+    if not launch.opened.starts_engines:
+        why = "not started: this build of vLLM is for GPUs, and none is here"
+        where = "mmcalib validate --config FILE where it will be served, or vLLM's CPU build here"
+        return Proof(checks=(Check(ENGINE_START, "skip", why, where),))
     proof, free = Proof(), free_bytes()
     try:
         started = start.start(host, launch, progress)
-        proof = Proof(started, checks=tuple(_start_checks(started, launch, configuration)))
+        proof = Proof(started, checks=tuple(start.startup_checks(started, launch)))
         if source is None:
             return proof
         burst = replay.choose_burst(
-            source.prompts, configuration, started, launch.budget_s, launch.scratch, source.files
+            source.prompts, launch.config, started, launch.budget_s, launch.scratch, source.files
         )
         replayed = replay.replay(host, burst, progress)
         if not launch.serves:
@@ -107,18 +106,6 @@ def _beyond_machine(
         why = f"{gib(free)} free before; {why}"
     detail = f"not {what}: this machine ran out of {lacking} ({why})"
     return Check(name, "skip", detail, f"run where more {lacking} is free, or {remedy}")
-
-
-def _start_checks(
-    started: Started, launch: Launch, configuration: Configuration
-) -> Iterator[Check]:
-    first, *others = start.startup_checks(started, configuration, rehearsed=launch.rehearsed)
-    left_out = [name for name in configuration.engine_args if name not in launch.engine_args]
-    if left_out:
-        less = f"{first.detail}; left out here, without a GPU: {', '.join(left_out)}"
-        first = replace(first, detail=less)
-    yield first
-    yield from others
 
 
 def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
@@ -175,21 +162,35 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     )
 
 
-def _beyond_memory(gpu: WorkerMemory, replayed: Replayed | None) -> dict[str, int | None]:
-    return {
-        "free_before_bytes": gpu.free_before_bytes,
-        "cudagraph_captured_bytes": gpu.cudagraph_captured_bytes,
-        "replay_peak_bytes": replayed.peak_bytes if replayed else None,
-    }
-
-
-def startup_figures(
-    started: Started | None, burst: Burst | None, replayed: Replayed | None
-) -> Startup | None:
+def startup_figures(proof: Proof) -> Startup | None:
     """How the engine started, and what became of the prompts."""
-    if started is None:
+    if proof.started is None:
         return None
-    figures = started.figures
+    started, figures, burst, replayed = (
+        proof.started,
+        proof.started.figures,
+        proof.burst,
+        proof.replayed,
+    )
+    of_gpu = {}
+    if (gpu := figures.gpu) is not None:
+        of_gpu = {
+            "free_before_bytes": gpu.free_before_bytes,
+            "cudagraph_captured_bytes": gpu.cudagraph_captured_bytes,
+            "replay_peak_bytes": replayed.peak_bytes if replayed else None,
+        }
+    replay = None
+    if burst is not None and replayed is not None:
+        replay = ReplayResult(
+            prompts=len(burst.prompts),
+            admitted=len(burst.prompts) + len(burst.admit),
+            rejected=len(rejected(replayed)),
+            oom=sum(one.out_of_memory for one in replayed.outcomes),
+            token_mismatches=len(mismatched(burst, replayed)),
+            encoder_tokens=burst.encoder_tokens,
+            largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
+            seconds=round(replayed.seconds, 2),
+        )
     return Startup(
         device=figures.device,
         depth=started.depths,
@@ -204,23 +205,7 @@ def startup_figures(
             "encoder_budget_tokens": figures.budget_tokens,
             "profiled_items": figures.profiled_items,
             "encoder_seconds_per_token": figures.encoder_seconds_per_token,
-            **(_beyond_memory(figures.gpu, replayed) if figures.gpu else {}),
+            **of_gpu,
         },
-        replay=_replay(burst, replayed),
-    )
-
-
-def _replay(burst: Burst | None, replayed: Replayed | None) -> ReplayResult | None:
-    if burst is None or replayed is None:
-        return None
-    refused = rejected(replayed)
-    return ReplayResult(
-        prompts=len(burst.prompts),
-        admitted=len(burst.prompts) + len(burst.admit),
-        rejected=len(refused),
-        oom=sum(one.out_of_memory for one in (*replayed.answers, *replayed.admitted)),
-        token_mismatches=len(mismatched(burst, replayed)),
-        encoder_tokens=burst.encoder_tokens,
-        largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
-        seconds=round(replayed.seconds, 2),
+        replay=replay,
     )

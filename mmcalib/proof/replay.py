@@ -1,8 +1,4 @@
-"""Burst, filled, replayed.
-
-Which prompts to replay: the corpus' own heaviest, enough of them to fill one encoder step; the
-others are only to be admitted.
-"""
+"""Replays the corpus' heaviest prompts, as many as fill one encoder step, and admits the others."""
 
 from __future__ import annotations
 
@@ -16,15 +12,13 @@ import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import REPLAY
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
-from mmcalib.decision.media_files import Files, files, messages_of_files
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
+from mmcalib.decision.media_files import Files, files, requests_of_files
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
@@ -86,15 +80,15 @@ def burst(
     others = 0
     admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
     for prompt, embeds, kind in candidates:
-        wanted = prompt.messages and (tokens < step_tokens or missing & set(kind))
+        wanted = prompt.request.messages and (tokens < step_tokens or missing & set(kind))
         if wanted and tokens + embeds <= affordable_tokens:
             chosen.append((prompt, embeds))
             tokens += embeds
             missing -= set(kind)
             continue
         others += 1
-        if prompt.messages and len(admit) < _ADMITTED:
-            admit.setdefault((kind, tuple(sorted(prompt.fields))), prompt)
+        if prompt.request.messages and len(admit) < _ADMITTED:
+            admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
     return Burst(
         prompts=tuple(prompt for prompt, _ in chosen),
         embeds=tuple(embeds for _, embeds in chosen),
@@ -111,18 +105,15 @@ def _candidates(
     """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
-        asked = [_of_item(cost) for m in table.modalities() for cost in _top(table, m)]
+        for costs in map(table.of, table.modalities()):
+            top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
+            asked += [_of_item(costs[int(row)]) for row in top]
     else:
         # Files that no request mentions are served too: the heaviest must get through.
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
         largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
     yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
-
-
-def _top(table: CostTable, modality: Modality) -> list[ItemCost]:
-    costs = table.of(modality)
-    return [costs[int(row)] for row in np.argsort(-costs.embeds, kind="stable")[:_TOP]]
 
 
 def _of_request(
@@ -137,9 +128,8 @@ def _of_request(
     costs = [table.costs[shape] for shape in shapes]
     prompt = ReplayPrompt(
         origin=entry.exemplar.origin,
-        messages=entry.exemplar.messages,
+        request=entry.exemplar.request,
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
-        fields=entry.exemplar.fields,
     )
     return prompt, sum(cost.embeds for cost in costs), kind
 
@@ -151,12 +141,8 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
     """A request for this one item."""
     kind = PART_OF[cost.shape.modality]
-    content = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
-    return ReplayPrompt(
-        origin=cost.exemplar,
-        messages=[{"role": "user", "content": content}],
-        item_tokens=(cost.tokens,),
-    )
+    parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
+    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
 
 
 # Files to write: enough of large items; a step of small ones proves little more.
@@ -165,7 +151,7 @@ _MOST: Final = 64
 _MOST_FRAMES: Final = 300
 
 
-def filled(
+def pad_burst(
     chosen: Burst,
     table: CostTable,
     counts: Mapping[Modality, Count],
@@ -201,20 +187,15 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     for modality in table.modalities():
         if counts[modality].value:
             costs = table.of(modality)
-            costs = costs.take(_can_be_written(costs.shapes))
+            if modality == "video":
+                columns = costs.shapes.rows
+                even = (columns["width_px"] | columns["height_px"]) % 2 == 0
+                short = (columns["fps"] > 0) & (columns["num_frames"] <= _MOST_FRAMES)
+                costs = costs.take(even & short)
             costs = costs.but({mismatch.shape: None for mismatch in table.mismatches})
             _, first = np.unique(costs.embeds, return_index=True)
             by_size |= {cost.embeds: cost for cost in costs.take(np.sort(first))}
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
-
-
-def _can_be_written(shapes: Shapes) -> Column:
-    if shapes.modality != "video":
-        return shapes.mask(True)
-    sides = shapes.columns["width_px"] | shapes.columns["height_px"]
-    timed, frames = shapes.columns["fps"] > 0, shapes.columns["num_frames"]
-    found: Column = (sides % 2 == 0) & timed & (frames <= _MOST_FRAMES)
-    return found
 
 
 # Answering a prompt also runs the language model over its tokens; per token that took at most
@@ -225,7 +206,7 @@ _TOO_HEAVY = "would take longer than --startup-budget, or more memory than is fr
 
 def choose_burst(
     prompts: PromptCensus,
-    decision: Configuration,
+    decision: JudgedConfig,
     started: Started,
     within_s: float,
     scratch: Path,
@@ -245,7 +226,7 @@ def choose_burst(
         affordable = min(affordable, figures.most_step_tokens)
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
     chosen = with_files(burst(prompts, table, counts, step, affordable), files)
-    return filled(chosen, table, counts, step, affordable, scratch / "made-up")
+    return pad_burst(chosen, table, counts, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
@@ -274,17 +255,16 @@ def with_files(chosen: Burst, files: Files) -> Burst:
 
 
 def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
-    found = messages_of_files([prompt.messages for prompt in prompts], files)
+    found = requests_of_files([prompt.request for prompt in prompts], files)
     return [
-        None if isinstance(messages, Skipped) else replace(prompt, messages=messages)
-        for prompt, messages in zip(prompts, found, strict=True)
+        None if isinstance(request, Skipped) else replace(prompt, request=request)
+        for prompt, request in zip(prompts, found, strict=True)
     ]
 
 
 def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
     """Both without the prompts that this machine had no memory for: too heavy, and not rejected."""
-    every = (*replayed.answers, *replayed.admitted)
-    out = {one.origin for one in every if one.out_of_memory}
+    out = {one.origin for one in replayed.outcomes if one.out_of_memory}
     answered = [p.origin not in out for p in chosen.prompts]
     burst = replace(
         chosen,
@@ -303,12 +283,12 @@ def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Repl
 
 def rejected(replayed: Replayed) -> list[str]:
     """Prompts that the engine did not take or not answer, with its words."""
-    return [f"{a.origin}: {a.error}" for a in (*replayed.answers, *replayed.admitted) if a.error]
+    return [f"{a.origin}: {a.error}" for a in replayed.outcomes if a.error]
 
 
 def without_template(replayed: Replayed) -> bool:
     """Whether the model has no chat template, so that nothing could be asked of it."""
-    every = (*replayed.answers, *replayed.admitted)
+    every = replayed.outcomes
     return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
 
 
@@ -317,13 +297,9 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
     return [
         f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
-        for answer in (*replayed.answers, *replayed.admitted)
+        for answer in replayed.outcomes
         if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
     ]
-
-
-def _origins(replayed: Replayed) -> tuple[str, ...]:
-    return tuple(answer.origin for answer in (*replayed.answers, *replayed.admitted))
 
 
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
@@ -333,15 +309,16 @@ def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
         why = "none replayed: the model has no chat template, without which vLLM takes no chat"
         return Check(name, "skip", why, "chat_template.jinja in the model's folder, if it chats")
     refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    origins = tuple(answer.origin for answer in replayed.outcomes)
     if refused:
         words = "; ".join(refused[:3])
         cure = "mend these requests; --validate startup replays none"
         if ABOVE_LIMIT.search(words):
             cure = "raise the limit that it names"
-        return Check(name, "fail", words, cure, _origins(replayed))
+        return Check(name, "fail", words, cure, origins)
     if differing:
         said, cure = "; ".join(differing[:3]), "report this as a bug of mmcalib"
-        return Check(name, "fail", said, cure, _origins(replayed))
+        return Check(name, "fail", said, cure, origins)
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"

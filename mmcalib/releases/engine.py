@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -18,7 +18,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 
-def started(arguments: dict[str, Any]) -> Any:
+def start_llm(arguments: dict[str, Any]) -> Any:
     return LLM(**arguments)
 
 
@@ -169,13 +169,6 @@ class PlacedItem:
         return int(self.position.get_num_embeds())
 
 
-def _done(result: Any) -> Any:
-    """What an engine core waits for."""
-    done: Future[Any] = Future()
-    done.set_result(result)
-    return done
-
-
 class SteppedCore:
     """An engine core whose steps are taken one at a time.
 
@@ -256,11 +249,9 @@ class SteppedCore:
     @property
     def encoding_tokens(self) -> int:
         """Embeddings that the last step makes."""
-        return sum(item.embeds for item in self._encoded())
-
-    def _encoded(self) -> Iterator[PlacedItem]:
         encoded = self.decided.scheduled_encoder_inputs if self.decided else {}
-        return (self._items[name][index] for name, every in encoded.items() for index in every)
+        places = ((name, index) for name, every in encoded.items() for index in every)
+        return sum(self._items[name][index].embeds for name, index in places)
 
     def encoder_outputs(self) -> list[Any]:
         """The tensors that the runner's encoder cache holds."""
@@ -284,7 +275,8 @@ class SteppedCore:
         ]
         self._items[name] = items
         hasher = self.core.request_block_hasher
-        sampling = self._sampling(answer_tokens)
+        # As a server samples for a request that does not say, but for where it ends.
+        sampling = SamplingParams(**self._usual, max_tokens=answer_tokens, ignore_eos=True)
         self.core.add_request(
             Request(name, ids, sampling, None, mm_features=features, block_hasher=hasher)
         )
@@ -317,7 +309,9 @@ class SteppedCore:
         self._run(decided, work)
         if not ran:
             self._missed.take(decided)
-        return _done(self._answers(decided))
+        done: Future[Any] = Future()
+        done.set_result(self._answers(decided))
+        return done
 
     def _answers(self, decided: Any) -> Any:
         names = list(decided.num_scheduled_tokens)
@@ -329,10 +323,6 @@ class SteppedCore:
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=[[0] if one else [] for one in through],
         )
-
-    def _sampling(self, tokens: int) -> Any:
-        """As a server samples for a request that does not say, but for where it ends."""
-        return SamplingParams(**self._usual, max_tokens=tokens, ignore_eos=True)
 
     def _watch(self) -> None:
         """Note which requests wait for the encoder or its cache, and which items are reused."""

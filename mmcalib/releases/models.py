@@ -9,14 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.releases.release import (
-    VLLM_0_10,
-    VLLM_0_13,
-    VLLM_0_15,
-    VLLM_0_20,
-    VLLM_0_23,
-    VLLM_0_32,
-)
+from mmcalib.releases.release import VLLM_0_13, VLLM_0_15, VLLM_0_20, VLLM_0_23, VLLM_0_32
 from mmcalib.releases.runner import uses_v2_runner
 
 
@@ -64,13 +57,9 @@ def _towers(model: Any) -> str | None:
 
 def attention_layer() -> type:
     """The class of every layer that keeps a KV cache."""
-    if VLLM_0_10.reached:
-        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
-        return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
-    from vllm.attention.layer import Attention
-
-    return Attention  # type: ignore[no-any-return]
+    return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
 
 
 def attention(config: Any) -> str:
@@ -78,25 +67,12 @@ def attention(config: Any) -> str:
     from vllm.config import get_layers_from_vllm_config
 
     layers = get_layers_from_vllm_config(config, attention_layer()).values()
-    if VLLM_0_10.reached:
-        names = {layer.get_attn_backend().get_name() for layer in layers}
-    else:
-        names = {layer.backend.name for layer in layers}
-    return ", ".join(sorted(names))
-
-
-def windows_wrapper() -> Any:
-    """vLLM's operation that loops over an encoder's windows, registered when it is imported."""
-    from vllm.v1.attention.ops.vit_attn_wrappers import torch_sdpa_wrapper
-
-    return torch_sdpa_wrapper
+    return ", ".join(sorted({layer.get_attn_backend().get_name() for layer in layers}))
 
 
 def graph_mode(config: Any) -> str:
-    """The name of the mode of CUDA graphs. Before 0.10 there are none, nor does startup subtract
-    anything.
-    """
-    mode = config.compilation_config.cudagraph_mode if VLLM_0_10.reached else None
+    """The name of the mode of CUDA graphs."""
+    mode = config.compilation_config.cudagraph_mode
     return "NONE" if mode is None else str(mode.name)
 
 
@@ -109,10 +85,9 @@ def capture_sizes(config: Any) -> tuple[int, ...]:
 
 def forgo(config: Any) -> None:
     """Change an engine config so that its worker compiles and captures nothing."""
-    if VLLM_0_10.reached:
-        from vllm.config.compilation import CUDAGraphMode
+    from vllm.config.compilation import CUDAGraphMode
 
-        config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+    config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     # Wrapped for the compiler, a step would hide what it holds inside.
     if VLLM_0_20.reached:
         config.compilation_config.ir_enable_torch_wrap = False

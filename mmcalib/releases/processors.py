@@ -7,6 +7,7 @@ import math
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -47,6 +48,13 @@ def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
     with set_default_torch_num_threads():
         return processor.apply(inputs, TimingContext(enabled=False))
+
+
+def process_item(processor: Any, modality: str, media: Any) -> Any:
+    """One loaded item, in the prompt that vLLM's own profile writes for it."""
+    text = processor.dummy_inputs.get_dummy_text({modality: 1})
+    ids = processor.info.get_tokenizer().encode(text)
+    return apply_processor(processor, ids, {modality: [media]})
 
 
 def dummy_inputs(processor: Any, modality: str) -> Any:
@@ -253,17 +261,13 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         cv2.CAP_PROP_FPS: shape.fps,
     }
 
-    class Capture:
-        def get(self, fact: int) -> float:
-            return facts[fact]
-
     def read(
         cls: Any, /, cap: Any, frame_idx: list[int], total_frames_num: int, **kwargs: Any
     ) -> Any:
         return _frames(shape, frame_idx, allow), frame_idx
 
     return {
-        "open_video_capture": classmethod(lambda cls, data: Capture()),
+        "open_video_capture": classmethod(lambda cls, data: SimpleNamespace(get=facts.get)),
         "get_video_metadata": staticmethod(lambda cap: _source(shape)),
         "read_frames": classmethod(read),
     }
@@ -298,10 +302,9 @@ def video_loader(config: Any, options: dict[str, Any]) -> Any:
     return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)
 
 
-def first_frames_loader(options: dict[str, Any]) -> Any:
+def first_frames_loader() -> Any:
     """The one that takes every clip's first frame, whatever its rate; with the server's decoder."""
-    backend = {name: value for name, value in options.items() if name == "backend"}
-    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv", **backend)
+    return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv")
 
 
 def decodes_by_torchcodec() -> bool:
@@ -361,7 +364,7 @@ def content_format(renderer: Any) -> Any:
     )
 
 
-def enqueued(
+def enqueue_options(
     messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any
 ) -> dict[str, Any]:
     """Arguments of `LLM.enqueue_chat` that render the request as a server would. Raises vLLM's

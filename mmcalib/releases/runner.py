@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -12,8 +12,6 @@ from typing import Any, Final
 from mmcalib.domain.memory import Budget, Clip, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases.release import (
-    VLLM_0_10,
-    VLLM_0_11,
     VLLM_0_13,
     VLLM_0_20,
     VLLM_0_23,
@@ -83,7 +81,7 @@ def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
         setattr(owner, most, true)
 
 
-def encoded(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
+def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
     """What the model's encoder makes of batches: an output per item."""
     return [out for batch in batches for out in getattr(model, ENCODER)(**batch)]
 
@@ -96,12 +94,10 @@ def encoder_batches(
     """
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
-    from mmcalib.releases.processors import apply_processor
+    from mmcalib.releases.processors import process_item
 
-    runner, processor = worker.model_runner, worker_budget(worker).processor
-    text = processor.dummy_inputs.get_dummy_text({modality: 1})
-    ids = processor.info.get_tokenizer().encode(text)
-    output = apply_processor(processor, ids, {modality: [media]})
+    runner = worker.model_runner
+    output = process_item(worker_budget(worker).processor, modality, media)
     equal = [(modality, output["mm_kwargs"][modality][0])] * items
     # As in `_execute_mm_encoder` (vllm/v1/worker/gpu_model_runner.py, 0.32).
     alone = modality == "video" and (
@@ -138,26 +134,44 @@ def worker_budget(worker: Any) -> Any:
     """
     if not uses_v2_runner(worker):
         return worker.model_runner.mm_budget
-    if not worker.vllm_config.model_config.is_multimodal_model:
-        return None
-    from vllm.multimodal import MULTIMODAL_REGISTRY
-    from vllm.multimodal.encoder_budget import MultiModalBudget
+    config = worker.vllm_config
+    return multimodal_budget(config) if config.model_config.is_multimodal_model else None
 
-    return MultiModalBudget(worker.vllm_config, MULTIMODAL_REGISTRY)
+
+# Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.
+_FIGURES: Final = (
+    ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
+    if VLLM_0_20.reached
+    else (
+        "max_tokens_by_modality",
+        "max_items_per_prompt_by_modality",
+        "max_items_per_batch_by_modality",
+    )
+)
 
 
 def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
     """What a MultiModalBudget says. Of releases before 0.28 no largest clip is known."""
-    most = mm.mm_max_toks_per_item
+    # They come from a set, in any order.
+    most, per_prompt, per_batch = (
+        {_modality(name): figures[name] for name in sorted(figures)}
+        for figures in (getattr(mm, figure) for figure in _FIGURES)
+    )
+    profiled = _modality(mm.get_modality_with_max_tokens()) if most else None
     known = VLLM_0_28.reached and "video" in most
-    return _budget(
-        config,
-        (mm.encoder_compute_budget, mm.encoder_cache_size),
-        most,
-        mm.mm_max_items_per_prompt,
-        mm.mm_max_items_per_batch,
-        mm.get_modality_with_max_tokens() if most else None,
-        largest_clip(config.model_config, mm.processor) if known else None,
+    return Budget(
+        encoder_compute_budget=mm.encoder_compute_budget,
+        encoder_cache_size=mm.encoder_cache_size,
+        max_tokens_per_item=most,
+        max_items_per_prompt=per_prompt,
+        max_items_per_batch=per_batch,
+        profiled_modality=profiled,
+        profiled_items=per_batch[profiled] if profiled else 0,
+        dummies={},
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        largest_clip=largest_clip(config.model_config, mm.processor) if known else None,
     )
 
 
@@ -168,69 +182,8 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """
     if not config.model_config.is_multimodal_model:
         return None
-    if VLLM_0_20.reached:
-        return budget_of(config, multimodal_budget(config), largest_clip)
-    if not VLLM_0_10.reached:
-        return _profiled(config, runner)
-    mm = runner.mm_budget
-    if mm is None:
-        return None
-    modality = mm.get_modality_with_max_tokens() if mm.max_tokens_by_modality else None
-    return _budget(
-        config,
-        (mm.encoder_compute_budget, mm.encoder_cache_size),
-        mm.max_tokens_by_modality,
-        mm.max_items_per_prompt_by_modality,
-        mm.max_items_per_batch_by_modality,
-        modality,
-    )
-
-
-def _profiled(config: Any, runner: Any) -> Budget | None:
-    """What the oldest releases' `profile_run` computes on its way: items are rounded up."""
-    most = runner.mm_registry.get_max_tokens_per_item_by_nonzero_modality(config.model_config)
-    if not most:
-        return None
-    limits = runner.mm_registry.get_mm_limits_per_prompt(config.model_config)
-    modality = max(most, key=lambda name: most[name])
-    compute, cache = runner.max_num_encoder_input_tokens, runner.encoder_cache_size
-    items = {
-        name: min(-(-min(compute, cache) // tokens), runner.max_num_reqs * limits[name])
-        for name, tokens in most.items()
-    }
-    per_prompt = {name: limits[name] for name in most}
-    return _budget(config, (compute, cache), most, per_prompt, items, modality)
-
-
-def _budget(
-    config: Any,
-    compute_and_cache: tuple[int, int],
-    most: Mapping[str, int],
-    per_prompt: Mapping[str, int],
-    per_batch: Mapping[str, int],
-    modality: str | None,
-    largest_clip: Clip | None = None,
-) -> Budget:
-    compute, cache = compute_and_cache
-    return Budget(
-        encoder_compute_budget=compute,
-        encoder_cache_size=cache,
-        max_tokens_per_item=_by_modality(most),
-        max_items_per_prompt=_by_modality(per_prompt),
-        max_items_per_batch=_by_modality(per_batch),
-        profiled_modality=_modality(modality) if modality else None,
-        profiled_items=per_batch[modality] if modality else 0,
-        dummies={},
-        max_model_len=config.model_config.max_model_len,
-        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
-        largest_clip=largest_clip,
-    )
-
-
-def _by_modality(figures: Mapping[str, int]) -> dict[Modality, int]:
-    # They come from a set, in any order.
-    return {_modality(name): figures[name] for name in sorted(figures)}
+    mm = multimodal_budget(config) if VLLM_0_20.reached else runner.mm_budget
+    return None if mm is None else budget_of(config, mm, largest_clip)
 
 
 def _modality(name: str) -> Modality:
@@ -270,9 +223,7 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
         return planning.get_kv_cache_configs(config, [specs], [available_bytes], groups)[0]
     from vllm.v1.core import kv_cache_utils as utils
 
-    if VLLM_0_11.reached:
-        return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
-    return utils.get_kv_cache_config(config, specs, available_bytes)
+    return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
 
 
 def sequences_at_once(layout: Any) -> int:
@@ -283,43 +234,17 @@ def sequences_at_once(layout: Any) -> int:
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """The "GPU KV cache size" and "Maximum concurrency" that startup prints.
-
-    Older releases count the blocks of one group, the oldest divide them by the longest request.
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.23
+    count the blocks of one group.
     """
     from vllm.v1.core import kv_cache_utils as utils
 
-    longest = config.model_config.max_model_len
+    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
+    if VLLM_0_23.reached:
+        return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
-    if not VLLM_0_10.reached:
-        return tokens, tokens / longest
-    concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    return (int(concurrency * longest) if VLLM_0_23.reached else tokens), concurrency
-
-
-def requested_bytes(worker: Any, total_bytes: int) -> int:
-    """The share of the GPU that the engine may take, as the worker rounds it."""
-    if VLLM_0_10.reached:
-        return int(worker.requested_memory)
-    return int(total_bytes * worker.cache_config.gpu_memory_utilization)
-
-
-def given_kv_bytes(config: Any) -> int | None:
-    """A size of the KV cache that the user gave; None where there is none, or no such option."""
-    return getattr(config.cache_config, "kv_cache_memory_bytes", None)
-
-
-def counts_context() -> bool:
-    """Whether everything that is taken on the GPU counts, the CUDA context as well: before 0.10."""
-    return not VLLM_0_10.reached
-
-
-def counts_nccl() -> bool:
-    """Whether NCCL starts after vLLM's first look at the memory, and so counts as used: before
-    0.11. Later it starts first, and only what is free may shrink by it.
-    """
-    return not VLLM_0_11.reached
+    return tokens, concurrency
 
 
 # cuBLAS takes 32 MiB on Hopper, cublasLt as much; more was taken by something else.

@@ -1,13 +1,14 @@
-"""What a rehearsal replaces, and how."""
+"""What a rehearsal replaces, and how: one way to do it, which notices a moved target."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 from mmcalib.releases.release import (
     TORCH_2_11,
     TRITON_3_6,
-    VLLM_0_11,
     VLLM_0_13,
     VLLM_0_15,
     VLLM_0_20,
@@ -15,6 +16,7 @@ from mmcalib.releases.release import (
     VLLM_0_32,
     VLLM_0_33,
     Release,
+    TargetMoved,
 )
 
 
@@ -26,9 +28,39 @@ class Target:
     since: Release | None = None
     optional: bool = False
 
-    @property
-    def may_be_missing(self) -> bool:
-        return self.optional or (self.since is not None and not self.since.reached)
+
+def find(target: str | Target) -> tuple[Any, str] | None:
+    """The object that holds the last name of a dotted target, and that name.
+
+    Where it is not there, None if this release or build may lack it; otherwise raises TargetMoved.
+    """
+    if isinstance(target, str):
+        target = Target(target)
+    parts = target.name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            holder: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for part in parts[cut:-1]:
+                holder = getattr(holder, part)
+            getattr(holder, parts[-1])
+        except AttributeError:
+            break
+        return holder, parts[-1]
+    if target.optional or (target.since is not None and not target.since.reached):
+        return None
+    raise TargetMoved(target.name)
+
+
+def replace(target: str | Target, value: Any) -> Any:
+    """Put `value` where the target is, and return what was there; None as in `find`."""
+    if (found := find(target)) is None:
+        return None
+    before = getattr(*found)
+    setattr(*found, value)
+    return before
 
 
 def accelerator(name: str) -> Target:
@@ -84,6 +116,7 @@ MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
 
 # Attention: an encoder's windows are an operation of vLLM's own.
 WINDOWS_ARE_AN_OPERATION = VLLM_0_32.reached
+WINDOWS = Target("vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper")
 FLASH_ATTENTION = "vllm.vllm_flash_attn"
 
 # Kernels.
@@ -117,7 +150,7 @@ HASH = Target("vllm.multimodal.hasher.MultiModalHasher.hash_kwargs")
 _STATE = "vllm.distributed.parallel_state"
 _COMMUNICATORS = "vllm.distributed.device_communicators"
 SAME_NODE = Target(f"{_STATE}.in_the_same_node_as")
-NODE_COUNT = Target(f"{_STATE}._node_count", VLLM_0_11)
+NODE_COUNT = Target(f"{_STATE}._node_count")
 BARRIER = Target(f"{_STATE}.GroupCoordinator.barrier")
 DESTROY = Target(f"{_COMMUNICATORS}.cuda_communicator.CudaCommunicator.destroy", VLLM_0_15)
 FLASHINFER_REDUCES = Target(f"{_COMMUNICATORS}.flashinfer_all_reduce.fi_ar_available", VLLM_0_32)

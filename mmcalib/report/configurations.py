@@ -46,7 +46,7 @@ class ConfigurationFormat:
         """The name of the file that it is kept in."""
         return f"engine.{self.suffix}"
 
-    def used(self, server: Server, name: str) -> str:
+    def usage(self, server: Server, name: str) -> str:
         """How an engine is started from the file of that name, quoted for a shell."""
         how = self.use.replace("{file}", name)
         return how if self.variables else serving(server, how)
@@ -56,7 +56,7 @@ class ConfigurationFormat:
 
         Raises OutputError where the form cannot carry a value, and for what is no configuration.
         """
-        _check_sayable(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
+        _check_settings(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
         text = self.text(calibration)
         if calibration.verdict == "fail" and self.comments:
             failed = first_failed(calibration.checks)
@@ -67,7 +67,7 @@ class ConfigurationFormat:
 _SETTING = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def _check_sayable(config: Mapping[str, Any], *, in_yaml: bool) -> None:
+def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     """Raise OutputError for settings that mmcalib never writes, and for words that vLLM's parser
     would take for options. Behind `--option=` it takes none for one, but there is no such thing
     `in_yaml`.
@@ -79,21 +79,16 @@ def _check_sayable(config: Mapping[str, Any], *, in_yaml: bool) -> None:
             f"not emitted: no calibration sets {', '.join(map(text.plain, far))}",
             hint="whoever gave you calibration.json wrote that; do not serve with it",
         )
-    for name, word in _lone_words(config, in_yaml):
-        if word.startswith("-"):
-            raise OutputError(
-                f"not emitted: vLLM would take {name} {text.plain(word)} for an option",
-                hint="a folder of that name is ./-NAME",
-            )
-
-
-def _lone_words(config: Mapping[str, Any], in_yaml: bool) -> Iterator[tuple[str, str]]:
-    """The strings that stand by themselves on vLLM's command line."""
     for name, value in config.items():
-        if isinstance(value, list | tuple):
-            yield from ((name, one) for one in value if isinstance(one, str))
-        elif isinstance(value, str) and (in_yaml or name == "model"):
-            yield name, value
+        words = value if isinstance(value, list | tuple) else [value]
+        # Words of a list stand by themselves; a single one does in YAML, and as the model.
+        alone = words is value or in_yaml or name == "model"
+        for word in words:
+            if alone and isinstance(word, str) and word.startswith("-"):
+                raise OutputError(
+                    f"not emitted: vLLM would take {name} {text.plain(word)} for an option",
+                    hint="a folder of that name is ./-NAME",
+                )
 
 
 def _check_visible(line: str, form: str) -> None:
@@ -121,14 +116,14 @@ def _title(calibration: CalibrationDocument) -> str:
     return f"# vLLM configuration for {text.plain(calibration.model.id)}, made by mmcalib.\n"
 
 
-def _head(calibration: CalibrationDocument, *lines: str) -> str:
-    """Comments on top: what it is, and what was left out."""
-    notes = [*(f"# {text.plain(line)}" for line in lines), *_left_out_words(calibration.wanting)]
-    return _title(calibration) + "".join(f"{line}\n" for line in notes)
+def _head(calibration: CalibrationDocument, *notes: str) -> str:
+    """Comments on top: what it is, the notes, and what was left out."""
+    lines = [*(f"# {text.plain(note)}" for note in notes), *_left_out_lines(calibration.wanting)]
+    return _title(calibration) + "".join(f"{line}\n" for line in lines)
 
 
-def _left_out_words(wanting: Mapping[str, int]) -> list[str]:
-    """Comments on what was not calibrated for, as lines."""
+def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
+    """Comments on what was not calibrated for."""
     if not wanting:
         return []
     return [
@@ -149,7 +144,7 @@ def _args(calibration: CalibrationDocument) -> str:
 
     Raises OutputError where a value has a character that hides, which a shell has no escape for.
     """
-    options = [shlex.join(option) for option in serve_arguments(calibration.engine_config)]
+    options = list(map(shlex.join, serve_arguments(calibration.engine_config)))
     _check_visible("".join(options), "args")
     return " \\\n    ".join(options) + "\n"
 
@@ -163,32 +158,25 @@ def _docker(calibration: CalibrationDocument) -> str:
 
     Raises OutputError where a value has a character that hides, which a shell has no escape for.
     """
-    command = " \\\n    ".join(_docker_words(calibration))
+    config = calibration.engine_config
+    model = str(config.get("model", ""))
+    mount = ["--mount", f"type=bind,source={model},target={model},readonly"]
+    lines = [
+        "docker run --rm --gpus all",
+        f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g",
+        f"--publish {_PORT}:{_PORT}",
+        *(shlex.join(["--env", f"{n}={value}"]) for n, value in _variables(calibration).items()),
+        shlex.join(mount) if PurePosixPath(model).is_absolute() else _HUB,
+        f"--entrypoint vllm {_image(calibration)} serve",
+        *map(shlex.join, serve_arguments(config)),
+    ]
+    command = " \\\n    ".join(lines)
     _check_visible(command, "docker")
-    held = processor_caches_bytes(calibration.engine_config)
     memory = (
-        f"Of main memory the processor cache may take {text.gib(held)} (computed), beside what "
-        "vLLM takes itself: leave room for both where --memory is set."
+        f"Of main memory the processor cache may take {text.gib(processor_caches_bytes(config))} "
+        "(computed), beside what vLLM takes itself: leave room for both where --memory is set."
     )
     return f'{_head(calibration, memory)}exec {command} \\\n    "$@"\n'
-
-
-def _docker_words(calibration: CalibrationDocument) -> Iterator[str]:
-    """Each line of the command."""
-    config = calibration.engine_config
-    yield "docker run --rm --gpus all"
-    yield f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g"
-    yield f"--publish {_PORT}:{_PORT}"
-    for name, value in _variables(calibration).items():
-        yield shlex.join(["--env", f"{name}={value}"])
-    model = str(config.get("model", ""))
-    if PurePosixPath(model).is_absolute():
-        yield shlex.join(["--mount", f"type=bind,source={model},target={model},readonly"])
-    else:
-        yield _HUB
-    yield f"--entrypoint vllm {_image(calibration)} serve"
-    for option in serve_arguments(config):
-        yield shlex.join(option)
 
 
 # Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
@@ -218,42 +206,38 @@ def _env(calibration: CalibrationDocument) -> str:
         f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
         line,
         *limits,
-        *_left_out_words(calibration.wanting),
+        *_left_out_lines(calibration.wanting),
     ]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 
 
 def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
-    """As `serve_arguments`, but mappings as `--option.name.name value`, which needs no quotes."""
-    for option in serve_arguments({k: v for k, v in config.items() if not _dottable(v)}):
-        yield from option
+    """As `serve_words`, but mappings as `--option.name.name value`, which needs no quotes."""
+    yield from serve_words({k: v for k, v in config.items() if not _is_dottable(v)})
     for name, value in config.items():
-        if _dottable(value):
+        if _is_dottable(value):
             yield from _dotted(text.flag(name), value)
 
 
-def _dottable(value: Any) -> bool:
+def _is_dottable(value: Any) -> bool:
     """Whether every name of a mapping can stand between dots."""
     return (
         isinstance(value, Mapping)
         and bool(value)
         and all(_NAME.fullmatch(str(name)) for name in value)
-        and all(_dottable(inner) for inner in value.values() if isinstance(inner, Mapping))
+        and all(_is_dottable(inner) for inner in value.values() if isinstance(inner, Mapping))
     )
 
 
 def _dotted(flag: str, value: Any) -> Iterator[str]:
+    """Words that vLLM reads back as this value: JSON, or a bare word that is none."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _dotted(f"{flag}.{name}", inner)
+    elif isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH:
+        yield from (flag, value)
     else:
-        yield from (flag, _word(value))
-
-
-def _word(value: Any) -> str:
-    """What vLLM reads back as this value: JSON, or a word that is none."""
-    bare = isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH
-    return str(value) if bare else json.dumps(value, separators=(",", ":"))
+        yield from (flag, json.dumps(value, separators=(",", ":")))
 
 
 _APP = "vllm"
@@ -277,6 +261,7 @@ def _k8s(calibration: CalibrationDocument) -> str:
         mounts.append({"name": "models", "mountPath": _MODELS})
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
         notes.append(f"The claim `models` holds the checkpoint as {folder}.")
+    ranks = (n for n in map(config.get, _RANKS) if isinstance(n, int) and n > 0)
     labels = {"app": _APP}
     given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
     container = {
@@ -288,7 +273,7 @@ def _k8s(calibration: CalibrationDocument) -> str:
         **({"env": given} if given else {}),
         "ports": [{"containerPort": _PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}},
-        "resources": {"limits": {"nvidia.com/gpu": str(_gpus(config))}},
+        "resources": {"limits": {"nvidia.com/gpu": str(math.prod(ranks))}},
         "volumeMounts": mounts,
     }
     pod = {"containers": [container], "volumes": volumes}
@@ -304,11 +289,6 @@ def _k8s(calibration: CalibrationDocument) -> str:
     }
     # Argument lists are read by people; no line of them is folded.
     return _head(calibration, *notes) + visible_yaml(_Block, deployment, width=10_000)
-
-
-def _gpus(config: Mapping[str, Any]) -> int:
-    ranks = (config.get(name) for name in _RANKS)
-    return math.prod(n for n in ranks if isinstance(n, int) and n > 0)
 
 
 class _Block(yaml.SafeDumper):
@@ -339,13 +319,13 @@ def _python(calibration: CalibrationDocument) -> str:
     for name, value in calibration.engine_args().items():
         if value is not None:
             start = f"    {name!r}: "
-            said = pformat(value, width=_PYTHON_COLUMNS - len(start), sort_dicts=False)
-            lines.append(start + said.replace("\n", f"\n{' ' * len(start)}") + ",")
+            shown = pformat(value, width=_PYTHON_COLUMNS - len(start), sort_dicts=False)
+            lines.append(start + shown.replace("\n", f"\n{' ' * len(start)}") + ",")
     arguments = "\n".join([*lines, "}\n"])
     return _title(calibration) + _SCRIPT.format(arguments=arguments)
 
 
-# By the names and in the order of `formats.CONFIGURATION_NAMES`.
+# By the names and in the order of `CONFIGURATION_NAMES`.
 CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
     "yaml": ConfigurationFormat("yaml", _yaml, use="vllm serve --config {file}"),
     "args": ConfigurationFormat(

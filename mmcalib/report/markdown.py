@@ -3,105 +3,96 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mmcalib import text
-from mmcalib.report import rows, terminal_memory
+from mmcalib.report import rows
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.rows import cell
-from mmcalib.report.terminal_memory import memory_rows
 from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
 from mmcalib.results.engine_yaml import engine_yaml, spelled
 from mmcalib.results.memory import Rehearsal
-from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import number, plain
+
+
+def environment(package: str, **options: Any) -> Environment:
+    """A Jinja environment for the templates of `package`; an undefined name is an error."""
+    made = Environment(loader=PackageLoader(package), undefined=StrictUndefined, **options)  # noqa: S701
+    for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
+        made.filters[name] = getattr(text, name)
+    return made
 
 
 def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     """Render from the calibration alone. File names stay text: table cells are escaped."""
-    environment = Environment(
-        loader=PackageLoader("mmcalib.report"),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - Markdown, not HTML; `cell` escapes what it must
-        keep_trailing_newline=True,
-    )
-    for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
-        environment.filters[name] = getattr(text, name)
-    environment.filters.update(cell=cell, text=_text, code=_inline_code)
-    return environment.get_template("report.md.j2").render(
+    # Not HTML: `cell` escapes what it must.
+    made = environment("mmcalib.report", autoescape=False, keep_trailing_newline=True)
+    made.filters["cell"] = cell
+    # A word or two of mmcalib's own, whose underlines may stay.
+    made.filters["text"] = lambda value: cell(value).replace("\\_", "_")
+    made.filters["code"] = lambda value: _without_backticks(str(value)).replace("|", "\\|")
+    points = calibration.frontier
+    return made.get_template("report.md.j2").render(
         c=calibration,
         words=rows,
-        columns=[column.name for column in rows.columns(calibration)],
-        rows=rows.reservation_rows(calibration),
-        kv=any(point.kv_cache_bytes is not None for point in calibration.frontier),
-        labels=" or ".join(sorted({point.label for point in calibration.frontier}, reverse=True)),
-        bleeding={p.knob: " and ".join(p.bleeds) for p in calibration.frontier if p.bleeds}.items(),
-        served=terminal_memory,
-        verdict=verdict_words(calibration.verdict, calibration.checks, calibration.corpus.losses()),
+        kv=any(point.kv_cache_bytes is not None for point in points),
+        labels=" or ".join(sorted({point.label for point in points}, reverse=True)),
+        bleeding={p.knob: " and ".join(p.bleeds) for p in points if p.bleeds}.items(),
+        verdict=rows.verdict_of(calibration),
         serve=serve_with,
         yaml=engine_yaml(calibration, serve_with),
     )
 
 
-def _text(value: object) -> str:
-    """The same for a word or two of mmcalib's own, whose underlines may stay."""
-    return cell(value).replace("\\_", "_")
-
-
-def _inline_code(value: object) -> str:
-    """Text that stays inside of its backticks and its table cell."""
-    return text.plain(str(value)).replace("`", "'").replace("|", "\\|")
+def _without_backticks(line: str) -> str:
+    """What cannot end the code that it stands in."""
+    return plain(line).replace("`", "'")
 
 
 MOST_LINES: Final = 30
 _SETTINGS: Final = 11
-_BROKEN = ("fail", "warn")
 
 
 def issue(calibration: CalibrationDocument) -> str:
     """At most `MOST_LINES` lines; no file of the corpus is named."""
     shown, _ = redacted(calibration)
-    tool, memory = shown.tool, shown.memory.calibrated
-    gpu = rows.on_gpu(memory).removeprefix(" on ") or "no GPU was named"
+    tool, config = shown.tool, shown.engine_config
+    gpu = rows.on_gpu(shown.memory.calibrated).removeprefix(" on ") or "no GPU was named"
     items = ", ".join(f"{m.items:,} {cell(name)}" for name, m in shown.corpus.modalities.items())
     head = [
         f"- mmcalib {tool['mmcalib']}, vLLM {tool['vllm']}, transformers {tool['transformers']}, "
         f"torch {tool['torch']}, Python {tool['python']}",
         f"- {cell(shown.model.id)} ({shown.model.source}), {cell(shown.model.architecture)}",
         f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
-        f"- Verdict: {verdict_words(shown.verdict, shown.checks, shown.corpus.losses())}",
+        f"- Verdict: {rows.verdict_of(shown)}",
     ]
+    entries = (spelled(key, value) for key, value in config.items() if value is not None)
+    # JSON is YAML too.
+    settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
+    more = len(settings) - _SETTINGS
+    block = [f"# {serving(shown.server, SERVE)}", *settings[:_SETTINGS]]
     lines = [
-        *map(text.plain, head),
+        *map(plain, head),
         "",
         "```yaml",
-        _block_line(f"# {serving(shown.server, SERVE)}"),
-        *_settings_that_fit(shown.engine_config),
+        *map(_without_backticks, block),
+        *([f"# and {more} more"] if more > 0 else []),
         "```",
         "",
-        *_table(shown),
+        *_reserved_lines(shown),
     ]
-    checks = [check for check in shown.checks if check.status in _BROKEN]
-    if checks:
-        lines += ["", *_checks_that_fit(checks, MOST_LINES - len(lines) - 1)]
-    return "\n".join(lines) + "\n"
+    checks = list(_check_lines(shown))
+    most = MOST_LINES - len(lines) - 1
+    if len(checks) > most:
+        checks[most - 1 :] = [f"- and {len(checks[most - 1 :])} more"]
+    return "\n".join([*lines, *([""] if checks else []), *checks]) + "\n"
 
 
-def _settings_that_fit(config: dict[str, Any]) -> Iterator[str]:
-    """What fits; JSON is YAML too."""
-    entries = (spelled(key, value) for key, value in config.items() if value is not None)
-    said = [f"{name}: {json.dumps(value)}" for name, value in entries]
-    yield from map(_block_line, said[:_SETTINGS])
-    if rest := said[_SETTINGS:]:
-        yield f"# and {len(rest)} more"
-
-
-def _table(shown: CalibrationDocument) -> Iterator[str]:
-    """Of what vLLM reserves, what a maintainer asks for first."""
+def _reserved_lines(shown: CalibrationDocument) -> Iterator[str]:
+    """Of what vLLM reserves, the table of what a maintainer asks for first."""
     compared = rows.columns(shown)
     yield f"| | {' | '.join(one.name for one in compared)} |"
     yield f"|---|{'--:|' * len(compared)}"
@@ -109,24 +100,18 @@ def _table(shown: CalibrationDocument) -> Iterator[str]:
         yield f"| {' | '.join(map(cell, cells))} |"
 
 
-def _checks_that_fit(checks: Sequence[CheckResult], most: int) -> Iterator[str]:
-    """The failed ones first, each on one line."""
-    ordered = list(chain(*([c for c in checks if c.status == status] for status in _BROKEN)))
-    named = ordered if len(ordered) <= most else ordered[: most - 1]
-    for check in named:
-        said = text.one_line(rows.check_line(check))
-        yield f"- {rows.MARKS[check.status]} {cell(said)}"
-    if len(named) < len(ordered):
-        yield f"- and {len(ordered) - len(named)} more"
+def _check_lines(shown: CalibrationDocument) -> Iterator[str]:
+    """The failed ones first, then those that warn, each on one line."""
+    for status in ("fail", "warn"):
+        for check in shown.checks:
+            if check.status == status:
+                yield f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
 
 
-def _block_line(line: str) -> str:
-    """What cannot end the block that it stands in."""
-    return text.plain(line).replace("`", "'")
-
-
-NOTHING = "—"
+_NOTHING: Final = "—"
 Difference = tuple[str, str, str]
+# What differs, and its value: by the part of the document that it stands in.
+_Parts = Mapping[str, Mapping[str, str]]
 # Of a rehearsal, besides its figures.
 _SUBJECT = (
     *("starts", "model", "gpu", "vllm", "runner", "sampler", "attention", "encoder_attention"),
@@ -138,37 +123,32 @@ def differences(
     old: CalibrationDocument, new: CalibrationDocument
 ) -> Mapping[str, list[Difference]]:
     """By part, (what, old, new) of all that is not the same; parts without any are left out."""
-    found = {
-        "What was calibrated": _unlike(_about(old), _about(new)),
-        "Settings": _unlike(_flat_settings(old), _flat_settings(new)),
-        "What vLLM reserves, calibrated": _unlike(_reserved(old), _reserved(new)),
-        "Checks": _unlike(_check_statuses(old), _check_statuses(new)),
-    }
-    return {part: rows for part, rows in found.items() if rows}
+    return _compare(_calibration_parts(old), _calibration_parts(new))
 
 
 def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
     """The same of two rehearsals."""
-    found = {
-        "What was rehearsed": _unlike(_subject(old), _subject(new)),
-        "Memory": _unlike(_memory(old), _memory(new)),
-        "Encoder budget": _unlike(_budget(old), _budget(new)),
-    }
-    return {part: rows for part, rows in found.items() if rows}
+    return _compare(_rehearsal_parts(old), _rehearsal_parts(new))
 
 
-def _unlike(old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
-    return [
-        (plain(name), plain(old.get(name, NOTHING)), plain(new.get(name, NOTHING)))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
+def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
+    found = {}
+    for part, before in old.items():
+        after = new[part]
+        pairs = [
+            (name, before.get(name, _NOTHING), after.get(name, _NOTHING))
+            for name in dict.fromkeys([*before, *after])
+            if before.get(name) != after.get(name)
+        ]
+        if pairs:
+            found[part] = [(plain(name), plain(was), plain(now)) for name, was, now in pairs]
+    return found
 
 
-def _about(shown: CalibrationDocument) -> dict[str, str]:
+def _calibration_parts(shown: CalibrationDocument) -> _Parts:
     corpus = shown.corpus
     about = {
-        "verdict": verdict_words(shown.verdict, shown.checks, shown.corpus.losses()),
+        "verdict": rows.verdict_of(shown),
         "model": shown.model.id,
         "vLLM": shown.tool["vllm"],
         "transformers": shown.tool["transformers"],
@@ -179,11 +159,24 @@ def _about(shown: CalibrationDocument) -> dict[str, str]:
     for modality, found in corpus.modalities.items():
         about[f"{modality} items"] = number(found.items)
         about[f"largest {modality}, tokens"] = number(found.tokens["max"])
-    return about
+    reserved = rows.reservation_rows(shown)
+    return {
+        "What was calibrated": about,
+        "Settings": dict(_flat(shown.engine_config)),
+        "What vLLM reserves, calibrated": {
+            what: f"{value} [{label}]" for what, *_, value, label in reserved
+        },
+        "Checks": {check.name: check.status for check in shown.checks},
+    }
 
 
-def _flat_settings(shown: CalibrationDocument) -> dict[str, str]:
-    return dict(_flat(shown.engine_config))
+def _rehearsal_parts(shown: Rehearsal) -> _Parts:
+    budget = shown.budget.model_dump() if shown.budget else {}
+    return {
+        "What was rehearsed": {name: str(getattr(shown, name)) for name in _SUBJECT},
+        "Memory": {what.strip(): size for what, size, _ in rows.rehearsed_rows(shown.memory)},
+        "Encoder budget": dict(_flat(budget)),
+    }
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -192,23 +185,3 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", str(value)
-
-
-def _reserved(shown: CalibrationDocument) -> dict[str, str]:
-    return {what: f"{value} [{label}]" for what, *_, value, label in rows.reservation_rows(shown)}
-
-
-def _check_statuses(shown: CalibrationDocument) -> dict[str, str]:
-    return {check.name: check.status for check in shown.checks}
-
-
-def _subject(shown: Rehearsal) -> dict[str, str]:
-    return {name: str(getattr(shown, name)) for name in _SUBJECT}
-
-
-def _memory(shown: Rehearsal) -> dict[str, str]:
-    return {row.what.strip(): row.size for row in memory_rows(shown.memory)}
-
-
-def _budget(shown: Rehearsal) -> dict[str, str]:
-    return dict(_flat(shown.budget.model_dump())) if shown.budget else {}

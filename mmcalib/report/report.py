@@ -1,4 +1,4 @@
-"""Report: what every page shows; pages written as files."""
+"""A report in every form that `--format` writes; JSON Schemas of the documents."""
 
 from __future__ import annotations
 
@@ -7,20 +7,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict
+from markupsafe import Markup, escape
+from pydantic import ConfigDict, Field, TypeAdapter
 from rich.console import Console
 
-from mmcalib.report.formats import ConfigurationName, ReportName
-from mmcalib.report.html.items import CostlyItem, costly
-from mmcalib.report.html.page import page
+from mmcalib.census.document import ScanDocument
+from mmcalib.models.gpus import Gpu
+from mmcalib.report import ConfigurationName, ReportName, rows
+from mmcalib.report.html.frontier import frontiers
+from mmcalib.report.html.headlines import facts, headlines
+from mmcalib.report.html.items import CostlyItem, Roots, costliest_items
+from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
-from mmcalib.report.html.roots import Roots
-from mmcalib.report.markdown import issue, markdown
+from mmcalib.report.html.sizes import distributions, sizes
+from mmcalib.report.markdown import environment, issue, markdown
 from mmcalib.report.terminal import summary
-from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
+from mmcalib.results.calibration import SERVE, CalibrationDocument, grouped, serving
+from mmcalib.results.check import Offender, Summary
+from mmcalib.results.comparison import Comparison
+from mmcalib.results.doctor import BundledModel, Diagnosis
+from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart
+from mmcalib.results.plan import Plan
+from mmcalib.results.validation import Validation
+from mmcalib.text import plain
 
 
 @dataclass(frozen=True)
@@ -41,41 +54,85 @@ class Report:
     @property
     def shown(self) -> CalibrationDocument:
         """As it may be seen."""
-        return self._shown[0]
+        return self._redacted[0] if self.redact_paths else self.calibration
 
     @property
     def command(self) -> str:
         """What serves the configuration, as it may be seen."""
-        return self._shown[1]
+        return serving(self.calibration.server, SERVE if self.redact_paths else self.serve_with)
 
     @cached_property
     def items(self) -> list[CostlyItem]:
         """The costliest items, as the page shows them."""
-        return costly(
-            self.calibration,
-            thumbnails=self.thumbnails,
-            names=self._shown[2],
-            roots=self.roots,
+        names = self._redacted[1] if self.redact_paths else None
+        return costliest_items(
+            self.calibration, thumbnails=self.thumbnails, names=names, roots=self.roots
         )
 
     @cached_property
-    def _shown(self) -> tuple[CalibrationDocument, str, dict[str, str] | None]:
-        server = self.calibration.server
-        if not self.redact_paths:
-            return self.calibration, serving(server, self.serve_with), None
-        clean, names = redacted(self.calibration)
-        return clean, serving(server, SERVE), names
+    def _redacted(self) -> tuple[CalibrationDocument, dict[str, str]]:
+        return redacted(self.calibration)
+
+
+# The worst first: it is what a reader must act on.
+_ORDER: Final = ("fail", "warn", "skip", "pass")
+_LABELS: Final = {
+    "measured": "read from vLLM doing it",
+    "rehearsed": "from vLLM's own startup code on imaginary memory",
+    "computed": "follows from measured values by vLLM's own rule",
+    "assumed": "nobody said otherwise",
+    "given": "by you",
+}
 
 
 def html(report: Report) -> str:
-    """One page with figures, and pictures of the costliest items."""
-    return page(
-        report.shown,
-        report.command,
-        report.items,
+    """One page with figures, and pictures of the costliest items. It says how pictures and names
+    were made.
+    """
+    made = environment(
+        "mmcalib.report.html",
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
+    made.filters["name"] = _name
+    # A setting may break behind its dots.
+    made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
+    shown, serve = report.shown, report.command
+    return made.get_template("report.html.j2").render(
+        c=shown,
+        words=rows,
+        facts=list(facts(shown)),
+        headlines=headlines(shown),
+        serve=serve,
+        yaml=escape(engine_yaml(shown, serve)),
+        tokens=list(distributions(shown)),
+        sizes=list(sizes(shown)),
+        frontiers=list(frontiers(shown)),
+        issue=escape(issue(shown)),
+        memory=memory(shown),
+        cache=cache(shown.cache) if shown.cache else None,
+        traffic=traffic(shown.traffic) if shown.traffic else None,
+        items=report.items,
         thumbnails=report.thumbnails,
         redacted=report.redact_paths,
+        diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
+        settings=grouped(shown.evidence),
+        verdict=rows.verdict_of(shown),
+        checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
+        labels=_LABELS,
     )
+
+
+def _visible(value: object) -> object:
+    """Whatever is no markup, without characters that hide or turn text around."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _name(value: object) -> Markup:
+    """Foreign text: escaped, control characters visible, and its direction its own."""
+    return Markup("<bdi>") + escape(plain(str(value))) + Markup("</bdi>")
 
 
 def md(report: Report) -> str:
@@ -90,7 +147,7 @@ def text(report: Report) -> str:
     return page.getvalue()
 
 
-# By the names and in the order of `formats.REPORT_NAMES`.
+# By the names and in the order of `REPORT_NAMES`.
 REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "html": html,
     "md": md,
@@ -113,3 +170,29 @@ class WrittenReport(DocumentPart):
         """Of a file that is there."""
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
+
+
+# By the name of the file, which is that of the command except for what is kept on disk.
+_DOCUMENTS: Final[Mapping[str, Any]] = {
+    "calibration": CalibrationDocument,
+    "comparison": Comparison,
+    "scan": ScanDocument,
+    "check": Annotated[Offender | Summary, Field(discriminator="kind")],
+    "rehearse": Rehearsal | list[Rehearsal],
+    "validate": Validation,
+    "plan": Plan,
+    "report": WrittenReport,
+    "models": list[BundledModel],
+    "gpus": list[Gpu],
+    "diff": dict[str, list[tuple[str, str, str]]],
+    "doctor": Diagnosis,
+}
+SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document as it is printed, of a line of it for check, which prints
+    lines; `docs/schemas` has them as files.
+    """
+    found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

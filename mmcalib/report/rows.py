@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from mmcalib import text as wording
-from mmcalib.derive.limits import ADEQUATE
+from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
-from mmcalib.results.memory import EncoderBudget, Memory
-from mmcalib.results.part import CheckResult
+from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
+from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import gib, number, plain, several, share
 
 MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
-
-def profile(budget: EncoderBudget) -> str:
-    """What vLLM's startup profile runs."""
-    if budget.profiled_modality is None:
-        return "nothing"
-    return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
+# What it is, its value in each configuration, and how that of the last is known.
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,44 +30,43 @@ class Column:
     cache: str = ""
 
 
-# What it is, its value in each configuration, and how that of the last is known.
-Row = tuple[str, ...]
-
-
 def columns(calibration: CalibrationDocument) -> list[Column]:
     """The default, the user's configuration where there is one, and the tuned one. What the user
     says of the engine the default has, too: its column then tells what limits do, and no flag.
     """
     budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
     default = "your flags, no limits" if calibration.default_config else "vLLM defaults"
-    hits = (cache.default_hit_rate, cache.hit_rate) if cache else (None, None)
-    found = [Column(default, budget.default, memory.default, _cache(4, hits[0]) if cache else "")]
+    before = _cache(4, cache.default_hit_rate) if cache else ""
+    after = _cache(cache.mm_processor_cache_gb, cache.hit_rate) if cache else ""
+    found = [Column(default, budget.default, memory.default, before)]
     if budget.yours and calibration.yours:
         size = calibration.yours.engine_config.get("mm_processor_cache_gb", 4)
         found.append(Column("yours", budget.yours, memory.yours or Memory(), _cache(size)))
-    tuned = _cache(cache.mm_processor_cache_gb, hits[1]) if cache else ""
-    return [*found, Column("tuned", budget.calibrated, memory.calibrated, tuned)]
+    return [*found, Column("tuned", budget.calibrated, memory.calibrated, after)]
+
+
+def _cache(size_gib: float, hit_rate: float | None = None) -> str:
+    """The size of the processor cache, and the share of the requests' items that hit it."""
+    return f"{size_gib:g} GiB" + ("" if hit_rate is None else f", {share(hit_rate)}")
 
 
 def reservation_rows(calibration: CalibrationDocument) -> list[Row]:
-    """What vLLM reserves in each of these configurations, and what items keep of their tokens."""
-    compared = columns(calibration)
-    return [*reserved_rows(compared), *_kept(calibration, len(compared) - 2)]
-
-
-def _kept(calibration: CalibrationDocument, others: int) -> Iterator[Row]:
-    """Per modality the share of their tokens that items keep on average, and the worst, of which
-    nothing is known under the `others` between the default and the tuned configuration.
+    """What vLLM reserves in each of these configurations, and per modality the share of their
+    tokens that items keep on average, and the worst: known of the default and the tuned one.
     """
+    compared = columns(calibration)
+    found = reserved_rows(compared)
     for modality, part in calibration.corpus.modalities.items():
         if part.kept is not None:
             worst = f" (worst {share(part.kept.worst)})" if part.kept.items_smaller else ""
+            unknown = ("—",) * (len(compared) - 2)
             kept = f"{share(part.kept.mean)}{worst}"
-            unknown = ("—",) * others
-            yield f"{modality} tokens kept", share(1), *unknown, kept, part.label
+            found.append((f"{modality} tokens kept", share(1), *unknown, kept, part.label))
+    return found
 
 
 def diff_heading(yours: YourConfiguration) -> str:
+    """Whose file the diff changes."""
     return f"{yours.file or 'Your flags'}, tuned"
 
 
@@ -83,6 +77,9 @@ def diff_text(yours: YourConfiguration) -> str:
 
 def yours_note(calibration: CalibrationDocument) -> str:
     """What the user's own column does not show, or why there is none; empty without one."""
+    # It loads numpy, which `mmcalib check` does without.
+    from mmcalib.derive.limits import ADEQUATE
+
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:
         return f"vLLM refuses yours: {plain(yours.refused).rstrip('.')}."
@@ -96,46 +93,27 @@ def yours_note(calibration: CalibrationDocument) -> str:
 
 
 def reserved_rows(compared: Sequence[Column]) -> list[Row]:
-    """The same of any configurations."""
+    """What vLLM reserves in any configurations."""
     budgets = [one.budget for one in compared]
-    label = budgets[-1].label
     largest = dict.fromkeys(m for one in budgets for m in one.max_tokens_per_item)
-    found: list[Row] = [
-        budget_row(compared),
-        *(
-            (
-                f"largest {modality}, tokens",
-                *(number(one.max_tokens_per_item.get(modality)) for one in budgets),
-                label,
-            )
-            for modality in largest
-        ),
-    ]
+    cells = {
+        f"largest {m}, tokens": [number(one.max_tokens_per_item.get(m)) for one in budgets]
+        for m in largest
+    }
     if any(one.resident_items for one in budgets):
-        found.append(("large items at once", *map(_resident, budgets), label))
-    found += [
-        ("profiled at startup", *map(profile, budgets), label),
-        ("profiled ÷ worst step, tokens", *map(_adequacy, budgets), label),
-        (
-            "max_num_batched_tokens",
-            *(number(one.max_num_batched_tokens) for one in budgets),
-            label,
-        ),
+        held = [one.resident_items for one in budgets]
+        cells["large items at once"] = [
+            ", ".join(f"{number(count)} {m}" for m, count in of.items()) or "—" for of in held
+        ]
+    cells["profiled at startup"] = list(map(profile, budgets))
+    cells["profiled ÷ worst step, tokens"] = [
+        "—" if one.adequacy is None else f"{one.adequacy:.2f}" for one in budgets
     ]
+    cells["max_num_batched_tokens"] = [number(one.max_num_batched_tokens) for one in budgets]
     if compared[-1].cache:
-        found.append(("processor cache, its hits", *(one.cache for one in compared), label))
-    return [*found, *memory_rows(compared)]
-
-
-def preprocessing(calibration: CalibrationDocument) -> str:
-    """The CPU seconds of an item, with two digits: those of one run are no better."""
-    found = calibration.preprocessing
-    if found is None:
-        return ""
-    seconds = found.cpu_s_per_item
-    said = f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
-    files = several(found.measured_files, "measured file")
-    return f"Loading and processing an item takes {said} s of CPU ({found.label} from {files})"
+        cells["processor cache, its hits"] = [one.cache for one in compared]
+    found: list[Row] = [(what, *values, budgets[-1].label) for what, values in cells.items()]
+    return [budget_row(compared), *found, *memory_rows(compared)]
 
 
 def budget_row(compared: Sequence[Column]) -> Row:
@@ -144,19 +122,11 @@ def budget_row(compared: Sequence[Column]) -> Row:
     return ("encoder budget, tokens", *budgets, compared[-1].budget.label)
 
 
-def _adequacy(budget: EncoderBudget) -> str:
-    return "—" if budget.adequacy is None else f"{budget.adequacy:.2f}"
-
-
-def _resident(budget: EncoderBudget) -> str:
-    """How many of the corpus' largest items of each modality the encoder cache holds."""
-    held = budget.resident_items
-    return ", ".join(f"{number(held[m])} {m}" for m in held) or "—"
-
-
-def _cache(size_gib: float, hit_rate: float | None = None) -> str:
-    """The size of the processor cache, and the share of the requests' items that hit it."""
-    return f"{size_gib:g} GiB" + ("" if hit_rate is None else f", {share(hit_rate)}")
+def profile(budget: EncoderBudget) -> str:
+    """What vLLM's startup profile runs."""
+    if budget.profiled_modality is None:
+        return "nothing"
+    return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
 
 
 def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
@@ -171,13 +141,17 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
         (f"KV cache{where}, tokens", "kv_cache_tokens", number),
         ("requests of full length at once", "max_concurrency", number),
     )
-    for what, name, spoken in shown:
-        values = [getattr(one, name) for one in memories]
+    for what, field, spoken in shown:
+        values = [getattr(one, field) for one in memories]
         if any(value is not None for value in values):
-            cells = list(map(spoken, values))
-            if name == "kv_cache_bytes":
-                cells = list(map(kv_cache, memories))
-            yield (what, *cells, last.labels.get(name) or last.label or "measured")
+            by_field = field == "kv_cache_bytes"
+            cells = map(kv_cache, memories) if by_field else map(spoken, values)
+            yield (what, *cells, label_of(last, field))
+
+
+def label_of(memory: Memory, field: str) -> Label:
+    """How a figure of memory is known."""
+    return memory.labels.get(field) or memory.label or "measured"
 
 
 def on_gpu(memory: Memory) -> str:
@@ -192,25 +166,168 @@ def kv_cache(memory: Memory) -> str:
     """GiB, and whether an engine could start with it."""
     nbytes = memory.kv_cache_bytes
     # An empty cache lacks what is below none; a request of full length needs more.
-    said = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
+    size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
     short = nbytes is not None and memory.kv_cache_tokens is None
-    return said + (", would not start" if short else "")
+    return size + (", would not start" if short else "")
+
+
+def preprocessing(calibration: CalibrationDocument) -> str:
+    """The CPU seconds of an item, with two digits: those of one run are no better."""
+    found = calibration.preprocessing
+    if found is None:
+        return ""
+    seconds = found.cpu_s_per_item
+    spoken = f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
+    files = several(found.measured_files, "measured file")
+    return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
+
+
+def verdict_of(calibration: CalibrationDocument) -> str:
+    """The verdict, with what a pass rests on."""
+    losses = calibration.corpus.losses()
+    return verdict_words(calibration.verdict, calibration.checks, losses)
 
 
 def check_line(check: CheckResult) -> str:
+    """The check's name and finding."""
     return plain(f"{check.name}: {check.detail}")
 
 
-def tensor_cells(one: LiveTensor) -> tuple[str, str, str, str]:
+def tensor_cells(tensor: LiveTensor) -> tuple[str, str, str, str]:
     """How much it takes, its shape, its type, and what made it."""
-    shape = " × ".join(wording.number(size) for size in one.shape)
-    operation = one.operation.removeprefix("aten.").partition(".")[0]
-    return wording.gib(one.nbytes), shape, one.dtype, f"{one.module or 'inputs'} ({operation})"
+    shape = " × ".join(map(number, tensor.shape))
+    operation = tensor.operation.removeprefix("aten.").partition(".")[0]
+    return gib(tensor.nbytes), shape, tensor.dtype, f"{tensor.module or 'inputs'} ({operation})"
+
+
+def _minus(nbytes: int | None) -> str:
+    return f"− {gib(nbytes)}" if nbytes else gib(nbytes)
+
+
+_REHEARSED: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
+    ("requested", "requested_bytes", gib),
+    ("weights", "weights_bytes", _minus),
+    ("buffers", "buffers_bytes", _minus),
+    ("activation peak, highest of", "activation_peak_bytes", _minus),
+    ("outside torch", "non_torch_bytes", _minus),
+    ("CUDA graphs", "cudagraph_bytes", _minus),
+    ("KV cache", "kv_cache_bytes", gib),
+    ("KV cache, tokens", "kv_cache_tokens", number),
+    ("requests of full length at once", "max_concurrency", number),
+)
+
+
+def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
+    """A rehearsal, from the whole to what is left: (what, how much, its label)."""
+    found: list[tuple[str, str, str]] = []
+    for what, field, spoken in _REHEARSED:
+        label = label_of(memory, field)
+        found.append((what, spoken(getattr(memory, field)), label))
+        if field == "activation_peak_bytes":
+            found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
+    return found
+
+
+TIMELINE_HEAD: Final = (
+    *("step", "highest", "held", "encoder cache alive", "tokens", "running", "waiting"),
+)
+_TIMELINE_ROWS: Final = 60
+
+
+def timeline_rows(traffic: TrafficFigures) -> list[Row]:
+    """The timeline, thinned out for reading: every n-th of its points."""
+    every = -(-len(traffic.timeline) // _TIMELINE_ROWS) or 1
+    return [
+        (
+            number(one.step),
+            *map(gib, (one.peak_bytes, one.held_bytes, one.alive_bytes)),
+            *map(number, (one.tokens, one.scheduled, one.waiting)),
+        )
+        for one in traffic.timeline[::every]
+    ]
+
+
+def traffic_rows(traffic: TrafficFigures) -> list[tuple[str, str, str]]:
+    """(what, how much, more about it)."""
+    return [
+        ("highest step", gib(traffic.peak_bytes), "rehearsed"),
+        ("reserved at startup", gib(traffic.reserved_bytes), "rehearsed"),
+        ("left outside", gib(traffic.outside_bytes), "by gpu_memory_utilization"),
+        ("steps", number(traffic.steps), f"{number(traffic.concurrency)} requests at once at most"),
+        (
+            "KV blocks, most",
+            f"{number(traffic.most_kv_blocks)} of {number(traffic.kv_blocks)}",
+            f"{number(traffic.preemptions)} preempted",
+        ),
+        (
+            "encoder cache, most",
+            f"{number(traffic.most_cache_tokens)} of {number(traffic.cache_tokens)}",
+            f"tokens: {gib(traffic.cache_logical_bytes)}, "
+            f"and {gib(traffic.cache_alive_bytes)} kept alive",
+        ),
+        (
+            "items encoded",
+            number(traffic.encoded_items),
+            f"{number(traffic.reused_items)} found in the cache, "
+            f"{number(traffic.encoder_waits)} held up by the encoder",
+        ),
+        ("prompt tokens reused", number(traffic.cached_tokens), "prefix cache"),
+    ]
+
+
+def compared_traffic_rows(served: ServedTraffic) -> list[Row]:
+    """The rows of the calibrated configuration, with those of the default beside them."""
+    rows = traffic_rows(served.calibrated)
+    if served.default is None:
+        return list(rows)
+    others = traffic_rows(served.default)
+    return [(*row, *other[1:]) for row, other in zip(rows, others, strict=True)]
+
+
+# Requests that are named of the highest step.
+_NAMED: Final = 4
+
+
+def highest_line(traffic: TrafficFigures) -> str:
+    """What the highest step did, and for whom; empty where none was."""
+    highest, steps = traffic.highest, {one.step: one for one in traffic.timeline}
+    if highest is None or highest.number not in steps:
+        return ""
+    step = steps[highest.number]
+    line = f"Step {number(step.step)}: {number(step.tokens)} tokens"
+    if step.encoder_tokens:
+        line += f", beside {number(step.encoder_tokens)} that the encoder makes"
+    named = highest.encoding or highest.origins
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"{line}, for {', '.join(named[:_NAMED])}{more}"
+
+
+def traffic_sentence(traffic: TrafficFigures) -> str:
+    """The verdict as a sentence."""
+    line = traffic_line(traffic)
+    return f"{line[0].upper()}{line[1:]}."
+
+
+def traffic_line(traffic: TrafficFigures) -> str:
+    """The verdict in a line."""
+    margin = traffic.margin
+    left = gib(abs(margin.nbytes))
+    if traffic.status == "pass" and margin.nbytes >= 0:
+        return f"every step stays within what startup reserved: {left} are never used"
+    over = f"the highest step takes {left} more than startup reserved"
+    if traffic.status == "pass":
+        return f"{over}, within vLLM's own slack"
+    if traffic.status == "warn":
+        return f"{over}: it finds room in what gpu_memory_utilization leaves to others"
+    cure = ""
+    if margin.fitting_utilization is not None:
+        cure = f"; gpu_memory_utilization {margin.fitting_utilization:g} would leave enough"
+    return f"{over}, and that is more than is left on the GPU: out of memory{cure}"
 
 
 def cell(value: object) -> str:
-    """Text that neither ends its table cell nor becomes markup."""
-    text = wording.plain(str(value))
+    """Text that neither ends its Markdown table cell nor becomes markup."""
+    text = plain(str(value))
     for special in "\\`*_[]<>|&$~":
         text = text.replace(special, f"\\{special}")
     return text

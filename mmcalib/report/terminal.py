@@ -1,216 +1,204 @@
-"""Summary of a run; census, check, drift, doctor."""
+"""Summary of a run, census, check, comparison of models and GPUs, doctor on the terminal."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, get_args
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.table import Column, Table
 from rich.text import Text
 
 from mmcalib import text
-from mmcalib.census.census import Census
-from mmcalib.census.document import ScannedCorpus
+from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
+from mmcalib.domain.model import Quantile
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, Corpus, YourConfiguration, grouped
-from mmcalib.results.doctor import Diagnosis, Package
-from mmcalib.results.part import CheckResult, verdict_words
+from mmcalib.results.calibration import CalibrationDocument, Corpus, grouped
+from mmcalib.results.check import ReasonCount, Tally
+from mmcalib.results.part import CheckResult, first_failed
 
-_SPOKEN = ("fail", "warn", "skip")
+if TYPE_CHECKING:
+    # What `mmcalib check` does without, numpy above all.
+    from mmcalib.census.census import Census
+    from mmcalib.census.document import ScannedCorpus
+    from mmcalib.results.comparison import Comparison
+    from mmcalib.results.doctor import Diagnosis
+
+
+def line(words: str, style: str = "") -> Text:
+    """One line of the page, with escapes in place of characters that hide."""
+    return Text(text.plain(words), style=style)
+
+
+def print_section(console: Console, heading: str, *parts: RenderableType) -> None:
+    """Print an empty line, the heading, and what is below it."""
+    console.print()
+    console.print(line(heading, "bold"))
+    for part in parts:
+        console.print(part)
+
+
+def fold(header: str = "", justify: JustifyMethod = "left") -> Column:
+    """A column that breaks a long word instead of cutting it."""
+    return Column(header, justify=justify, overflow="fold")
+
+
+def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]] = ()) -> Table:
+    """A table without borders. Cells beyond the columns are left out."""
+    heads = any(column.header for column in columns)
+    table = Table(*columns, box=None, pad_edge=False, show_header=heads)
+    for row in cells:
+        shown = row[: len(columns)]
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in shown))
+    return table
 
 
 def summary(calibration: CalibrationDocument, console: Console) -> None:
     """Print the summary; plain text where the console has no colours. What passed is only named:
     `report.md` has the finding of every check.
     """
-    model, tool = calibration.model, calibration.tool
-    console.print()
+    model, tool, yours = calibration.model, calibration.tool, calibration.yours
     title = f"{model.id} ({model.source}), vLLM {tool['vllm']}, transformers {tool['transformers']}"
-    console.print(Text(text.plain(title), style="bold"))
-    corpus, reserved = corpus_table(calibration.corpus), _reserved(calibration)
-    tables = [
-        (corpus_heading(calibration.corpus, "Your corpus"), corpus),
-        ("What vLLM reserves", reserved),
-        ("Settings, and why", settings_table(calibration)),
-        ("Checks", checks_table(calibration.checks)),
-    ]
-    for heading, table in tables:
+    print_section(console, title)
+    print_corpus(calibration.corpus, "Your corpus", console)
+    if loading := rows.preprocessing(calibration):
+        console.print(Text(loading))
+    print_section(console, "What vLLM reserves", _reserved_table(calibration))
+    if note := rows.yours_note(calibration):
+        console.print(Text(note, style="yellow"))
+    print_section(console, "Settings, and why", _settings_table(calibration))
+    print_section(console, "Checks", checks_table(calibration.checks))
+    if yours and yours.diff and calibration.verdict == "pass":
+        print_section(console, rows.diff_heading(yours))
+        for changed in rows.diff_text(yours).splitlines():
+            style = {"+": "green", "-": "red"}.get(changed[:1], "")
+            console.print(Text(changed, style=style), soft_wrap=True)
         console.print()
-        console.print(Text(text.plain(heading), style="bold"))
-        console.print(table)
-        if table is corpus and (line := rows.preprocessing(calibration)):
-            console.print(Text(line))
-        if table is reserved and (note := rows.yours_note(calibration)):
-            console.print(Text(note, style="yellow"))
-    if calibration.yours and calibration.yours.diff and calibration.verdict == "pass":
-        _print_diff(calibration.yours, console)
-    console.print(
-        verdict_line(calibration.verdict, calibration.checks, calibration.corpus.losses())
-    )
+    console.print(verdict_line(calibration.verdict, rows.verdict_of(calibration)))
 
 
 def first_answer(calibration: CalibrationDocument, console: Console) -> None:
     """Print the items and the settings, before any proof."""
-    corpus = calibration.corpus
-    for heading, table in (
-        (corpus_heading(corpus, "Your corpus"), corpus_table(corpus)),
-        ("Settings, not proven yet", settings_table(calibration)),
-    ):
-        console.print()
-        console.print(Text(text.plain(heading), style="bold"))
-        console.print(table)
+    print_corpus(calibration.corpus, "Your corpus", console)
+    print_section(console, "Settings, not proven yet", _settings_table(calibration))
     console.print()
 
 
-def _print_diff(yours: YourConfiguration, console: Console) -> None:
-    """What to change in the user's own file."""
-    console.print()
-    console.print(Text(text.plain(rows.diff_heading(yours)), style="bold"))
-    for line in rows.diff_text(yours).splitlines():
-        style = {"+": "green", "-": "red"}.get(line[:1], "")
-        console.print(Text(line, style=style), soft_wrap=True)
-    console.print()
+def verdict_line(verdict: str, words: str) -> Text:
+    """The words of a verdict, green only where there is nothing to look at."""
+    style = "red" if verdict == "fail" else "green" if words == verdict else "yellow"
+    return Text(f"verdict: {words}", style=f"bold {style}")
 
 
-def verdict_line(verdict: str, checks: Sequence[CheckResult], losses: Sequence[str] = ()) -> Text:
-    """Green only where there is nothing to look at."""
-    words_of_it = verdict_words(verdict, checks, losses)
-    style = "red" if verdict == "fail" else "green" if words_of_it == verdict else "yellow"
-    return Text(f"verdict: {words_of_it}", style=f"bold {style}")
-
-
-def corpus_heading(corpus: Corpus, whose: str) -> str:
-    """How many items there are, and what the table below says of them."""
+def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
+    """Print how many items there are, the spread of each modality, and its heaviest item."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    items = f"{text.several(corpus.items, 'item')}{requests}{skipped}"
-    known = " and ".join(_known_by(corpus))
-    return f"{whose}: {items}; tokens per item, {known}"
-
-
-def _known_by(corpus: Corpus) -> list[str]:
-    counted = [
-        f"{modality} counted by vLLM, proven on {text.number(found.witnesses)} measured"
-        for modality, found in corpus.modalities.items()
-        if found.witnesses
+    parts = corpus.modalities
+    known = [
+        f"{modality} counted by vLLM, proven on {text.number(part.witnesses)} measured"
+        for modality, part in parts.items()
+        if part.witnesses
     ]
-    others = any(not found.witnesses for found in corpus.modalities.values())
-    return [*counted, *(["measured"] if others or not counted else [])]
+    if len(known) < len(parts) or not parts:
+        known.append("measured")
+    items = f"{text.several(corpus.items, 'item')}{requests}{skipped}"
+    quantiles: tuple[Quantile, ...] = get_args(Quantile)
+    heads = ("items", *quantiles)
+    columns = [Column(), *(Column(head, justify="right") for head in heads), Column("heaviest")]
+    cells = []
+    for modality, part in parts.items():
+        tokens = (part.tokens[quantile] for quantile in quantiles)
+        numbers = map(text.number, (part.items, *tokens))
+        cells.append((modality, *numbers, text.plain(part.heaviest)))
+    print_section(
+        console,
+        f"{whose}: {items}; tokens per item, {' and '.join(known)}",
+        plain_table(columns, cells),
+    )
 
 
-def corpus_table(corpus: Corpus) -> Table:
-    """The spread of each modality, and its heaviest item."""
-    table = _plain_table(header=True)
-    for name in ("", "items", "min", "p50", "p90", "p99", "max", "heaviest"):
-        table.add_column(name, justify="left" if name in ("", "heaviest") else "right")
-    for modality, found in corpus.modalities.items():
-        tokens = found.tokens
-        counts = (tokens["min"], tokens["p50"], tokens["p90"], tokens["p99"], tokens["max"])
-        numbers = [text.number(value) for value in (found.items, *counts)]
-        table.add_row(modality, *numbers, Text(text.plain(found.heaviest)))
-    return table
-
-
-def _reserved(calibration: CalibrationDocument) -> Table:
-    table = _plain_table(header=True)
-    table.add_column("", overflow="fold")
+def _reserved_table(calibration: CalibrationDocument) -> Table:
     compared = rows.columns(calibration)
-    for column in compared:
-        table.add_column(column.name, justify="right", overflow="fold")
+    columns = [fold(), *(fold(column.name, "right") for column in compared)]
     # Beside three of them there is no room for how each is known.
-    shown = None if calibration.budget.yours is None else len(compared) + 1
-    if shown is None:
-        table.add_column("")
-    for row in rows.reservation_rows(calibration):
-        table.add_row(*(Text(cell) for cell in row[:shown]))
-    return table
+    if calibration.budget.yours is None:
+        columns.append(Column())
+    return plain_table(columns, rows.reservation_rows(calibration))
 
 
-def settings_table(calibration: CalibrationDocument) -> Table:
+def _settings_table(calibration: CalibrationDocument) -> Table:
     """Each value with its reason, and how that is known."""
-    table = _plain_table()
-    table.add_column("", overflow="fold")
-    table.add_column("", overflow="fold", justify="right")
-    table.add_column("", overflow="fold")
+    cells = []
     for settings, values, entry in grouped(calibration.evidence):
-        names = "\n".join(text.plain(_short(setting)) for setting in settings)
-        numbers = "\n".join(text.plain(value) for value in values)
-        reason = f"{text.plain(entry.reason)} [{entry.label}]"
-        table.add_row(Text(names), Text(numbers), Text(reason))
-    return table
-
-
-def _short(setting: str) -> str:
-    return setting.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
+        short = (
+            name.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
+            for name in settings
+        )
+        names, numbers = ("\n".join(map(text.plain, words)) for words in (short, values))
+        cells.append((names, numbers, f"{text.plain(entry.reason)} [{entry.label}]"))
+    return plain_table([fold(), fold("", "right"), fold()], cells)
 
 
 def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
     """What is wrong in full, worst first; what passed by name, or `in_full` too."""
-    table = _plain_table()
-    table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for status in (*_SPOKEN, *(["pass"] if in_full else [])):
+    marks = {status: Text(mark, style=rows.STYLES[status]) for status, mark in rows.MARKS.items()}
+    table = plain_table([Column(no_wrap=True), fold()])
+    for status in ("fail", "warn", "skip", *(["pass"] if in_full else [])):
         for check in (check for check in checks if check.status == status):
-            line = Text(rows.check_line(check))
+            finding = Text(rows.check_line(check))
             for remedy in check.remedies if status != "skip" else ():
-                line.append(f"\n→ {text.plain(remedy)}", style="dim")
-            table.add_row(Text(rows.MARKS[status], style=rows.STYLES[status]), line)
+                finding.append(f"\n→ {text.plain(remedy)}", style="dim")
+            table.add_row(marks[status], finding)
     passed = [check.name for check in checks if check.status == "pass"]
     if passed and not in_full:
-        mark = Text(rows.MARKS["pass"], style=rows.STYLES["pass"])
-        table.add_row(mark, Text(text.plain(", ".join(passed))))
+        table.add_row(marks["pass"], line(", ".join(passed)))
     return table
 
 
-def _plain_table(*, header: bool = False) -> Table:
-    return Table(box=None, pad_edge=False, show_header=header)
+_TOP_REASONS = 5
 
 
-TOP_REASONS = 5
-
-
-def show_scanned(
+def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
     """Print the summary; plain text where the console has no colours."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     items = text.several(corpus.items, "item") + requests
-    counts = f"{items}, {text.several(corpus.files, 'file')}"
-    console.print()
-    console.print(Text(counts, style="bold"))
+    print_section(console, f"{items}, {text.several(corpus.files, 'file')}")
     if corpus.items:
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        said = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
-        console.print(Text(said))
+        console.print(
+            Text(f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats")
+        )
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
-    for reason, count in _reasons(skipped):
-        console.print(Text(f"  {text.number(count)} × {text.plain(reason)}"), soft_wrap=True)
+    # Without what each says of its own file.
+    counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
+    reasons = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    if others := sum(count for _, count in reasons[_TOP_REASONS:]):
+        reasons[_TOP_REASONS:] = [("other reasons", others)]
+    for reason, count in reasons:
+        console.print(line(f"  {text.number(count)} × {reason}"), soft_wrap=True)
 
 
 def _census_table(census: Census) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "items", "shapes", "most frequent", "largest"):
-        numeric = name in ("items", "shapes")
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    cells = []
     for modality in census.modalities():
         entries = census.counts(modality)
         frequent = max(entries, key=lambda entry: entry.count)
         times = f" ({text.number(frequent.count)} times)" if frequent.count > 1 else ""
         largest = max(entries, key=lambda entry: _size(entry.shape))
-        table.add_row(
-            modality,
-            text.number(census.items(modality)),
-            text.number(len(entries)),
-            Text(f"{frequent.shape}{times}"),
-            Text(str(largest.shape)),
-        )
-    return table
+        counts = map(text.number, (census.items(modality), len(entries)))
+        cells.append((modality, *counts, f"{frequent.shape}{times}", str(largest.shape)))
+    counted = [fold(head, "right") for head in ("items", "shapes")]
+    return plain_table([fold(), *counted, fold("most frequent"), fold("largest")], cells)
 
 
 def _size(shape: Shape) -> float:
@@ -221,60 +209,100 @@ def _size(shape: Shape) -> float:
     return frames * shape.width_px * shape.height_px
 
 
-def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
-    """The most frequent ones, without what each says of its own file."""
-    counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
-    ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-    others = sum(count for _, count in ordered[TOP_REASONS:])
-    return [*ordered[:TOP_REASONS], *([("other reasons", others)] if others else [])]
+_ANSWERS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+_NOUNS = {"item": "files", "prompt": "requests"}
 
 
-def diagnosed(found: Diagnosis, console: Console) -> None:
+def reason_lines(reason: ReasonCount) -> str:
+    """The answer, the reason and how many share it, and on a second line what would make them fit.
+    A single one is shown with its whole name and its shape.
+    """
+    first = reason.examples[0]
+    if reason.count == 1:
+        shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
+        words = f"{first.origin}{shape}: {first.admission.reason}"
+    else:
+        names = [os.path.basename(one.origin) or one.origin for one in reason.examples]
+        more = ["..."] if reason.count > len(names) else []
+        count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
+        words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
+    answer = f"{_ANSWERS[reason.answer]} {text.plain(words)}"
+    if not reason.remedy:
+        return answer
+    return f"{answer}\n   → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
+
+
+def failure_line(calibration: CalibrationDocument) -> str:
+    """Why the calibration itself failed; empty where it passed."""
+    if calibration.verdict != "fail":
+        return ""
+    failed = first_failed(calibration.checks)
+    return text.plain(f"the calibration failed: {failed.name}: {failed.detail}")
+
+
+def tally_line(tally: Tally) -> str:
+    """The counts in one sentence."""
+    unfit, unknown = tally.answers["no"], tally.answers["unknown"]
+    parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
+    parts += [f"{text.number(unfit)} do not"] if unfit else []
+    parts += [f"{text.number(unknown)} unknown"] if unknown else []
+    parts += [f"{text.number(tally.skipped)} are no media"] if tally.skipped else []
+    return ", ".join(parts)
+
+
+_COMPARISON_NOTE = (
+    "KV cache: rehearsed, what is left for it; at once: requests of full length; detail: tokens "
+    "that items keep of those by default, on average; batch: max_num_batched_tokens"
+)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print a row for each model on each GPU, then why some fail."""
+    heads = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
+    name = Column("model", overflow="ellipsis", min_width=12)
+    figures = [Column(head, justify="right", no_wrap=True) for head in heads]
+    table = plain_table([name, Column("GPU", no_wrap=True), *figures])
+    for run in comparison.runs:
+        table.add_row(
+            line(run.model.rpartition("/")[2]),
+            line(run.gpu or "—"),
+            "—" if run.starts is None else "yes" if run.starts else "no",
+            text.number(run.kv_cache_tokens),
+            text.gib(run.kv_cache_bytes),
+            "—" if run.max_concurrency is None else f"{run.max_concurrency:.2f}",
+            text.share(run.detail_kept),
+            text.number(run.max_num_batched_tokens),
+            style="" if run.verdict == "pass" else "red",
+        )
+    console.print()
+    console.print(table)
+    console.print(Text(_COMPARISON_NOTE, style="dim"))
+    for run in comparison.runs:
+        if run.verdict == "fail":
+            console.print(line(f"{run.folder} fails: {run.problem}", "red"), soft_wrap=True)
+            if run.remedy:
+                console.print(line(f"  try: {run.remedy}"), soft_wrap=True)
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print it, problems first."""
-    console.print()
-    title = f"mmcalib {found.mmcalib}, Python {found.host.python}, {found.host.platform}"
-    console.print(Text(text.plain(title), style="bold"))
-    console.print()
-    console.print(Text("Installed", style="bold"))
-    console.print(_packages(found.packages))
-    console.print()
-    console.print(Text("Checks", style="bold"))
-    bare = [check.model_copy(update={"remedy": ""}) for check in found.checks]
-    console.print(checks_table(bare, in_full=True))
-    _remedies(found, console)
-    console.print(Text(_verdict(found), style="bold"))
-
-
-def _packages(packages: list[Package]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for row in _rows(packages):
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _remedies(found: Diagnosis, console: Console) -> None:
-    """Each on a line of its own, however long: it is there to be copied."""
-    wrong = [check for check in found.checks if check.status in ("fail", "warn")]
-    for check in (check for check in wrong if check.remedy):
-        console.print()
-        console.print(Text(f"To cure {check.name}", style="bold"))
-        console.print(Text(f"  {text.plain(check.remedy)}"), soft_wrap=True)
-    console.print()
-
-
-def _rows(packages: list[Package]) -> Iterator[tuple[str, str, str]]:
-    for package in packages:
-        purpose = package.purpose
+    host = diagnosis.host
+    print_section(console, f"mmcalib {diagnosis.mmcalib}, Python {host.python}, {host.platform}")
+    packages = []
+    for package in diagnosis.packages:
         # What the job needs has a check of its own, which says more.
-        if package.version is None and package.need == "optional":
-            purpose += f": {package.install}"
-        yield package.name, package.version or "—", purpose
-
-
-def _verdict(found: Diagnosis) -> str:
-    if found.verdict == "pass":
-        return "mmcalib run works here"
-    return "mmcalib run does not work here yet"
+        missing = package.version is None and package.need == "optional"
+        purpose = f"{package.purpose}: {package.install}" if missing else package.purpose
+        packages.append((package.name, package.version or "—", purpose))
+    columns = [Column(no_wrap=True), Column(no_wrap=True), fold()]
+    print_section(console, "Installed", plain_table(columns, packages))
+    bare = [check.model_copy(update={"remedy": ""}) for check in diagnosis.checks]
+    print_section(console, "Checks", checks_table(bare, in_full=True))
+    # Each remedy on a line of its own, however long: it is there to be copied.
+    for check in diagnosis.checks:
+        if check.status in ("fail", "warn") and check.remedy:
+            print_section(console, f"To cure {check.name}")
+            console.print(line(f"  {check.remedy}"), soft_wrap=True)
+    console.print()
+    works = "works here" if diagnosis.verdict == "pass" else "does not work here yet"
+    console.print(Text(f"mmcalib run {works}", style="bold"))

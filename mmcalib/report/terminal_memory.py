@@ -1,287 +1,302 @@
-"""Rehearsals and traffic on the terminal."""
+"""Rehearsals, traffic, plans and validations on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from mmcalib import text as wording
-from mmcalib.domain.memory import LiveTensor, PhasePeak
-from mmcalib.report import rows as words
-from mmcalib.report.rows import tensor_cells
-from mmcalib.results.memory import Memory, Rehearsal, ServedTraffic, TrafficFigures
+from mmcalib import text
+from mmcalib.derive.fixes import COSTS
+from mmcalib.domain.memory import LiveTensor
+from mmcalib.report import rows
+from mmcalib.report.terminal import (
+    checks_table,
+    fold,
+    line,
+    plain_table,
+    print_corpus,
+    print_section,
+    verdict_line,
+)
+from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
+from mmcalib.results.part import CheckResult, verdict_words
+from mmcalib.results.plan import Combination, Plan, TriedFix
+from mmcalib.results.validation import ValidatedBudgets, Validation
 
 # Rows of the listing of what lives at the peak: the rest is small.
-_NAMED_TENSORS = 6
+_NAMED_TENSORS: Final = 6
+# Refused requests that are shown.
+_REFUSED: Final = 4
 
 
-def comparison(found: Sequence[Rehearsal], console: Console) -> None:
-    """Print one rehearsal, or several side by side."""
-    first = found[0]
-    size = wording.gib(first.memory.total_bytes)
-    console.print()
-    title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
-    console.print(Text(wording.plain(title), style="bold"))
-    console.print(Text(wording.plain(_engine(first)), style="dim"))
-    console.print()
-    console.print(_memory(found))
-    for one in found:
-        name = f" of {_name(one, found)}" if len(found) > 1 else ""
-        highest = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
-        if highest is not None:
-            console.print()
-            heading = f"Alive at the peak{name}: {highest.name}, {wording.gib(highest.peak_bytes)}"
-            console.print(Text(wording.plain(heading), style="bold"))
-            console.print(_peak(highest))
-        if one.cross_check:
-            console.print(Text(f"!! {wording.plain(one.cross_check)}", style="yellow"))
-    console.print()
-    console.print(Text("Assumed", style="bold"))
-    for line in dict.fromkeys(line for one in found for line in one.assumptions):
-        console.print(Text(f"- {wording.plain(line)}"))
-    console.print()
-    for one in found:
-        console.print(_conclusion(one, _name(one, found)))
-
-
-def _name(one: Rehearsal, found: Sequence[Rehearsal]) -> str:
-    """The config's file name, with its folders where another has the same."""
-    names = [Path(other.config).name for other in found]
-    name = Path(one.config).name
-    return wording.plain(name if names.count(name) == 1 else one.config)
-
-
-def _engine(one: Rehearsal) -> str:
-    ranks = one.tensor_parallel_size
-    rank = f", one rank of {ranks}" if ranks > 1 else ""
-    encoder = f", encoder {one.encoder_attention}" if one.encoder_attention else ""
+def capacity(memory: Memory) -> str:
+    """The KV cache in bytes, tokens and requests; why there is none where an engine has none."""
+    if memory.kv_cache_tokens is None:
+        return f"it would not start: {memory.note}"
     return (
-        f"model runner {one.runner}, {one.dtype}, attention {one.attention}{encoder}, "
-        f"sampler {one.sampler}{rank}"
+        f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
+        f"tokens, {text.number(memory.max_concurrency)} requests of full length at once"
     )
 
 
-class MemoryRow(NamedTuple):
-    """`left`: it is what the others leave, and what a reader looks for."""
-
-    what: str
-    size: str
-    label: str
-    left: bool = False
-
-
-def memory_rows(memory: Memory) -> list[MemoryRow]:
-    """From the whole to what is left."""
-    label = memory.label or "measured"
-
-    def row(name: str, field: str, *, minus: bool = False, left: bool = False) -> MemoryRow:
-        value = getattr(memory, field)
-        text = wording.gib(value)
-        size = f"− {text}" if minus and value else text
-        return MemoryRow(name, size, memory.labels.get(field, label), left)
-
-    def counted(name: str, field: str, *, left: bool = False) -> MemoryRow:
-        size = wording.number(getattr(memory, field))
-        return MemoryRow(name, size, memory.labels.get(field, label), left)
-
-    return [
-        row("requested", "requested_bytes"),
-        row("weights", "weights_bytes", minus=True),
-        row("buffers", "buffers_bytes", minus=True),
-        row("activation peak, highest of", "activation_peak_bytes", minus=True),
-        *(MemoryRow(f"   {p}", wording.gib(n), label) for p, n in sorted(memory.phases.items())),
-        row("outside torch", "non_torch_bytes", minus=True),
-        row("CUDA graphs", "cudagraph_bytes", minus=True),
-        row("KV cache", "kv_cache_bytes", left=True),
-        counted("KV cache, tokens", "kv_cache_tokens", left=True),
-        counted("requests of full length at once", "max_concurrency"),
+def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
+    """Print one rehearsal, or several side by side."""
+    first = rehearsals[0]
+    names = [Path(one.config).name for one in rehearsals]
+    # With its folders where another file has the same name.
+    names = [
+        text.plain(name if names.count(name) == 1 else one.config)
+        for name, one in zip(names, rehearsals, strict=True)
     ]
+    size, ranks = text.gib(first.memory.total_bytes), first.tensor_parallel_size
+    rank = f", one rank of {ranks}" if ranks > 1 else ""
+    encoder = f", encoder {first.encoder_attention}" if first.encoder_attention else ""
+    title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
+    engine = (
+        f"model runner {first.runner}, {first.dtype}, attention {first.attention}{encoder}, "
+        f"sampler {first.sampler}{rank}"
+    )
+    print_section(console, title, line(engine, "dim"))
+    console.print()
+    console.print(_rehearsals_table(rehearsals, names))
+    for one, name in zip(rehearsals, names, strict=True):
+        whose = f" of {name}" if len(rehearsals) > 1 else ""
+        peak = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
+        if peak is not None:
+            own = f"{peak.scratch_operation}'s own scratch"
+            scratch = (text.gib(peak.scratch_bytes), "", "", own)
+            print_section(
+                console,
+                f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}",
+                _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else []),
+            )
+        if one.cross_check:
+            console.print(line(f"!! {one.cross_check}", "yellow"))
+    assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)
+    print_section(console, "Assumed", *(line(f"- {words}") for words in assumptions))
+    console.print()
+    for one, name in zip(rehearsals, names, strict=True):
+        whose = f"{name}: " if name else ""
+        style = "bold green" if one.starts else "bold red"
+        console.print(line(f"{whose}{capacity(one.memory)}", style))
 
 
-def _memory(found: Sequence[Rehearsal]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=len(found) > 1)
-    table.add_column("")
-    for one in found:
-        table.add_column(_name(one, found), justify="right")
-    table.add_column("")
-    columns = [memory_rows(one.memory) for one in found]
-    for rows in zip(*columns, strict=False):
-        first, cells = rows[0], [Text(row.size) for row in rows]
-        label, style = Text(first.label, style="dim"), "bold" if first.left else ""
-        table.add_row(Text(first.what), *cells, label, style=style)
-    budgets = [one.budget for one in found]
+def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> Table:
+    heads = names if len(names) > 1 else ["" for _ in names]
+    columns = [Column(), *(Column(head, justify="right") for head in heads), Column()]
+    table = plain_table(columns)
+    for row in zip(*(rows.rehearsed_rows(one.memory) for one in rehearsals), strict=False):
+        what, _, label = row[0]
+        sizes = [Text(size) for _, size, _ in row]
+        style = "bold" if what.startswith("KV cache") else ""
+        table.add_row(Text(what), *sizes, Text(label, style="dim"), style=style)
+    budgets = [one.budget for one in rehearsals]
     if any(budgets):
-        said = [
-            f"{wording.number(b.encoder_budget_tokens)} tokens, {words.profile(b)}" if b else "—"
+        tokens = [
+            f"{text.number(b.encoder_budget_tokens)} tokens, {rows.profile(b)}" if b else "—"
             for b in budgets
         ]
-        contexts = [wording.number(one.max_model_len) for one in found]
-        table.add_row(Text("context, tokens"), *map(Text, contexts), Text("computed", "dim"))
-        table.add_row(Text("encoder budget, profiled"), *map(Text, said), Text("computed", "dim"))
+        contexts = [text.number(one.max_model_len) for one in rehearsals]
+        for what, cells in (("context, tokens", contexts), ("encoder budget, profiled", tokens)):
+            table.add_row(Text(what), *map(Text, cells), Text("computed", "dim"))
     return table
 
 
-def _peak(phase: PhasePeak) -> Table:
-    table = _tensors()
-    if phase.scratch_bytes:
-        own = f"{phase.scratch_operation}'s own scratch"
-        table.add_row(wording.gib(phase.scratch_bytes), "", "", Text(own))
-    return tensor_table(phase.largest, table)
+def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
+    """List the largest tensors, below the rows `above`."""
+    cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
+    shown = [*above, *(tuple(map(text.plain, row)) for row in cells)]
+    return plain_table([fold("", "right"), fold(), fold(), fold()], shown)
 
 
-def tensor_table(largest: Sequence[LiveTensor], table: Table | None = None) -> Table:
-    """A row for each of the first, below those of `table`."""
-    table = _tensors() if table is None else table
-    for one in largest[:_NAMED_TENSORS]:
-        table.add_row(*(Text(wording.plain(cell)) for cell in tensor_cells(one)))
-    return table
-
-
-def _tensors() -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for justify in ("right", "left", "left", "left"):
-        table.add_column("", justify=justify, overflow="fold")
-    return table
-
-
-def _conclusion(one: Rehearsal, name: str) -> Text:
-    memory = one.memory
-    name = f"{name}: " if name else ""
-    if not one.starts:
-        text = f"{name}it would not start: {memory.note}"
-        return Text(wording.plain(text), style="bold red")
-    text = (
-        f"{name}KV cache {wording.gib(memory.kv_cache_bytes)}, "
-        f"{wording.number(memory.kv_cache_tokens)} tokens, "
-        f"{wording.number(memory.max_concurrency)} requests of full length at once"
-    )
-    return Text(wording.plain(text), style="bold green")
-
-
-# Requests that are named of the highest step.
-_NAMED = 4
-# Of a timeline as a table.
-HEAD: Final = ("step", "highest", "held", "encoder cache alive", "tokens", "running", "waiting")
-_MOST_ROWS: Final = 60
-
-
-def timeline_rows(found: TrafficFigures) -> Iterator[tuple[str, ...]]:
-    """The timeline, thinned out for reading: every n-th of its points."""
-    every = -(-len(found.timeline) // _MOST_ROWS) or 1
-    for one in found.timeline[::every]:
-        yield (
-            wording.number(one.step),
-            *(wording.gib(nbytes) for nbytes in (one.peak_bytes, one.held_bytes, one.alive_bytes)),
-            *(wording.number(count) for count in (one.tokens, one.scheduled, one.waiting)),
-        )
-
-
-def traffic_rows(found: TrafficFigures) -> list[tuple[str, str, str]]:
-    """(what, how much, more about it)."""
-    gib, number = wording.gib, wording.number
-    return [
-        ("highest step", gib(found.peak_bytes), "rehearsed"),
-        ("reserved at startup", gib(found.reserved_bytes), "rehearsed"),
-        ("left outside", gib(found.outside_bytes), "by gpu_memory_utilization"),
-        ("steps", number(found.steps), f"{number(found.concurrency)} requests at once at most"),
-        (
-            "KV blocks, most",
-            f"{number(found.most_kv_blocks)} of {number(found.kv_blocks)}",
-            f"{number(found.preemptions)} preempted",
-        ),
-        (
-            "encoder cache, most",
-            f"{number(found.most_cache_tokens)} of {number(found.cache_tokens)}",
-            f"tokens: {gib(found.cache_logical_bytes)}, "
-            f"and {gib(found.cache_alive_bytes)} kept alive",
-        ),
-        (
-            "items encoded",
-            number(found.encoded_items),
-            f"{number(found.reused_items)} found in the cache, "
-            f"{number(found.encoder_waits)} held up by the encoder",
-        ),
-        ("prompt tokens reused", number(found.cached_tokens), "prefix cache"),
-    ]
-
-
-def both(served: ServedTraffic) -> list[tuple[str, ...]]:
-    """The rows of the calibrated configuration, with those of the default beside them."""
-    rows: list[tuple[str, ...]] = list(traffic_rows(served.calibrated))
-    if served.default is None:
-        return rows
-    return [
-        (*row, *other[1:]) for row, other in zip(rows, traffic_rows(served.default), strict=True)
-    ]
-
-
-def highest_line(found: TrafficFigures) -> str:
-    """What the highest step did, and for whom; empty where none was."""
-    highest, steps = found.highest, {one.step: one for one in found.timeline}
-    if highest is None or highest.number not in steps:
-        return ""
-    step = steps[highest.number]
-    said = f"Step {wording.number(step.step)}: {wording.number(step.tokens)} tokens"
-    if step.encoder_tokens:
-        said += f", beside {wording.number(step.encoder_tokens)} that the encoder makes"
-    named = highest.encoding or highest.origins
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"{said}, for {', '.join(named[:_NAMED])}{more}"
-
-
-def traffic_sentence(found: TrafficFigures) -> str:
-    """The verdict as a sentence."""
-    line = traffic_line(found)
-    return f"{line[0].upper()}{line[1:]}."
-
-
-def traffic_line(found: TrafficFigures) -> str:
-    """The verdict in a line."""
-    margin = found.margin
-    left = wording.gib(abs(margin.nbytes))
-    if found.status == "pass" and margin.nbytes >= 0:
-        return f"every step stays within what startup reserved: {left} are never used"
-    over = f"the highest step takes {left} more than startup reserved"
-    if found.status == "pass":
-        return f"{over}, within vLLM's own slack"
-    if found.status == "warn":
-        return f"{over}: it finds room in what gpu_memory_utilization leaves to others"
-    cure = ""
-    if margin.utilization is not None:
-        cure = f"; gpu_memory_utilization {margin.utilization:g} would leave enough"
-    return f"{over}, and that is more than is left on the GPU: out of memory{cure}"
-
-
-# Refused requests that are shown.
-_REFUSED = 4
-
-
-def served(found: TrafficFigures, gpu: str, console: Console) -> None:
+def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     """Print what serving took."""
-    title = f"{wording.several(found.requests, 'request')} served on {gpu}, rehearsed"
-    _figures(found, title, console)
-
-
-def _figures(found: TrafficFigures, title: str, console: Console) -> None:
+    columns = [Column(), Column(justify="right"), Column(style="dim")]
+    print_section(
+        console,
+        f"{text.several(traffic.requests, 'request')} served on {gpu}, rehearsed",
+        plain_table(columns, rows.traffic_rows(traffic)),
+        *(line(f"!! refused: {words}", "yellow") for words in traffic.refused[:_REFUSED]),
+    )
+    if traffic.highest is not None:
+        tensors = _tensor_table(traffic.highest.largest)
+        print_section(console, rows.highest_line(traffic), tensors)
     console.print()
-    console.print(Text(wording.plain(title), style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("", style="dim")
-    for row in traffic_rows(found):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
-    for line in found.refused[:_REFUSED]:
-        console.print(Text(f"!! refused: {wording.plain(line)}", style="yellow"))
-    if found.highest is not None:
+    console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print the whole plan."""
+    memory, lacking = plan.memory, plan.lacking_bytes
+    title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
+    starts = memory.kv_cache_tokens is not None
+    kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
+    short = f"; {text.gib(lacking)} of KV cache lacking" if lacking else ""
+    print_section(
+        console,
+        f"{title}, rehearsed",
+        line(f"As it is{':' if starts else ','} {capacity(memory)}"),
+        line(f"Goal: {plan.goal}{kept}{short}"),
+    )
+    _print_reserved(plan.reserved, console)
+    logged = [*plan.log.failures, *plan.log.notes] if plan.log else []
+    if logged:
+        print_section(console, "What the log says", *(line(f"- {words}") for words in logged))
+    if plan.fixes:
+        print_section(console, "Each fix on its own", _fixes_table(plan.fixes))
         console.print()
-        console.print(Text(wording.plain(highest_line(found)), style="bold"))
-        console.print(tensor_table(found.highest.largest))
+        for fix in plan.fixes:
+            if fix.problem:
+                console.print(line(f"- {fix.flags}: not rehearsed: {fix.problem} ({fix.price})"))
+            elif fix.warning:
+                console.print(line(f"- {fix.flags}: {fix.warning}"))
+    print_section(console, "Assumed", *(line(f"- {words}") for words in plan.assumptions))
     console.print()
-    console.print(Text(traffic_line(found), style=words.STYLES[found.status]))
+    _print_conclusion(plan, console)
+
+
+def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
+    """Flags above their price: a column of its own would break both within words."""
+    figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "lacking")]
+    table = plain_table([fold(), *figures])
+    for cost in COSTS:
+        of_this_cost = [fix for fix in fixes if fix.cost == cost and not fix.problem]
+        if of_this_cost:
+            table.add_row(Text(f"costs {cost}"), style="dim")
+        for fix in of_this_cost:
+            table.add_row(
+                Text(f"  {text.plain(fix.flags)}\n    {text.plain(fix.price)}"),
+                Text(text.room(fix.kv_cache_bytes)),
+                Text("reaches it" if fix.reaches else text.gib(fix.lacking_bytes)),
+                style="green" if fix.reaches and not fix.warning else "",
+            )
+    return table
+
+
+def _print_reserved(check: CheckResult | None, console: Console) -> None:
+    """Whether what startup reserves is enough under load (R4), in full."""
+    if check is None:
+        return
+    finding = f"{rows.MARKS[check.status]}  {rows.check_line(check)}"
+    console.print(Text(finding, style=rows.STYLES[check.status]))
+    for remedy in check.remedies:
+        console.print(line(f"→ {remedy}", "dim"))
+
+
+def _print_conclusion(plan: Plan, console: Console) -> None:
+    if plan.verdict == "reached already":
+        reached = "The goal is reached already"
+        if plan.log is not None and plan.log.oom is not None:
+            reached = "With these options it has the room that the log's server lacked"
+        console.print(line(f"{reached}: {capacity(plan.memory)}", "bold green"))
+        return
+    best = plan.combination
+    if plan.verdict == "under-reserved":
+        words = "The goal is reached, and no fix of it reserves enough: it may run out of memory"
+        console.print(Text(words, style="bold red"))
+        if best is not None:
+            console.print(line(f"that is with {best.flags}"), soft_wrap=True)
+            _print_reserved(best.reserved, console)
+        return
+    if best is None:
+        console.print(Text("No fix can be rehearsed: nothing to propose", style="bold red"))
+        return
+    heading = (
+        "The cheapest that reaches the goal" if best.reaches else "The best there is: not enough"
+    )
+    console.print(Text(heading, style="bold green" if best.reaches else "bold red"))
+    _print_combination(best, console, style="bold")
+    if not best.proven:
+        words = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
+        console.print(Text(words, style="yellow"))
+    for other in plan.others:
+        # What also reaches the goal, headed by what it spares of what the best costs.
+        costs, others = ({fix.cost for fix in c.fixes} for c in (best, other))
+        spared = [cost for cost in COSTS if cost in costs - others]
+        heading = f"Or, to spare {' and '.join(spared)}" if spared else "Or"
+        console.print(Text(heading, style="bold"))
+        _print_combination(other, console)
+    console.print(line(f"add to vllm serve: {best.flags}"), soft_wrap=True)
+
+
+def _print_combination(combination: Combination, console: Console, style: str = "") -> None:
+    """Its fixes with their prices, and what they come to."""
+    for fix in combination.fixes:
+        console.print(line(f"  {fix.flags}"))
+        console.print(line(f"      costs {fix.cost}: {fix.price}"))
+    console.print(line(capacity(combination.memory), style))
+    _print_reserved(combination.reserved, console)
+
+
+_ITEMS = {
+    "none": "",
+    "corpus": "tried with your media",
+    "made up": "tried with blank media of the largest sizes that it admits",
+}
+_WHOSE = {"none": "Items", "corpus": "Your corpus", "made up": "Blank media"}
+# Characters of a remedy that is said again sooner than referred to.
+_SHORT = 40
+
+
+def print_validation(validation: Validation, console: Console) -> None:
+    """Print everything that was found."""
+    gpu = f" on {validation.gpu}" if validation.gpu else ""
+    source = f" ({validation.source})" if validation.source else ""
+    model = f": {validation.model}{source}" if validation.model else ""
+    tool = validation.tool
+    named = [name for name in ("vllm", "transformers", "torch") if name in tool]
+    versions = ", ".join(f"{name} {tool[name]}" for name in named)
+    print_section(
+        console,
+        f"{' '.join([validation.config, *validation.flags])}{model}{gpu}",
+        *(line(words, "dim") for words in (versions, _ITEMS[validation.items]) if words),
+    )
+    if validation.engine_config:
+        settings = []
+        for name, value in validation.engine_config.items():
+            shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
+            words = shown.removesuffix("\n").removesuffix("\n...")
+            settings.append((text.plain(name), text.plain(words)))
+        print_section(console, "What vLLM reads", plain_table([fold(), fold()], settings))
+    if validation.corpus is not None:
+        print_corpus(validation.corpus, _WHOSE[validation.items], console)
+    if validation.budget is not None:
+        print_section(console, "What vLLM reserves", _reserved_table(validation, validation.budget))
+    checks = checks_table(list(_name_remedies_once(validation.checks)), in_full=True)
+    words = verdict_words(validation.verdict, validation.checks)
+    print_section(console, "Checks", checks, verdict_line(validation.verdict, words))
+
+
+def _name_remedies_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
+    """Checks of one cure name it once, where it is long."""
+    named: set[str] = set()
+    for check in checks:
+        again = check.remedy in named
+        named |= {check.remedy} if len(check.remedy) > _SHORT else set()
+        yield check.model_copy(update={"remedy": "the same"}) if again else check
+
+
+def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:
+    memory = validation.memory
+    config = (memory.config or memory.measured) if memory else None
+    default = memory.default if memory else None
+    compared = [
+        rows.Column("default", budget.default, default or Memory()),
+        rows.Column("config", budget.config, config or Memory()),
+    ]
+    taken = [
+        (o.what, "", text.gib(o.nbytes), "computed") for o in (memory.options if memory else ())
+    ]
+    own_context = "max_model_len" in (validation.engine_config or {})
+    heads = (
+        "defaults, your context" if own_context else "vLLM defaults",
+        "this file" if validation.config else "yours",
+    )
+    columns = [fold(), *(fold(head, "right") for head in heads), fold()]
+    return plain_table(columns, [*rows.reserved_rows(compared), *taken])

@@ -12,7 +12,7 @@ from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
 if TYPE_CHECKING:
-    from mmcalib.derive.demand import Margin
+    from mmcalib.derive.demand import Headroom
 
 
 class Memory(DocumentPart):
@@ -170,11 +170,12 @@ class TrafficFigures(DocumentPart):
         return max((one.peak_bytes for one in self.timeline), default=0)
 
     @property
-    def margin(self) -> Margin:
+    def margin(self) -> Headroom:
         # With numpy behind it, which a calibration that answers for items does without.
-        from mmcalib.derive.demand import Margin
+        from mmcalib.derive.demand import Headroom
 
-        return Margin(self.peak_bytes, self.reserved_bytes, self.outside_bytes, self.total_bytes)
+        requested_bytes = self.total_bytes - self.outside_bytes
+        return Headroom(self.total_bytes, requested_bytes, self.peak_bytes, self.reserved_bytes)
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:

@@ -11,11 +11,12 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 from urllib.parse import quote, urlsplit
 
 from mmcalib.domain.items import Item
@@ -77,41 +78,35 @@ def is_here(path: str) -> bool:
     return path.rpartition(BEHIND)[2].startswith("/")
 
 
-VARIABLE = "MMCALIB_ALLOWED_MEDIA_DOMAINS"
-
 NOT_ALLOWED = "its host is not one of --allowed-media-domains"
+
+_HOSTS: ContextVar[frozenset[str]] = ContextVar("allowed_hosts", default=frozenset())
 
 
 @contextmanager
-def allowing(domains: Collection[str]) -> Iterator[None]:
-    """Meanwhile these may be read from, too; each may be several with commas between them."""
-    if not domains:  # What another thread allows must not be put back once it has ended.
-        yield
-        return
-    before = allowed()
-    os.environ[VARIABLE] = ",".join((before, *domains)).lower()
+def allowing(domains: Iterable[str]) -> Iterator[None]:
+    """Meanwhile this thread may read from these hosts, too; each may be several with commas between
+    them.
+    """
+    names = (name for one in domains for name in one.lower().split(",") if name)
+    before = _HOSTS.set(allowed_hosts().union(names))
     try:
         yield
     finally:
-        os.environ[VARIABLE] = before
+        _HOSTS.reset(before)
+
+
+def allowed_hosts() -> frozenset[str]:
+    """In small letters, without ports."""
+    return _HOSTS.get()
 
 
 def is_allowed(url: str) -> bool:
     """By the very name of its host, or bucket."""
     try:
-        return is_allowed_host(urlsplit(url).hostname)
+        return urlsplit(url).hostname in allowed_hosts()
     except ValueError:
         return False
-
-
-def is_allowed_host(host: str | None) -> bool:
-    """Of a name without its port, in small letters."""
-    return bool(host) and host in allowed().split(",")
-
-
-def allowed() -> str:
-    """The hosts that are allowed now, with commas between them."""
-    return os.environ.get(VARIABLE, "")
 
 
 def is_http(url: str) -> bool:
@@ -200,10 +195,6 @@ class Opened(Closing):
         self.file.close()
 
 
-class _Opener(Protocol):
-    def __call__(self, item: Item, location: Location) -> Opened: ...
-
-
 # What reads each scheme, loaded when it is met. Any other scheme is one of fsspec's file systems.
 _OPENERS: Mapping[str, tuple[str, str]] = {
     "tar": ("mmcalib.storage.archive", "open_item"),
@@ -225,8 +216,8 @@ def open_item(item: Item) -> Opened:
         file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
         return Opened(file, os.fstat(file.fileno()).st_size, item.path)
     module, name = _OPENERS.get(location.scheme or "", _ANY)
-    opener = cast("_Opener", getattr(importlib.import_module(module), name))
-    return opener(item, location)
+    opened: Opened = getattr(importlib.import_module(module), name)(item, location)
+    return opened
 
 
 def open_whole(path: str) -> tuple[str, BinaryIO, int]:

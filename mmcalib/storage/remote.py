@@ -23,8 +23,8 @@ from mmcalib.storage.location import (
     NOT_REGULAR,
     Location,
     Opened,
+    allowed_hosts,
     is_allowed,
-    is_allowed_host,
     is_http,
 )
 from mmcalib.text import one_line
@@ -201,48 +201,45 @@ def file_system(url: str) -> tuple[Any, str]:
             f"no file system for {scheme}://", hint="such as s3://, gs://, https://"
         ) from error
     with plain_errors(extra_of(url)):
+        options: dict[str, Any] = {}
+        if scheme in ("s3", "s3a"):
+            timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
+            options = {"config_kwargs": timeouts}
+        elif is_http(url):
+            options = {"client_kwargs": _client(allowed_hosts())}
         # Listings would be kept for ever.
-        fs = make(scheme, use_listings_cache=False, **_options(scheme))
+        fs = make(scheme, use_listings_cache=False, **options)
         return fs, kind._strip_protocol(url)
 
 
-def _options(scheme: str) -> dict[str, Any]:
-    if scheme in ("s3", "s3a"):
-        timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
-        return {"config_kwargs": timeouts}
-    if scheme in ("http", "https"):
-        return {"client_kwargs": _client()}
-    return {}
-
-
 @cache
-def _client() -> dict[str, Any]:
-    """How aiohttp asks: each answer in its time, and no redirect out of what is allowed."""
+def _client(hosts: frozenset[str]) -> dict[str, Any]:
+    """How aiohttp asks, in whichever thread: these hosts alone, also where one redirects, and each
+    answer in its time.
+    """
     aiohttp = need("aiohttp", "remote")
+
+    def refuse(url: Any, leads: str = "") -> None:
+        """Raises OSError for a host that is not allowed, of a URL as aiohttp takes it apart."""
+        if url.scheme not in ("http", "https") or url.host not in hosts:
+            raise OSError(errno.EIO, one_line(f"{leads}{url}: {NOT_ALLOWED}"))
+
+    async def judge_request(session: Any, context: Any, params: Any) -> None:
+        refuse(params.url)
+
+    async def judge_redirect(session: Any, context: Any, params: Any) -> None:
+        headers = params.response.headers
+        # Where aiohttp looks for it, too.
+        to = headers.get("Location") or headers.get("URI") or ""
+        refuse(params.url.join(type(params.url)(to)), "redirects to ")
+
     trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(_judge_request)
-    trace.on_request_redirect.append(_judge_redirect)
+    trace.on_request_start.append(judge_request)
+    trace.on_request_redirect.append(judge_redirect)
     timeout = aiohttp.ClientTimeout(
         total=TIMEOUT_S, connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S
     )
     return {"trace_configs": [trace], "timeout": timeout, "trust_env": True}
-
-
-async def _judge_request(session: Any, context: Any, params: Any) -> None:
-    _refuse(params.url)
-
-
-async def _judge_redirect(session: Any, context: Any, params: Any) -> None:
-    headers = params.response.headers
-    # Where aiohttp looks for it, too.
-    to = headers.get("Location") or headers.get("URI") or ""
-    _refuse(params.url.join(type(params.url)(to)), "redirects to ")
-
-
-def _refuse(url: Any, leads: str = "") -> None:
-    """Raises OSError for a host that is not allowed, of a URL as aiohttp takes it apart."""
-    if url.scheme not in ("http", "https") or not is_allowed_host(url.host):
-        raise OSError(errno.EIO, one_line(f"{leads}{url}: {NOT_ALLOWED}"))
 
 
 def held(info: Mapping[str, Any]) -> ByteSource | None:

@@ -156,10 +156,6 @@ def _values(path: str, column: str, row: int) -> Iterator[object]:
                 yield waiting.popleft()
 
 
-# A table that is still open complains when the interpreter ends.
-atexit.register(_cell_cursor.cache_clear)
-
-
 SCHEME = "hf-dataset"
 _KEYS = ("name", "split", "data_dir", "data_files", "revision")
 _DEFAULT_SPLIT = "train"
@@ -243,4 +239,5 @@ def _row_cursor(url: str) -> Cursor:
 
 
 # A table that is still open complains when the interpreter ends.
+atexit.register(_cell_cursor.cache_clear)
 atexit.register(_row_cursor.cache_clear)

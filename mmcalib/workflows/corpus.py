@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,36 +19,20 @@ from mmcalib.census.executor import TIMEOUT_S, Executor, Named
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Over
 from mmcalib.corpus.archives import end_readers
+from mmcalib.corpus.chat import Text
 from mmcalib.corpus.requests import RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, files
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, spread
 from mmcalib.derive.frontier import retention
-from mmcalib.derive.limits import Count
-from mmcalib.derive.percentiles import spread
-from mmcalib.domain.items import Skipped, Text
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.calibration import Corpus, ModalityItems
-
-
-def requests_over(prompts: PromptCensus, counts: Mapping[Modality, Count]) -> Over | None:
-    """The requests with more items than the limits admit; None where there are none."""
-    most = {m: count.value for m, count in counts.items()}
-    over = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
-    if not over:
-        return None
-    return Over(
-        requests=sum(entry.count for entry in over),
-        of=prompts.prompts(),
-        first=over[0].exemplar.origin,
-        most={m: max(e.signature.items(m) for e in prompts.signatures()) for m in most},
-    )
 
 
 def corpus_figures(
@@ -89,7 +73,7 @@ def probing(
             cache = Cache(folder / CACHE)
         except CacheBroken as error:
             progress.note(f"nothing is remembered of this corpus: {error}")
-    prober = Prober(_executor(how), cache, whole, progress)
+    prober = Prober(_open_executor(how), cache, whole, progress)
     try:
         yield prober
     finally:
@@ -97,7 +81,7 @@ def probing(
         end_readers()
 
 
-def _executor(how: ProbeOptions) -> Executor[Any]:
+def _open_executor(how: ProbeOptions) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.ray import RayExecutor
 
@@ -158,12 +142,13 @@ def read(
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
     """
-    sources = sources_of(
-        data,
-        requests,
-        allowed_root=allowed_root,
-        scratch=cache / "inline",
-    )
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
+
+    def texts(origins: Container[str] | None = None) -> Iterator[Text]:
+        for source in sources:
+            if isinstance(source, RequestsSource):
+                yield from source.texts(origins)
+
     with probing(how, cache, progress, whole=DECODED_FILES) as prober:
         taken = count_corpus(sources, prober, progress=progress)
     return ReadCorpus(
@@ -173,15 +158,8 @@ def read(
         taken.files,
         taken.accesses,
         decoded=taken.files <= DECODED_FILES,
-        texts=partial(_texts, [s for s in sources if isinstance(s, RequestsSource)]),
+        texts=texts,
     )
-
-
-def _texts(
-    sources: Sequence[RequestsSource], origins: Container[str] | None = None
-) -> Iterator[Text]:
-    for source in sources:
-        yield from source.texts(origins)
 
 
 def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
@@ -198,15 +176,10 @@ def sources_of(
 ) -> list[Source]:
     """Requests first. Raises CorpusError when one is missing, and UsageError."""
     found = [source for one in data for source in resolve(one)]
+    root, named = allowed_root, zip(requests, labels(requests), strict=True)
     sources: list[Source] = [
-        RequestsSource(
-            path,
-            allowed_root=allowed_root,
-            scratch=scratch,
-            label=label,
-            at_rest=True,
-        )
-        for path, label in zip(requests, labels(requests), strict=True)
+        RequestsSource(path, allowed_root=root, scratch=scratch, label=label, at_rest=True)
+        for path, label in named
     ]
     return [*sources, *found]
 

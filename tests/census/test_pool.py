@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.census.executor import Executor, Named, ProbeTask
 from mmcalib.census.pool import LocalPool, Process
-from mmcalib.census.worker import packed
+from mmcalib.census.worker import pack_task
 from mmcalib.domain.items import Item, Seen, Skipped, decode
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import MmcalibError, UsageError
@@ -114,7 +114,7 @@ def test_who_computes_without_end_is_not_asked_again(
 def test_the_processor_time_of_a_worker_is_told(tmp_path: Path) -> None:
     process = Process(behave, GIB, 60)
     try:
-        process.send([packed(order) for order in orders(tmp_path, "compute")])
+        process.send([pack_task(order) for order in orders(tmp_path, "compute")])
         until_s = time.monotonic() + 60
         while process.cpu_s() < 1 and time.monotonic() < until_s:
             time.sleep(0.1)
@@ -188,7 +188,7 @@ def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None
 def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:
     process = Process(behave, GIB, 5)
     try:
-        process.pipe.send([packed(order) for order in orders(tmp_path, "slow", "hang")])
+        process.pipe.send([pack_task(order) for order in orders(tmp_path, "slow", "hang")])
         deadline = time.monotonic() + 10
         while process.begun() < 2 and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -16,7 +16,8 @@ from mmcalib.census.prompts import (
     decode,
     encode,
 )
-from mmcalib.domain.items import Asked, Prompt
+from mmcalib.corpus.chat import ChatRequest, Prompt
+from mmcalib.domain.items import Asked
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from tests.corpus.listed import width_of
 
@@ -27,7 +28,7 @@ CLIP = VideoShape(8, 8.0, 1.0, 64, 64)
 def census(prompts: list[tuple[list[Shape], str]], file: str = "r") -> PromptCensus:
     taken = PromptCensus()
     for number, (shapes, text) in enumerate(prompts):
-        taken.add(shapes, Prompt(f"{file}:{number}", (), text))
+        taken.add(shapes, Prompt(f"{file}:{number}", (), ChatRequest.of_user(text)))
     return taken
 
 
@@ -81,8 +82,7 @@ def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two
 
 
 def request(number: int, width: int, chars: int) -> tuple[list[Shape], Prompt]:
-    messages: list[dict[str, object]] = [{"role": "user", "content": f"{number}"}]
-    return [ImageShape(width, 8)], Prompt(f"r:{number:05}", (), "x" * chars, messages)
+    return [ImageShape(width, 8)], Prompt(f"r:{number:05}", (), ChatRequest.of_user("x" * chars))
 
 
 @given(st.permutations(range(1200)))
@@ -95,7 +95,7 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order) -> Non
     for n in range(1200):
         sorted_.add(*kinds[n])
     assert whole == sorted_
-    kept = {e.signature for e in whole.signatures() if e.exemplar.messages}
+    kept = {e.signature for e in whole.signatures() if e.exemplar.request.messages}
     assert PER_RANK <= len(kept) <= 4 * PER_RANK
     by_width = sorted(whole.signatures(), key=lambda e: width_of(e.signature.shapes[0]))
     assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
@@ -138,7 +138,7 @@ def test_codes_are_as_distinct_as_their_signatures_and_in_their_order(one, other
 
 @given(st.lists(st.tuples(SIGNATURES, st.integers(1, 9), st.integers(0, 9)), max_size=9))
 def test_signatures_are_counted_exactly(drawn) -> None:
-    entries = [PromptCount(s, n, Prompt(f"r:{o}", (), "")) for s, n, o in [*drawn, *drawn[:4]]]
+    entries = [PromptCount(s, n, Prompt(f"r:{o}")) for s, n, o in [*drawn, *drawn[:4]]]
     found = list(PromptCensus(entries).signatures())
     assert [entry.signature for entry in found] == sorted({s for s, _, _ in drawn}, key=order)
     for entry in found:

@@ -286,10 +286,10 @@ def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_pool_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "_IDLE_S", 0.2)
     monkeypatch.setenv(*MARK.split("="))
-    kept = subject.Looking()
-    terms = subject.Terms(behave, 30, 1 << 30)
+    kept = subject.PoolThread()
+    options = subject.PoolOptions(behave, 30, 1 << 30)
     for _ in range(2):
-        assert kept.ask(orders(tmp_path, "a"), terms).result()
+        assert kept.ask(orders(tmp_path, "a"), options).result()
         assert soon(lambda: not looking())
 
 

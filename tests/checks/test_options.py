@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from mmcalib.checks.check import Figures, Taken, Trap
-from mmcalib.checks.judge import option_traps
+from mmcalib.checks.check import Check, Dialect, OptionFacts, Taken
+from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
+from mmcalib.checks.judge import judge
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.limits import Adequacy, Count
+from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 
 GIB = 2**30
@@ -28,7 +32,7 @@ BUDGET = Budget(
     max_num_batched_tokens=8192,
     max_num_seqs=256,
 )
-KNOWN = Figures(BUDGET, {"image": 2, "video": 1}, vocab_size=151_936)
+KNOWN = OptionFacts(vocab_size=151_936)
 REHEARSED = replace(
     KNOWN,
     encoder_peak_bytes=14 * GIB,
@@ -42,77 +46,87 @@ GRAPHS = {"compilation_config": {"cudagraph_mm_encoder": True}}
 DATA = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 4}
 
 
-def only(args: Mapping[str, Any], known: Figures = KNOWN, **served: Any) -> Trap:
-    """The one finding of these arguments."""
-    (found,) = option_traps(args, served, known)
+def every(
+    args: Mapping[str, Any], known: OptionFacts = KNOWN, budget: Budget = BUDGET, **limits: int
+) -> list[Check]:
+    """The findings of these arguments, under these limits."""
+    most = {"image": 2, "video": 1, **limits}
+    counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
+    judged = JudgedConfig(
+        dict(args), counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {})
+    )
+    facts = CheckFacts(Dialect.LINES, judged, given_options=known)
+    return list(judge(CheckStage.OPTIONS, facts))
+
+
+def only(args: Mapping[str, Any], known: OptionFacts = KNOWN, **limits: Any) -> Check:
+    (found,) = every(args, known, **limits)
     return found
 
 
 def test_options_that_nobody_set_have_no_finding() -> None:
     off = {"video_pruning_rate": 0.0, "mm_ipc_gpu_memory_gb": 0, "enable_mm_embeds": False}
-    assert list(option_traps(off, {"trust_request_mm_kwargs": False}, REHEARSED)) == []
+    untrusted = replace(REHEARSED, served={"trust_request_mm_kwargs": False})
+    assert every(off, untrusted) == []
     one_rank = {**DATA, "tensor_parallel_size": 1}
     weights = {**DATA, "mm_encoder_tp_mode": "weights"}
     for args in (one_rank, weights, {"compilation_config": {"cudagraph_mm_encoder": False}}):
-        assert list(option_traps(args, {}, REHEARSED)) == []
+        assert every(args, REHEARSED) == []
 
 
 def test_pruned_videos_are_encoded_whole() -> None:
     """The scheduler counts kept tokens: half of them pruned is twice the encoder's work."""
     found = only({"video_pruning_rate": 0.5}, REHEARSED)
-    assert (found.check.name, found.check.status) == ("pruned videos reserved", "warn")
-    assert "encodes up to 2.00 times as many, 229,376" in found.check.detail
-    assert "compute_retained_tokens_count" in found.check.detail
+    assert (found.name, found.status) == ("pruned videos reserved", "warn")
+    assert "encodes up to 2.00 times as many, 229,376" in found.detail
+    assert "compute_retained_tokens_count" in found.detail
     assert found.taken == Taken("frames that video_pruning_rate drops", 15 * GIB)
     assert only({"video_pruning_rate": 0.75}).taken is None
-    no_video = replace(KNOWN, counts={"image": 1, "video": 0})
-    assert list(option_traps({"video_pruning_rate": 0.5}, {}, no_video)) == []
+    assert every({"video_pruning_rate": 0.5}, video=0) == []
 
 
 def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
     found = only(GRAPHS, REHEARSED)
-    assert (found.check.name, found.check.status) == ("encoder graphs reserved", "warn")
-    assert "8 graphs or more, the largest of 8,192 tokens" in found.check.detail
-    assert "more than 8,192 tokens, 114,688 at most, runs without them" in found.check.detail
+    assert (found.name, found.status) == ("encoder graphs reserved", "warn")
+    assert "8 graphs or more, the largest of 8,192 tokens" in found.detail
+    assert "more than 8,192 tokens, 114,688 at most, runs without them" in found.detail
     assert found.taken == Taken("CUDA graphs of the encoder", GIB)
     given = {"encoder_cudagraph_token_budgets": [114_688, 1024], "cudagraph_mm_encoder": True}
     most = only({"compilation_config": given}, REHEARSED)
-    assert "2 graphs or more, the largest of 114,688 tokens" in most.check.detail
-    assert "runs without them" not in most.check.detail
+    assert "2 graphs or more, the largest of 114,688 tokens" in most.detail
+    assert "runs without them" not in most.detail
     assert most.taken == Taken("CUDA graphs of the encoder", 14 * GIB)
     assert only(GRAPHS).taken is None
     eager = only({**GRAPHS, "enforce_eager": True})
-    assert "no graph is captured" in eager.check.detail
+    assert "no graph is captured" in eager.detail
 
 
 def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
     found = only({"mm_ipc_gpu_memory_gb": 2})
-    assert (found.check.name, found.check.status) == ("memory of the API server", "warn")
-    assert "2.00 GiB less KV cache" in found.check.detail
+    assert (found.name, found.status) == ("memory of the API server", "warn")
+    assert "2.00 GiB less KV cache" in found.detail
     assert found.taken == Taken("of buffers: video decoding by the API server", 2 * GIB)
     decoder = {"media_io_kwargs": {"video": {"backend": "pynvvideocodec"}}}
-    assert only({"mm_ipc_gpu_memory_gb": 2, **decoder}).check.status == "pass"
-    no_video = replace(KNOWN, counts={"image": 1, "video": 0})
-    assert "no video is served" in only({"mm_ipc_gpu_memory_gb": 2}, no_video).check.detail
+    assert only({"mm_ipc_gpu_memory_gb": 2, **decoder}).status == "pass"
+    assert "no video is served" in only({"mm_ipc_gpu_memory_gb": 2}, video=0).detail
 
 
 def test_trusted_requests_void_every_cap() -> None:
-    found = only({}, trust_request_mm_kwargs=True)
-    assert (found.check.name, found.check.status) == ("caps hold for every request", "warn")
-    assert "validate_request_mm_kwargs" in found.check.detail
-    assert "up to the encoder cache, 114,688 tokens" in found.check.detail
+    found = only({}, replace(KNOWN, served={"trust_request_mm_kwargs": True}))
+    assert (found.name, found.status) == ("caps hold for every request", "warn")
+    assert "validate_request_mm_kwargs" in found.detail
+    assert "up to the encoder cache, 114,688 tokens" in found.detail
     assert found.taken is None
 
 
 def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
     some = only({"enable_mm_embeds": True}, REHEARSED)
-    assert "up to 114,688 tokens in the encoder cache (0.50 GiB, computed)" in some.check.detail
+    assert "up to 114,688 tokens in the encoder cache (0.50 GiB, computed)" in some.detail
     assert some.taken is None
-    none = replace(REHEARSED, counts={"image": 0, "video": 0})
-    found = only({"enable_mm_embeds": True}, none)
-    assert (found.check.name, found.check.status) == ("embeddings of clients", "warn")
-    assert "of image, video, limited to 0, any number of them" in found.check.detail
-    assert "nothing of that is profiled" in found.check.detail
+    found = only({"enable_mm_embeds": True}, REHEARSED, image=0, video=0)
+    assert (found.name, found.status) == ("embeddings of clients", "warn")
+    assert "of image, video, limited to 0, any number of them" in found.detail
+    assert "nothing of that is profiled" in found.detail
     assert found.taken == Taken("embeddings that clients send", GIB // 2)
 
 
@@ -126,25 +140,21 @@ def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
     ],
 )
 def test_prompt_logprobs_take_the_logits_of_a_chunk(
-    known: Figures, status: str, tokens: int
+    known: OptionFacts, status: str, tokens: int
 ) -> None:
     found = only({"max_logprobs": 50}, known)
-    assert (found.check.name, found.check.status) == ("prompt_logprobs reserved", status)
-    assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.check.detail
-    assert ("PromptLogprobsWorker" in found.check.detail) == (known.runner == "V2")
+    assert (found.name, found.status) == ("prompt_logprobs reserved", status)
+    assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.detail
+    assert ("PromptLogprobsWorker" in found.detail) == (known.runner == "V2")
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
 
 
 def test_one_video_is_one_ranks_alone() -> None:
     """Seven images are dealt out to four ranks, two at most on one; a video is not."""
     images = replace(BUDGET, profiled_modality="image", profiled_items=7)
-    known = replace(REHEARSED, budget=images)
-    found = only(DATA, known)
-    assert (found.check.name, found.check.status) == ("largest item on one rank", "warn")
-    assert "puts 32,768 tokens on one of 4 ranks, a single item may put 114,688" in (
-        found.check.detail
-    )
+    found = only(DATA, REHEARSED, budget=images)
+    assert (found.name, found.status) == ("largest item on one rank", "warn")
+    assert "puts 32,768 tokens on one of 4 ranks, a single item may put 114,688" in (found.detail)
     assert found.taken == Taken("a largest item on one rank", round(14 * GIB * 2.5))
-    assert only(DATA).check.status == "pass"
-    no_video = replace(known, counts={"image": 2, "video": 0})
-    assert only(DATA, no_video).check.status == "pass"
+    assert only(DATA).status == "pass"
+    assert only(DATA, REHEARSED, budget=images, video=0).status == "pass"

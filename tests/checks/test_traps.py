@@ -9,13 +9,12 @@ import pytest
 import yaml
 
 from mmcalib.checks import file, items, limits, reserve
-from mmcalib.checks.check import Check
-from mmcalib.checks.dialect import Dialect
-from mmcalib.checks.facts import Room
+from mmcalib.checks.check import Check, Dialect
+from mmcalib.checks.facts import CheckFacts, Fullest, JudgedConfig, Tries
 from mmcalib.checks.file import Written, file_findings
-from mmcalib.checks.reserve import cache_findings
+from mmcalib.derive.costs import CostTable, ItemCost
+from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling
@@ -164,6 +163,21 @@ def test_what_arrives_otherwise_is_said() -> None:
     assert "an empty list is dropped" in found.detail
 
 
+NONE = CostTable(DEFAULT, {})
+
+
+def facts(
+    args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
+) -> CheckFacts:
+    """Of a file with these arguments."""
+    counts = limits.counts(args, OPENED)
+    reserved = reserve.reserved(args, asked, counts)
+    judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
+    known = {"given_model": OPENED, "given_tries": Tries(), **known}
+    return CheckFacts(Dialect.LINES, judged, **known)
+
+
+GIB = 2**30
 HINTED = {"limit_mm_per_prompt": {"image": {"count": 1, "width": 512, "height": 512}, "video": 0}}
 LARGEST = Dummy(16_384, 0, {"width": 3584, "height": 3584})
 PLAIN = budget({"image": 16_384}, {"image": LARGEST})
@@ -172,7 +186,8 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "the cure")
+    judged = facts(HINTED, asked, PLAIN, given_tries=Tries(cures=["the cure"]))
+    (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, what one may take stays 16,384" in check.detail
     served = limits.counts(HINTED, OPENED)
@@ -198,7 +213,7 @@ def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
 def test_a_hint_above_the_maximum_is_ignored() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": 2, "width": 5000, "height": 1000}}}
     asked = budget({"image": 16_384}, {"image": Dummy(16_384, 0, {"width": 3584, "height": 1000})})
-    first, *_ = reserve.hint_findings(args, OPENED, asked, PLAIN, "")
+    first, *_ = reserve.check_written_hints(facts(args, asked, PLAIN))
     assert (first.name, first.status) == ("image hint within the maximum", "warn")
     assert "width 5,000: above vLLM's own largest image (width 3,584)" in first.detail
     assert first.remedy == "limit-mm-per-prompt: {image: {count: 2, height: 1000}}"
@@ -207,7 +222,7 @@ def test_a_hint_above_the_maximum_is_ignored() -> None:
 def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
     small = Dummy(256, 0, {"width": 448, "height": 448})
     asked = budget({"image": 256}, {"image": small})
-    (check,) = reserve.hint_findings(HINTED, OPENED, asked, PLAIN, "")
+    (check,) = reserve.check_written_hints(facts(HINTED, asked, PLAIN))
     assert check.status == "warn"
     assert "more than the 2,048 tokens that the encoder cache holds ends with HTTP 400" in (
         check.detail
@@ -216,57 +231,50 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    found = reserve.reserved(args, PLAIN, limits.counts(args, OPENED))
-    assert found == Adequacy(0, 16_384)
-    gib = 1 << 30
-    room = Room(20 * gib, 18 * gib, 3 * gib, gib)
-    check = reserve.skipped_profile(args, found, room)
-    assert check is not None
+    judged = facts(args, PLAIN, given_tries=Tries(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
+    assert judged.configuration.adequacy == Adequacy(0, 16_384)
+    (check,) = reserve.check_skipped_profile(judged)
     assert "16,384 tokens and take 3.00 GiB" in check.detail
     assert check.remedy == "remove skip-mm-profiling, or gpu-memory-utilization: 0.8"
-    assert reserve.skipped_profile({}, found, room) is None
+    assert not list(reserve.check_skipped_profile(facts({}, PLAIN)))
 
 
 def test_a_modality_that_nobody_limits() -> None:
     args = {"limit_mm_per_prompt": {"image": 2}}
     both = budget({"image": 16_384, "video": 114_688})
-    (check,) = limits.unwritten(args, OPENED, both, PLAIN, " and more")
+    tries = Tries(without=PLAIN, gain=" and more")
+    (check,) = limits.check_every_limited(facts(args, both, given_tries=tries))
     assert (check.name, check.status) == ("every modality limited", "warn")
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
         check.detail
     )
     assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
     written = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-    assert not list(limits.unwritten(written, OPENED, PLAIN, None, ""))
+    assert not list(limits.check_every_limited(facts(written, PLAIN)))
 
 
-def fitting(
-    args: dict[str, Any], context: int, *, own: bool = False, longer: bool = False
-) -> Check | None:
+def fitting(args: dict[str, Any], context: int, *, own: bool = False) -> list[Check]:
     asked = budget({"image": 16_384}, max_model_len=context)
     most = items.fullest(limits.counts(args, OPENED), args, asked.max_tokens_per_item)
-    return items.prompt_fits(most, args, asked, (KNOB, FPS), 1024, own=own, longer=longer)
+    return list(items.check_prompts_fit(facts(args, asked, prompt=Fullest(most, own))))
 
 
 def test_more_items_than_the_context_holds() -> None:
     args = {"limit_mm_per_prompt": {"image": 4, "video": 0}}
-    check = fitting(args, 32_768)
-    assert check is not None
+    (check,) = fitting(args, 32_768)
     assert check.status == "warn"
     assert "4 × image of 16,384 tokens takes 65,536" in check.detail
     assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
     assert "longest_edge: 6221824" in check.remedy
     assert "max-model-len" not in check.remedy
-    fits = fitting({"limit_mm_per_prompt": {"image": 1, "video": 0}}, 32_768)
-    assert fits is not None
+    (fits,) = fitting({"limit_mm_per_prompt": {"image": 1, "video": 0}}, 32_768)
     assert fits.status == "pass"
-    assert fitting({}, 32_768) is None
+    assert fitting({}, 32_768) == []
 
 
 @pytest.mark.parametrize(("context", "status"), [(8192, "fail"), (32_768, "warn")])
 def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -> None:
-    check = fitting({"limit_mm_per_prompt": {"image": 4}}, context, own=True)
-    assert check is not None
+    (check,) = fitting({"limit_mm_per_prompt": {"image": 4}}, context, own=True)
     assert check.status == status
     assert "the largest of yours" in check.detail
     assert check.remedy.endswith("--requests FILE judges by your own")
@@ -288,8 +296,7 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
     table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
     at = budget({"image": 1280}, cache=8192)
     args = {"mm_processor_kwargs": {"videos_kwargs": {"do_sample_frames": False}}}
-    check = items.admitted(table, at, (KNOB,), Dialect.LINES, args)
-    assert check is not None
+    (check,) = items.check_items_admitted(facts(args, at, table=table))
     assert check.status == "fail"
     larger, cap = check.remedy.splitlines()
     assert yaml.safe_load(larger) == {"max-num-batched-tokens": 9000}
@@ -300,8 +307,8 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
             "images_kwargs": {"size": size},
         }
     }
-    kept = items.admitted(table, budget({"image": 1280}, cache=9000), (KNOB,), Dialect.LINES, {})
-    assert kept is not None
+    holds = budget({"image": 1280}, cache=9000)
+    (kept,) = items.check_items_admitted(facts({}, holds, table=table))
     assert kept.status == "pass"
 
 
@@ -353,9 +360,12 @@ def test_a_config_class_arrives_with_what_was_written_of_it() -> None:
     assert "does not arrive as written" in check.detail
 
 
-GIB = 2**30
 FLOOR = CacheFloor({"image": (3, GIB // 10), "video": (1, GIB // 2)})
 HEAVY = CacheFloor({"video": (9, GIB // 2)})
+
+
+def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
+    return list(reserve.check_cache_floor(facts(args, PLAIN, given_tries=Tries(cache_floor=floor))))
 
 
 @pytest.mark.parametrize(
@@ -370,8 +380,7 @@ def test_a_cache_below_one_request_is_warned_of(
     args: dict[str, object], floor: CacheFloor, said: str
 ) -> None:
     """Finding §1 of the server conformance work: seen as HTTP 500; vLLM's default has it, too."""
-    check = cache_findings(args, floor)
-    assert check is not None
+    (check,) = cached(args, floor)
     assert (check.name, check.status) == ("processor cache holds a request", "warn")
     assert check.detail.startswith(said)
     assert "_merge_mm_kwargs" in check.detail
@@ -380,8 +389,7 @@ def test_a_cache_below_one_request_is_warned_of(
 
 
 def test_one_that_holds_any_request_passes_with_its_parts() -> None:
-    check = cache_findings({"mm_processor_cache_gb": 0.8}, FLOOR)
-    assert check is not None
+    (check,) = cached({"mm_processor_cache_gb": 0.8}, FLOOR)
     assert check.status == "pass"
     assert "3 × image of 107.4 MB + 1 × video of 536.9 MB = 0.80 GiB (computed)" in check.detail
 
@@ -407,4 +415,4 @@ def test_limits_that_show_nothing_only_bound() -> None:
 def test_no_cache_and_one_that_keeps_what_is_touched_have_no_finding(
     args: dict[str, object],
 ) -> None:
-    assert cache_findings(args, HEAVY) is None
+    assert cached(args, HEAVY) == []

@@ -71,7 +71,7 @@ def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
 
 def test_gpus(cli) -> None:
     said = cli("list", "gpus")
-    assert [line.split()[0] for line in said.out.splitlines()] == list(gpus.names())
+    assert [line.split()[0] for line in said.out.splitlines()] == [gpu.name for gpu in gpus.all()]
     (line,) = cli("list", "gpus", "4090").out.splitlines()
     assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
     listed = json.loads(cli("list", "gpus", "h100", "--json").out)

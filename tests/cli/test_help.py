@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import stat
@@ -47,11 +46,10 @@ def test_the_root_shows_its_commands(cli) -> None:
 
 
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
-    from mmcalib.cli.run import run
     from mmcalib.derive.policy import Policy
     from mmcalib.workflows.run.job import Job
 
-    shown = {name: p.default for name, p in inspect.signature(run).parameters.items()}
+    shown = {parameter.name: parameter.default for parameter in COMMANDS["run"].params}
     job, policy = Job(model="m", data=()), Policy()
     assert shown["validate"] == job.validate
     assert shown["startup_budget_s"] == job.startup_budget_s

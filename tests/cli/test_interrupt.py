@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.cli.command import during_interrupt
+from mmcalib.cli.app import during_interrupt
 from tests.corpus.serving import serving
 from tests.processes import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.report.terminal_plan import planned, validated
+from mmcalib.report.terminal_memory import print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Logged, Plan, Price, TriedFix
@@ -115,7 +115,7 @@ def a_plan(**more: object) -> Plan:
 
 def page(plan: Plan) -> str:
     text = io.StringIO()
-    planned(plan, Console(file=text, width=100, color_system=None, highlight=False))
+    print_plan(plan, Console(file=text, width=100, color_system=None, highlight=False))
     return text.getvalue()
 
 
@@ -180,7 +180,7 @@ def test_out_of_reach_still_shows_the_best() -> None:
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
     text, plan = io.StringIO(), a_plan(fixes=[tried("x", flags=flags, price="slower prefill")])
-    planned(plan, Console(file=text, width=80, color_system=None, highlight=False))
+    print_plan(plan, Console(file=text, width=80, color_system=None, highlight=False))
     shown = text.getvalue()
     assert [word for word in flags.split() if word not in shown] == []
     assert "slower prefill" in shown
@@ -227,7 +227,7 @@ def a_validation(**changes: Any) -> Validation:
 
 def page_of(validation: Validation) -> str:
     out = io.StringIO()
-    validated(validation, Console(file=out, width=100, color_system=None, highlight=False))
+    print_validation(validation, Console(file=out, width=100, color_system=None, highlight=False))
     return out.getvalue()
 
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.cli.command import none_of
 from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError, unexpected
-from mmcalib.options.option import options_of
+from mmcalib.options.option import make_options, options_of, read_words
 from mmcalib.options.run import RunOptions
 from mmcalib.options.validation import policy_of
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.report import REPORTS
 from mmcalib.workflows.run.job import Job
 from tests.report.example import calibration
@@ -63,7 +62,8 @@ def test_a_startup_budget_is_a_time(seconds: str) -> None:
 def asked(**said: object) -> RunOptions:
     """As the command line gives them to `mmcalib run`: every option, most of them with nothing."""
     silent = {field.name: field.default for field in options_of(RunOptions)}
-    return RunOptions.of_words({**silent, "model": MODEL, "data": ["media"], **said})
+    words = {**silent, "model": MODEL, "data": ["media"], **said}
+    return make_options(RunOptions, read_words(options_of(RunOptions), words))
 
 
 def job_of(**said: object) -> Job:
@@ -235,7 +235,12 @@ MISTAKES = [
     ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),
     ("report nowhere", 2, "cannot read nowhere", "mmcalib run --model MODEL"),
-    ("report kept --format pdf", 2, none_of(REPORT_NAMES), "--format html"),
+    (
+        "report kept --format pdf",
+        2,
+        "--format pdf is none of html, md, text, issue",
+        "--format html",
+    ),
     (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
     (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
     (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
@@ -260,7 +265,7 @@ MISTAKES = [
     ("validate --config c.yaml --gpu Abacus", 2, "Abacus", "--gpu"),
     ("report kept --data nowhere", 2, "--data nowhere: no such file or folder", "--data"),
     ("report kept --out . --force", 2, "is a folder", "--out"),
-    ("report kept --emit toml", 2, f"--emit toml is {none_of([*CONFIGURATIONS])}", "--emit args"),
+    ("report kept --emit toml", 2, "--emit toml is none of yaml, args, docker", "--emit args"),
     ("run --model m --data x --emit toml", 2, "--emit toml is none of", "--emit args"),
     ("report kept --emit args --json", 2, "", "--out engine.args"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import ByteSource, Item, Prompt, Skipped
+from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.probe import probe
 

@@ -16,7 +16,8 @@ import pytest
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.archives import ArchiveSource
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.corpus.chat import Prompt
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
@@ -76,9 +77,9 @@ def test_members_of_one_prefix_are_one_prompt(shard: Path) -> None:
     (prompt,) = prompts(shard)
     paths = [f"tar://a/1.{ending}::{shard}" for ending in ("jpg", "right.png", "mp4", "wav")]
     assert prompt.items == tuple(Item(path) for path in paths)
-    assert (prompt.origin, prompt.text) == (f"{shard}:a/1", "Què?")
+    assert (prompt.origin, prompt.request.text()) == (f"{shard}:a/1", "Què?")
     kinds = ["image_url", "image_url", "video_url", "audio_url"]
-    assert prompt.messages == [
+    assert prompt.request.messages == [
         {
             "role": "user",
             "content": [
@@ -129,20 +130,20 @@ def test_only_neighbours_are_one_sample(shard: Path) -> None:
 )
 def test_text_may_be_a_field_of_json(shard: Path, fields: object, text: str) -> None:
     tar(shard, ("a.png", png()), ("a.json", json.dumps(fields).encode()))
-    assert [prompt.text for prompt in prompts(shard)] == [text]
+    assert [prompt.request.text() for prompt in prompts(shard)] == [text]
 
 
 def test_text_by_itself_wins_over_json(shard: Path) -> None:
     """img2dataset writes the caption into both."""
     both = [("a.json", b'{"caption": "a cat"}'), ("a.txt", b"a cat")]
     tar(shard, ("a.png", png()), *both)
-    assert [prompt.text for prompt in prompts(shard)] == ["a cat"]
+    assert [prompt.request.text() for prompt in prompts(shard)] == ["a cat"]
 
 
 @pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b"\xff\xfe\xfa", b""])
 def test_json_that_is_none_says_nothing(shard: Path, data: bytes) -> None:
     tar(shard, ("a.png", png()), ("a.json", data))
-    assert [prompt.text for prompt in prompts(shard)] == [""]
+    assert [prompt.request.text() for prompt in prompts(shard)] == [""]
 
 
 def test_more_text_than_any_context_holds(shard: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmcalib.corpus.chat import asked, bare, digest, parse_line, seconds_of, text_bytes
+from mmcalib.corpus.chat import ChatRequest, text_bytes, url_part
+from mmcalib.corpus.lines import parse_line, seconds_of
 from mmcalib.corpus.requests import RequestsSource
 
 USER = {"role": "user", "content": "why?"}
@@ -17,8 +19,8 @@ PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
 
 
 def found(**fields: Any) -> Any:
-    request = parse_line(json.dumps({"messages": [USER], **fields}).encode())
-    return asked(request.written, request.fields)
+    request, _ = parse_line(json.dumps({"messages": [USER], **fields}).encode())
+    return request.asked()
 
 
 def test_the_answer_that_is_asked_for_is_read() -> None:
@@ -31,22 +33,23 @@ def test_the_answer_that_is_asked_for_is_read() -> None:
 
 def test_a_batch_line_asks_in_its_body() -> None:
     body = {"messages": [USER], "max_tokens": 9, "tools": [{"type": "function"}]}
-    request = parse_line(json.dumps({"custom_id": "1", "body": body, "max_tokens": 1}).encode())
-    assert asked(request.written, request.fields).answer_tokens == 9
-    assert asked(request.written, request.fields).tool_bytes > 0
+    request, _ = parse_line(json.dumps({"custom_id": "1", "body": body, "max_tokens": 1}).encode())
+    assert request.answer_tokens == 9
+    assert request.asked().tool_bytes > 0
 
 
 def test_every_message_and_all_that_a_template_may_write_count() -> None:
     """Finding §2 of the server conformance work: messages, tools and tool_calls count."""
-    one = asked([USER], {})
+    one = ChatRequest([USER]).asked()
     assert (one.messages, one.text_bytes) == (1, len("user") + len("why?") + 1)
-    assert asked([USER] * 400, {}).messages == 400
+    assert ChatRequest([USER] * 400).asked().messages == 400
     call = {"function": {"name": "f", "arguments": '{"a":1}'}}
-    called = asked([{"role": "assistant", "content": None, "tool_calls": [call]}], {})
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    called = ChatRequest([turn]).asked()
     # vLLM parses the arguments, and a template writes them anew, with spaces.
     assert called.text_bytes > len("assistant") + len(json.dumps([call]))
     tools = [{"type": "function", "function": {"name": "f", "description": "é"}}]
-    assert asked([USER], {"tools": tools}).tool_bytes > len(json.dumps(tools))
+    assert ChatRequest([USER], {"tools": tools}).asked().tool_bytes > len(json.dumps(tools))
 
 
 @pytest.mark.parametrize(
@@ -72,21 +75,29 @@ def test_bytes_are_counted_before_and_after_normalisation() -> None:
 
 def test_a_bare_request_names_no_file() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
-    (message,) = bare(
-        [{"role": "user", "content": [PICTURE, sound, {"type": "text", "text": "a"}]}]
-    )
-    kinds = [part["type"] for part in message["content"]]
-    assert kinds == ["image_url", "audio_url", "text"]
-    assert "a.png" not in json.dumps(message)
-    assert "AAAA" not in json.dumps(message)
+    request = ChatRequest.of_user([PICTURE, sound, {"type": "text", "text": "a"}, "b"])
+    media = [("image_url", "a.png"), ("audio_url", "data:audio/wav;base64,AAAA")]
+    assert (request.media(), request.text()) == (media, "a\nb")
+    bare = request.bare()
+    assert bare.media() == [("image_url", ""), ("audio_url", "")]
+    assert (bare.items(), bare.text()) == ({"image": 1, "audio": 1}, "a\nb")
+    assert bare.asked() == request.asked()
+    assert not re.search("a.png|AAAA", json.dumps(bare.messages))
+
+
+def test_media_are_replaced_in_their_order() -> None:
+    request = ChatRequest([USER, {"role": "user", "content": [PICTURE, "a", PICTURE]}], {"n": 1})
+    changed = request.replace_media(["b.png", "c.png"])
+    parts = [url_part("image_url", "b.png"), "a", url_part("image_url", "c.png")]
+    assert changed == ChatRequest([USER, {"role": "user", "content": parts}], {"n": 1})
+    assert request.media() == [("image_url", "a.png")] * 2
 
 
 def test_a_digest_tells_texts_apart_and_not_media() -> None:
-    other = {"type": "image_url", "image_url": {"url": "b.png"}}
-    one, two = ([{"role": "user", "content": ["a", part]}] for part in (PICTURE, other))
-    assert digest(one, {}) == digest(two, {})
-    assert digest([USER], {}) != digest([{**USER, "content": "why!"}], {})
-    assert digest([USER], {}) != digest([USER], {"tools": [{}]})
+    assert len({ChatRequest.of_user(["a", url_part("image_url", u)]).digest() for u in "ab"}) == 1
+    plain = ChatRequest([USER]).digest()
+    assert plain != ChatRequest.of_user("why!").digest()
+    assert plain != ChatRequest([USER], {"tools": [{}]}).digest()
 
 
 def test_texts_are_read_again_without_their_media(tmp_path: Path) -> None:
@@ -95,8 +106,8 @@ def test_texts_are_read_again_without_their_media(tmp_path: Path) -> None:
     line = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 5})
     path.write_text(f"{line}\nbroken\n")
     (text,) = RequestsSource(path, scratch=tmp_path / "none").texts()
-    assert (text.asked.answer_tokens, text.items) == (5, {"image": 2})
-    assert "a.png" not in json.dumps(text.messages)
+    assert (text.request.answer_tokens, text.request.items()) == (5, {"image": 2})
+    assert "a.png" not in json.dumps(text.request.messages)
     assert not (tmp_path / "none").exists()
 
 

@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from mmcalib.census.counter import CorpusCount, count_corpus
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.folder import FolderSource, GlobSource, ListFile, PathsSource, StreamLines
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
@@ -79,7 +80,7 @@ def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
         str(tmp_path / "folder.tar" / "b.jpg"),
         *(f"tar://1.png::{tmp_path}/{name}" for name in ("x.TAR", "y.tgz", "z.tar.gz")),
     ]
-    assert [prompt.text for prompt in source.prompts() if isinstance(prompt, Prompt)] == (
+    assert [prompt.request.text() for prompt in source.prompts() if isinstance(prompt, Prompt)] == (
         ["words"] * 3
     )
     assert len(list(FolderSource(tmp_path / "y.tgz").items())) == 1
@@ -173,7 +174,7 @@ def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
 def test_a_stream_serves_both_readings(tmp_path: Path) -> None:
     shard = tar(tmp_path / "x.tar", ("1.png", png()), ("1.txt", b"words"))
     source = PathsSource(StreamLines(io.BytesIO(f"{shard}\n/a.png".encode())))
-    assert [prompt.text for prompt in source.prompts() if isinstance(prompt, Prompt)] == ["words"]
+    assert [one.request.text() for one in source.prompts() if isinstance(one, Prompt)] == ["words"]
     assert list(source.items()) == [Item(f"tar://1.png::{shard}"), Item("/a.png")]
 
 

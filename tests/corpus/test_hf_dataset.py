@@ -44,7 +44,7 @@ def test_metadata_with_words_makes_prompts(folder: Path) -> None:
     (folder / "train" / "metadata.jsonl").write_text(text)
     source = HfDatasetSource(f"hf-dataset://imagefolder?data_dir={folder}")
     first = prompts_of(source)[0]
-    assert first.text == "What is 0?"
+    assert first.request.text() == "What is 0?"
     assert first.items == (Item(str(folder / "train" / "0.png")),)
     taken = count_corpus([source], prober())
     assert (taken.prompts.prompts(), taken.census.items(), taken.skipped) == (3, 3, [])

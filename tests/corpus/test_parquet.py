@@ -9,8 +9,9 @@ import pytest
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus import rows
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.tables import ParquetSource
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.media.probe import probe
 from tests.census.looking import prober
@@ -79,10 +80,10 @@ def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
     first, second = ParquetSource(path).prompts()
     assert isinstance(first, Prompt)
     assert first.origin == f"{path}:0"
-    assert first.text == "What?"
+    assert first.request.text() == "What?"
     assert [probe(item) for item in first.items] == [AudioShape(8000, 16000), ImageShape(40, 24)]
     sound, image = f"parquet://0/sound::{path}", f"parquet://0/image::{path}"
-    assert first.messages == [
+    assert first.request.messages == [
         {
             "role": "user",
             "content": [
@@ -93,7 +94,7 @@ def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
         }
     ]
     assert isinstance(second, Prompt)
-    assert (second.text, len(second.items)) == ("", 1)
+    assert (second.request.text(), len(second.items)) == ("", 1)
 
 
 def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path)
     cells = [{"bytes": None, "path": name} for name in names]
     (prompt,) = ParquetSource(table(tmp_path, {"text": ["a"], "media": [cells]})).prompts()
     assert isinstance(prompt, Prompt)
-    *media, _ = cast(list[dict[str, object]], prompt.messages[0]["content"])
+    *media, _ = cast(list[dict[str, object]], prompt.request.messages[0]["content"])
     kinds = ["audio_url", "video_url", "image_url", "image_url"]
     assert [part["type"] for part in media] == kinds
 
@@ -175,7 +176,7 @@ def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
     texts = pa.array([b"a", b"\xed\xa0\x80", b"c"]).view(pa.string())
     path = table(tmp_path, {"text": texts, "image": [cell(40), cell(41), cell(42)]})
     source = ParquetSource(path)
-    assert [prompt.text for prompt in prompts_of(source)] == ["a", "c"]
+    assert [prompt.request.text() for prompt in prompts_of(source)] == ["a", "c"]
     found = list(source.items())
     assert found[1] == Skipped(f"{path}:1", "its text is not UTF-8")
     assert [width(one) for one in (found[0], found[2]) if isinstance(one, Item)] == [40, 42]

@@ -18,8 +18,9 @@ import pytest
 from PIL import Image
 
 from mmcalib.census.counter import count_corpus
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.remote import RemoteSource
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.decode import decode_check

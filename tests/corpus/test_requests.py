@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.counter import count_corpus
+from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestsSource
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import allowing
@@ -90,10 +91,10 @@ def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
         Item(str(folder / "b.mp4"), "video"),
         Item(str(folder / "c.wav"), "audio"),
     )
-    assert prompt.text == "Be brief.\nWhat?\nReally?"
-    assert prompt.messages[0] == line["messages"][0]
-    assert prompt.messages[2] == line["messages"][2]
-    assert prompt.messages[1] == {
+    assert prompt.request.text() == "Be brief.\nWhat?\nReally?"
+    assert prompt.request.messages[0] == line["messages"][0]
+    assert prompt.request.messages[2] == line["messages"][2]
+    assert prompt.request.messages[1] == {
         "role": "user",
         "name": "u",
         "content": [
@@ -147,8 +148,8 @@ ENVELOPES = [
 @pytest.mark.parametrize(("line", "answer", "sent_s"), ENVELOPES)
 def test_envelopes(folder: Path, line: object, answer: int | None, sent_s: float | None) -> None:
     (text,) = source(folder, line).texts()
-    assert (text.asked.answer_tokens, text.sent_s) == (answer, sent_s)
-    assert only(source(folder, line)).text == "hello"
+    assert (text.request.answer_tokens, text.sent_s) == (answer, sent_s)
+    assert only(source(folder, line)).request.text() == "hello"
 
 
 @pytest.mark.parametrize("name", ["new\nline.jpg", "quo\"t'e.jpg", "50%41 #?.jpg", "ü.jpg", "a:b"])
@@ -160,7 +161,7 @@ def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> 
     for url in (*urls, f"file://localhost{quote(str(folder / name))}"):
         prompt = only(source(folder, user(image(url))))
         assert prompt.items == (item,)
-        assert prompt.messages == user(image(encoded))["messages"]
+        assert prompt.request.messages == user(image(encoded))["messages"]
 
 
 def test_plain_paths_are_not_percent_decoded(folder: Path) -> None:
@@ -262,7 +263,7 @@ def test_inline_media_become_files_once(folder: Path) -> None:
     assert path.read_bytes() == b"bytes of an image"
     assert second.items[0].declared == "audio"
     url = Path(second.items[0].path).as_uri()
-    assert second.messages == user({"type": "audio_url", "audio_url": {"url": url}})["messages"]
+    assert second.request.media() == [("audio_url", url)]
     assert len(list(found.items())) == 2
     assert len(os.listdir(folder / "scratch")) == 2
 
@@ -337,12 +338,7 @@ def test_at_rest_one_reading_tells_what_two_do(folder: Path, lines: list[str], m
         (folder / "link.jpg").symlink_to("a.jpg")
     lines = [("\ufeff" if mark else "") + json.dumps(user(image("c.wav"))), *lines]
     twice, once = source(folder, *lines), source(folder, *lines, at_rest=True)
-    prompts = list(once.prompts())
-    assert prompts == list(twice.prompts())
-    wholes = ([p for p in found if isinstance(p, Prompt)] for found in (prompts, twice.prompts()))
-    assert [(p.messages, p.fields, p.asked) for p in next(wholes)] == [
-        (p.messages, p.fields, p.asked) for p in next(wholes)
-    ]
+    assert list(once.prompts()) == list(twice.prompts())
     assert list(once.items()) == list(twice.items())
 
 
@@ -376,13 +372,13 @@ def part(loose: Path, kind: str, name: str) -> dict[str, Any]:
 def test_a_prompt_with_image_files(loose: Path) -> None:
     prompt = one(loose, {"prompt": "What?", "image_files": ["a.png", str(loose / "b.png")]})
     assert prompt.items == tuple(Item(str(loose / name), "image") for name in ("a.png", "b.png"))
-    assert prompt.text == "What?"
+    assert prompt.request.text() == "What?"
     content = [
         {"type": "text", "text": "What?"},
         part(loose, "image_url", "a.png"),
         part(loose, "image_url", "b.png"),
     ]
-    assert prompt.messages == [{"role": "user", "content": content}]
+    assert prompt.request.messages == [{"role": "user", "content": content}]
 
 
 def test_content_in_any_order(loose: Path) -> None:
@@ -395,7 +391,7 @@ def test_content_in_any_order(loose: Path) -> None:
     ]
     prompt = one(loose, {"content": content, "output_tokens": 9})
     assert [Path(item.path).name for item in prompt.items] == ["a.png", "b.png", "a.png"]
-    assert prompt.text == "Compare\nand"
+    assert prompt.request.text() == "Compare\nand"
 
 
 def test_audio(loose: Path) -> None:
@@ -408,7 +404,8 @@ def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
     custom = {"prompt": "this", "image_files": ["a.png"]}
-    assert [p.text for p in all_of(loose, chat, batch, custom) if isinstance(p, Prompt)] == [
+    found = all_of(loose, chat, batch, custom)
+    assert [p.request.text() for p in found if isinstance(p, Prompt)] == [
         "hello",
         "hello",
         "this",
@@ -449,7 +446,7 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) 
     (prompt,) = requests(tmp_path, url).prompts()
     assert isinstance(prompt, Prompt)
     assert prompt.items == (Item(url, "image"),)
-    content = prompt.messages[0]["content"]
+    content = prompt.request.messages[0]["content"]
     assert content == [{"type": "image_url", "image_url": {"url": url}}]
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostColumns, CostTable, integers, sampled_rows
+from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.counting import VllmCount, VllmCounts
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.knobs import DEFAULT, AreaCap, CropCap, FrameSampling, Setting, TileCap
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import MODALITIES, ImageShape, Shape
@@ -65,9 +64,5 @@ def counts_of(images: Mapping[Shape, VllmCount]) -> VllmCounts:
     """These, in whatever order they come."""
     shapes = Shapes.of("image", images)
     rows = [images[shape] for shape in shapes]
-    return VllmCounts(
-        shapes,
-        integers(one.embeds for one in rows),
-        sampled_rows(one.sampled for one in rows),
-        integers(-1 if one.parts is None else one.parts for one in rows),
-    )
+    embeds, sampled = [one.embeds for one in rows], [one.sampled for one in rows]
+    return VllmCounts.of(shapes, embeds, sampled, [one.parts for one in rows])

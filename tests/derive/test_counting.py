@@ -18,7 +18,7 @@ from mmcalib.derive.counting import (
     VllmCounts,
     as_counted,
     cost_rule,
-    filled,
+    fill_table,
     follows,
     reproduces,
     spots,
@@ -66,7 +66,7 @@ def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
         return
     looked_at = spots(default.of("image"), moved, found)
     assert len(looked_at) <= SPOTS + 2 * 16
-    table_ = filled(measured(default, looked_at, cap), default, found, looked_at)
+    table_ = fill_table(measured(default, looked_at, cap), default, found, looked_at)
     assert table_ is not None
     truth = measured(default, every, cap)
     assert [(c.tokens, c.embeds) for c in table_.costs.values()] == [
@@ -87,7 +87,7 @@ def test_a_processor_that_does_not_do_what_is_counted_is_found_out(sizes, cap: i
         return
     looked_at = spots(default.of("image"), moved, found)
     deaf = measured(default, looked_at, 10**9)
-    assert filled(deaf, default, found, looked_at) is None
+    assert fill_table(deaf, default, found, looked_at) is None
 
 
 def test_tokens_beside_the_embeds_follow_the_level() -> None:
@@ -102,13 +102,13 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
         around = 4 if embeds[shape] == 256 else 88
         tokens = embeds[shape] + around
         now[shape] = replace(now[shape], embeds=embeds[shape], tokens=tokens)
-    table_ = filled(table_of(default.setting, now), default, found, looked_at)
+    table_ = fill_table(table_of(default.setting, now), default, found, looked_at)
     assert table_ is not None
     assert {c.tokens for c in table_.of("image")} == {260, 856}
     wide = next(s for s in looked_at if embeds[s] == 768)
     now[wide] = replace(now[wide], tokens=857)
     odd = table_of(default.setting, now)
-    assert filled(odd, default, found, looked_at) is None, "one level, two numbers of words"
+    assert fill_table(odd, default, found, looked_at) is None, "one level, two numbers of words"
 
 
 def test_bytes_and_seconds_are_scaled() -> None:
@@ -118,7 +118,7 @@ def test_bytes_and_seconds_are_scaled() -> None:
     )
     found = counts(default.of("image"), 50)
     looked_at = spots(default.of("image"), np.arange(20), found)
-    table_ = filled(measured(default, looked_at, 50), default, found, looked_at)
+    table_ = fill_table(measured(default, looked_at, 50), default, found, looked_at)
     assert table_ is not None
     computed = [c for c in table_.of("image") if c.basis == "counted"]
     assert computed

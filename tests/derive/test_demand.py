@@ -9,27 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.checks.dialect import Dialect
+from mmcalib.checks.check import Dialect
 from mmcalib.checks.items import excess_check
+from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.demand import (
     Engine,
     Excess,
+    Headroom,
     LanguageStep,
-    Margin,
     PromptsStep,
     Resident,
     Shortfall,
     WorstStep,
     excesses,
+    fixed_pool,
     larger,
     smaller,
     worst_step,
 )
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from tests.derive.costed import table
+from tests.workflows.rehearsals import rehearsed
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,11 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
 
 def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
     beyond = VLLM_SLACK_BYTES + MIB
-    assert Margin(100, 100, 0, MIB).within
-    assert Margin(VLLM_SLACK_BYTES, 0, 0, MIB).within
-    eats = Margin(beyond, 0, MIB, MIB)
+    assert Headroom(MIB, MIB, 100, 100).within
+    assert Headroom(MIB, MIB, VLLM_SLACK_BYTES, 0).within
+    eats = Headroom(MIB, 0, beyond, 0)
     assert (eats.nbytes, eats.within, eats.fits) == (-beyond, False, True)
-    assert not Margin(beyond, 0, MIB - 1, MIB).fits
+    assert not Headroom(MIB, 1, beyond, 0).fits
 
 
 @given(
@@ -168,14 +170,14 @@ def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
 )
 def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
     """In whole hundredths, and the highest such share that does."""
-    found = Margin(peak + VLLM_SLACK_BYTES, reserved, min(outside, total), total)
-    share = found.utilization
+    found = Headroom(total, max(0, total - outside), peak + VLLM_SLACK_BYTES, reserved)
+    share = found.fitting_utilization
     if share is None:
         assert found.fits or peak - reserved >= 0.99 * total
         return
 
     def fits(at: float) -> bool:
-        return replace(found, outside_bytes=total - math.floor(at * total)).fits
+        return replace(found, requested_bytes=math.floor(at * total)).fits
 
     assert not found.fits
     assert fits(share)
@@ -244,3 +246,18 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     room = 1650 * MIB + VLLM_SLACK_BYTES
     assert batch % 280 == 0
     assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes
+
+
+@given(st.integers(200 * MIB, 1 << 40))
+def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
+    pool = fixed_pool(rehearsed(kv_cache_bytes=left))
+    assert pool is not None
+    assert pool.kv_cache_memory_bytes % MIB == 0
+    assert 0 <= left - VLLM_SLACK_BYTES - pool.kv_cache_memory_bytes < MIB
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kv_cache_tokens": None}, {"kv_cache_bytes": VLLM_SLACK_BYTES + MIB - 1}]
+)
+def test_where_nothing_is_left_there_is_none(changes: dict[str, int | None]) -> None:
+    assert fixed_pool(rehearsed(**changes)) is None

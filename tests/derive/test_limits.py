@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive import limits
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count, adequacy
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape

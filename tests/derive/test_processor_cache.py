@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.processor_cache import (
     Recency,
     choose,

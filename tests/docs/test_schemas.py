@@ -12,13 +12,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from mmcalib.report.schemas import NAMES, schema
+from mmcalib.report.report import SCHEMA_NAMES, schema
 from tests.schemas import SCHEMAS, file_of, fits
 
 from .refresh import EXAMPLE, ROOT
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEMA_NAMES)
 def test_the_published_schema_is_that_of_the_code(name: str) -> None:
     Draft202012Validator.check_schema(schema(name))
     text = json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
@@ -28,9 +28,11 @@ def test_the_published_schema_is_that_of_the_code(name: str) -> None:
 
 
 def test_no_schema_is_left_over_and_the_page_links_each() -> None:
-    assert {path.name for path in SCHEMAS.iterdir()} == {file_of(name).name for name in NAMES}
+    assert {path.name for path in SCHEMAS.iterdir()} == {
+        file_of(name).name for name in SCHEMA_NAMES
+    }
     page = (ROOT / "docs" / "json.md").read_text("utf-8")
-    assert [name for name in NAMES if f"(schemas/{file_of(name).name})" not in page] == []
+    assert [name for name in SCHEMA_NAMES if f"(schemas/{file_of(name).name})" not in page] == []
 
 
 def test_the_example_s_calibration_fits() -> None:

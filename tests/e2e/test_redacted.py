@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.report.formats import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.results.part import CheckResult
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests

@@ -12,7 +12,6 @@ import yaml
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.results.memory import Rehearsal, TrafficFigures
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
-from mmcalib.workflows.validate.config import Media
 from tests.e2e.media import photo, sound
 from tests.e2e.test_validate import Judge, checks, judge
 
@@ -85,8 +84,8 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     before = served(tmp_path, AUDIO, text, **asked)
     assert before.status != "pass"
     assert before.peak_bytes > 10 * before.reserved_bytes
-    media = Media(data=(tmp_path / "media",))
-    check = checks(judge(text, model=AUDIO, gpu=gpu, media=media))["adequately reserved"]
+    data = (tmp_path / "media",)
+    check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["adequately reserved"]
     assert check.status == "fail"
     for cure in check.remedy.split(" or "):
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text

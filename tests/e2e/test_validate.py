@@ -16,10 +16,10 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.progress import Silent
-from mmcalib.report.terminal_plan import validated
+from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import Validation
-from mmcalib.workflows.validate.config import Media, ValidateJob
+from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.validate import judge as judge_file
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib
@@ -96,7 +96,7 @@ def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
     photo(tmp_path / "media/large.jpg", 1400, 1050)
     photo(tmp_path / "media/small.jpg", 200, 200)
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
-    asked = {"gpu": gpu_of("L4"), "media": Media(data=(tmp_path / "media",))}
+    asked = {"gpu": gpu_of("L4"), "data": (tmp_path / "media",)}
     found = judge(f"{hinted}max-model-len: 8192\n", **asked)
     assert found.memory is not None
     assert found.memory.config is not None
@@ -322,7 +322,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     )
     found = judge(
         f"max-model-len: 1200\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n{capped}\n",
-        media=Media(requests=(asked,)),
+        requests=(asked,),
     )  # fmt: skip
     named = checks(found)
     assert (found.items, named["items admitted"].status) == ("corpus", "pass")
@@ -331,7 +331,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     assert (found.corpus.items, found.corpus.prompts) == (5, 2)
     assert found.corpus.modalities["image"].tokens["max"] == 609
     page = io.StringIO()
-    validated(found, Console(file=page, width=100))
+    print_validation(found, Console(file=page, width=100))
     said = page.getvalue()
     assert "Your corpus: 5 items in 2 requests; tokens per item, measured" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
@@ -346,7 +346,7 @@ def test_without_requests_the_largest_items_decide(
     photo(tmp_path / "media/a.jpg", 560, 560)
     found = judge(
         f"max-model-len: {context}\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n",
-        media=Media(data=(tmp_path / "media",)),
+        data=(tmp_path / "media",),
     )
     check = checks(found)["prompts fit"]
     assert check.status == status

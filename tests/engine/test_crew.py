@@ -135,15 +135,15 @@ def test_one_that_asks_once_needs_no_child_for_what_it_heard(
 
 def test_shares_are_answered_once_and_in_order() -> None:
     shares = Shares(Measure(DEFAULT, IMAGES))
-    taken = [shares.take() for _ in range(3)]
-    assert taken == [0, SHARE, 2 * SHARE]
-    shares.answer(2 * SHARE, [Measured(n, None) for n in range(SHARE)])
-    shares.give_back(SHARE)
-    shares.answer(0, [Measured(n, None) for n in range(SHARE)])
-    assert [answer.index for answer in shares.ready()] == list(range(SHARE))
+    answers = [Measured(n, None) for n in range(SHARE)]
+    assert [shares.take() for _ in range(3)] == [0, SHARE, 2 * SHARE]
+    for done in ((2 * SHARE, answers), (SHARE, None), (0, answers)):
+        shares.done.put(done)
+    assert [answer.index for answer in shares.collect(0) or ()] == list(range(SHARE))
+    assert shares.collect(SHARE) is None
     assert shares.take() == SHARE, "what was given back comes first"
-    shares.answer(SHARE, [Measured(n, None) for n in range(SHARE)])
-    assert [answer.index for answer in shares.ready()] == list(range(SHARE, 3 * SHARE))
+    shares.done.put((SHARE, answers))
+    found = [answer.index for n in (1, 2) for answer in shares.collect(n * SHARE) or ()]
+    assert found == list(range(SHARE, 3 * SHARE))
     shares.stop()
     assert shares.take() is None
-    assert not shares.wait()

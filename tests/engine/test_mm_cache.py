@@ -18,7 +18,7 @@ import pytest
 from mmcalib.census.sample import choose as choose_sample
 from mmcalib.decision.decision import SizedCache, size_cache
 from mmcalib.decision.measure import measure
-from mmcalib.derive.item_cost import ItemCost
+from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count, residencies
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor, choose, hit_curve

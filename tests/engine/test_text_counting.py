@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.counting import Counting
-from mmcalib.corpus.chat import bare
-from mmcalib.corpus.content_parts import MODALITY_OF, PART_OF, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.messages import BareRequest, CountingFound, CountTexts, FindCounting
+from mmcalib.engine.messages import CountingFound, CountTexts, FindCounting
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
@@ -43,7 +41,7 @@ def speaks(
     return find
 
 
-def counted(model: Lab, request: BareRequest) -> int | None:
+def counted(model: Lab, request: ChatRequest) -> int | None:
     """By vLLM, None where it refuses it."""
     (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
     return tokens if isinstance(tokens, int) else None
@@ -108,12 +106,10 @@ def test_it_never_comes_to_another_number_than_vllm(
     )
     @given(st.lists(turn, min_size=1, max_size=7))
     def check(messages: list[dict[str, Any]]) -> None:
-        named = [MODALITY_OF[part["type"]] for m in messages for part in m["content"]
-                 if isinstance(part, dict) and part["type"] in MODALITY_OF]  # fmt: skip
-        request = BareRequest(bare(messages), {}, dict(Counter(named)))
-        if not set(named) <= how.around.keys():
+        request = ChatRequest(messages).bare()
+        if not request.items().keys() <= how.around.keys():
             return
-        ours = counter.tokens(request.messages, request.fields, request.items)
+        ours = counter.tokens(request)
         theirs = counted(model, request)
         seen["taken"] += theirs is not None
         seen["compared"] += ours == theirs

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.sample import choose
-from mmcalib.corpus.chat import asked, bare
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive.fit import Fit
@@ -24,7 +24,7 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import BareRequest, BoundTexts, CountTexts
+from mmcalib.engine.messages import BoundTexts, CountTexts
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
 from tests.engine.conftest import Lab
@@ -177,14 +177,13 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         parts = [{"type": "text", "text": said[0]}, *[picture] * images]
         messages.append({"role": "user", "content": parts})
         fields = {"tools": given_tools} if given_tools else {}
-        items: dict[Modality, int] = {"image": images}
-        request = BareRequest(bare(messages), fields, items)
+        request = ChatRequest(messages, fields).bare()
         counted = model.host.ask(CountTexts((request,)), "counting")
         (tokens,) = counted.tokens
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return
-        most = bound.most(asked(messages, fields), items)
+        most = bound.most(request.asked(), request.items())
         assert most is not None
         assert tokens <= most
 

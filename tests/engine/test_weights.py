@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.child.weights import at_depth
+from mmcalib.models.cut import at_depth
 
 
 def test_without_blocks_the_sum_is_the_sum() -> None:

@@ -12,8 +12,7 @@ from PIL import Image
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import Encoded, Modality, VideoShape
 from mmcalib.media.decode import decode_check
-from mmcalib.media.ending import cut_short, examine_whole
-from mmcalib.media.probe import probe
+from mmcalib.media.probe import cut_short, examine_whole, probe
 
 
 def cut(path: str, share: float) -> str:

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
-from mmcalib.options.option import Options, checked, options_of
+from mmcalib.options.option import make_options, options_of
 from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions
-from mmcalib.options.validation import policy_of, said_by
+from mmcalib.options.validation import options_of_policy, policy_of
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
@@ -23,30 +23,30 @@ def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
-def test_every_default_is_within_its_own_bounds(kind: type[Options]) -> None:
+def test_every_default_is_within_its_own_bounds(kind: type) -> None:
     for field in options_of(kind):
         if field.name != "model":
             assert TypeAdapter(field.annotation).validate_python(field.default) == field.default
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
-def test_a_value_out_of_bounds_has_a_hint(kind: type[Options]) -> None:
+def test_a_value_out_of_bounds_has_a_hint(kind: type) -> None:
     for field in options_of(kind):
-        bounded = "Bounds(" in repr(field.annotation)
-        assert not bounded or field.option.hint, field.name
-        assert not field.choices or not field.option.hint, "a closed choice has its words"
+        bounded = "Annotated[" in repr(field.annotation)
+        assert not bounded or field.hint, field.name
+        assert not field.choices or not field.hint, "a closed choice has its words"
 
 
 def test_options_that_say_nothing_make_the_default_policy() -> None:
     assert policy_of(RunOptions(model="m", data=["media"])) == Policy()
-    assert said_by(Policy()) == {}
+    assert options_of_policy(Policy()) == {}
 
 
 def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
     policy = Policy(prefer="throughput", count={"image": 2}, max_model_len="fit", concurrency=4.0)
-    said = said_by(policy)
+    said = options_of_policy(policy)
     assert said.keys() == {"prefer", "count", "max_model_len", "concurrency"}
-    assert policy_of(checked(RunOptions, {"model": "m", "data": ["media"], **said})) == policy
+    assert policy_of(make_options(RunOptions, {"model": "m", "data": ["media"], **said})) == policy
 
 
 @pytest.mark.parametrize(

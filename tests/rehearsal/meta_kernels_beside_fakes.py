@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from mmcalib.child.rehearsal.startup import brought_up, install
+from mmcalib.child.rehearsal.startup import install, start_worker
 from mmcalib.models.gpus import find
 
 stage = install(find("L4"))
@@ -19,7 +19,7 @@ import torch  # noqa: E402 - only after the stand-ins
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
-from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels  # noqa: E402
+from mmcalib.child.rehearsal.device import NOT_ASKED, MetaKernels  # noqa: E402
 
 compared: Counter[str] = Counter()
 differing: dict[str, str] = {}
@@ -65,6 +65,6 @@ class BesideFakes(MetaKernels):
 kernels = stage.device._meta_kernels
 kernels.__class__ = BesideFakes
 config = EngineArgs(model=sys.argv[1], load_format="dummy", max_model_len=4096, enforce_eager=True)
-with brought_up(stage, config.create_engine_config(), 72 << 20) as brought:
-    peak = max(phase.peak_bytes for phase in brought.phases)
+with start_worker(stage, config.create_engine_config()) as started:
+    peak = max(phase.peak_bytes for phase in started.phases)
 print(json.dumps({"compared": compared, "differing": differing, "peak": peak}))

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.models.gpus import find as find_gpu
 from mmcalib.releases.release import TargetMoved
+from mmcalib.releases.targets import find, replace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,8 +82,6 @@ def constants() -> dict[str, Any]:
     import vllm._custom_ops
     import vllm.vllm_flash_attn as attention
 
-    from mmcalib.child.rehearsal.patches import attention as flashinfer_attention
-    from mmcalib.child.rehearsal.patches import flashinfer
     from mmcalib.child.rehearsal.patches.flashinfer import Products
     from mmcalib.releases import runner, targets
 
@@ -91,12 +89,7 @@ def constants() -> dict[str, Any]:
         "extensions": targets.EXTENSIONS,
         "namespaces": targets.NAMESPACES,
         "write_only": sorted(targets.WRITE_ONLY),
-        "flashinfer": [
-            name
-            for real in (flashinfer._REAL, flashinfer_attention.REAL, Products().real())
-            for names in real.values()
-            for name in names
-        ],
+        "flashinfer": [name for names in Products().described().values() for name in names],
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
         "runner_phases": sorted(runner.RUNNER_PHASES.values()),

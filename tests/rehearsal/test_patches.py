@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.engine.environment import child_environment
 from mmcalib.releases.release import VLLM_0_31, TargetMoved
-from mmcalib.releases.targets import Target
+from mmcalib.releases.targets import Target, find, replace
 from tests.programs import answer_of
 from tests.upstream import before
 
@@ -28,7 +27,6 @@ STANDINS = "mmcalib/child/rehearsal/patches"
 # What takes the place of something without `replace`, which would notice that it moved; each has
 # its own test below, or is loud by itself.
 OTHER_WAYS = {
-    (f"{STANDINS}/attention.py", "sys.modules[]"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),
     (f"{STANDINS}/flashinfer.py", "sys.meta_path.insert()"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
@@ -69,35 +67,30 @@ def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expec
     assert cublaslt_workspace_bytes(torch_version, size_config) == expected
 
 
-@dataclass
-class Books:
-    allocator: CachingAllocator = field(default_factory=CachingAllocator)
-
-
 def test_one_workspace_for_each_stream_and_library() -> None:
-    books = Books()
-    workspaces = Workspaces(books, (9, 0), (2, 11))
+    allocator = CachingAllocator()
+    workspaces = Workspaces(allocator, (9, 0), (2, 11))
     for operation in ("aten.mm.default", "aten.bmm.default", "mm", "aten::baddbmm"):
         workspaces.use(operation)
-    assert books.allocator.allocated_bytes == 32 * MIB
+    assert allocator.allocated_bytes == 32 * MIB
     workspaces.use("aten.addmm.default")
-    assert books.allocator.allocated_bytes == 33 * MIB
+    assert allocator.allocated_bytes == 33 * MIB
     workspaces.use("aten.mm.default", stream=1)
-    assert books.allocator.allocated_bytes == 65 * MIB
+    assert allocator.allocated_bytes == 65 * MIB
     workspaces.clear()
-    assert books.allocator.allocated_bytes == 0
+    assert allocator.allocated_bytes == 0
 
 
 def test_libraries_share_it_from_torch_2_12_on() -> None:
-    books = Books()
-    workspaces = Workspaces(books, (9, 0), (2, 13))
+    allocator = CachingAllocator()
+    workspaces = Workspaces(allocator, (9, 0), (2, 13))
     workspaces.use("aten.addmm.default")
     workspaces.use("aten.mm.default")
-    assert books.allocator.allocated_bytes == 32 * MIB
+    assert allocator.allocated_bytes == 32 * MIB
 
 
 def test_a_convolution_needs_none_nor_a_device_without_capability() -> None:
-    books = Books()
-    Workspaces(books, (9, 0)).use("aten.convolution.default")
-    Workspaces(books, None).use("aten.mm.default")
-    assert books.allocator.allocated_bytes == 0
+    allocator = CachingAllocator()
+    Workspaces(allocator, (9, 0)).use("aten.convolution.default")
+    Workspaces(allocator, None).use("aten.mm.default")
+    assert allocator.allocated_bytes == 0

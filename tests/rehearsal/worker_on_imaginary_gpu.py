@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from mmcalib.child.rehearsal.startup import brought_up, install
+from mmcalib.child.rehearsal.startup import install, start_worker
 from mmcalib.models.gpus import find
 
 stage = install(find("H100-80G"))
@@ -27,12 +27,12 @@ config = EngineArgs(
     max_num_batched_tokens=8192,
     max_num_seqs=64,
 ).create_engine_config()
-with brought_up(stage, config, 72 << 20) as brought:
+with start_worker(stage, config) as started:
     found = {
-        "memory": asdict(worker_memory(brought.worker, subtracts_graphs=subtracts_graphs())),
-        "budget": WorkerMethods.mmcalib_budget(brought.worker),
-        "again": phase_peaks(brought.worker.model_runner),
-        "phases": {one.name: one.peak_bytes - one.start_bytes for one in brought.phases},
-        "available_bytes": brought.available_bytes,
+        "memory": asdict(worker_memory(started.worker, subtracts_graphs=subtracts_graphs())),
+        "budget": WorkerMethods.mmcalib_budget(started.worker),
+        "again": phase_peaks(started.worker.model_runner),
+        "phases": {one.name: one.peak_bytes - one.start_bytes for one in started.phases},
+        "available_bytes": started.available_bytes,
     }
 print(json.dumps(found))

@@ -15,7 +15,7 @@ from mmcalib.domain.traffic import (
     TrafficStep,
 )
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.traffic.figures import traffic_figures
+from mmcalib.workflows.traffic.rehearse import traffic_figures
 from tests.workflows.rehearsals import GIB, rehearsed
 
 MIB = 1 << 20

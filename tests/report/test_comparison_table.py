@@ -10,7 +10,7 @@ from rich.console import Console
 from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.model import Retention
 from mmcalib.errors import VerdictError
-from mmcalib.report.comparison_terminal import compared
+from mmcalib.report.terminal import print_comparison
 from mmcalib.results.comparison import ComparedRun, Comparison
 from tests.report.example import calibration
 
@@ -67,7 +67,7 @@ def test_the_table_fits_and_names_who_fails(width: int) -> None:
     error = VerdictError("does not fit", hint="a larger --gpu")
     runs = [row(), ComparedRun.ended_by(error, "a/b", "T4", "b-T4", starts=False)]
     page = io.StringIO()
-    compared(Comparison(mmcalib="1", runs=runs), Console(file=page, width=width))
+    print_comparison(Comparison(mmcalib="1", runs=runs), Console(file=page, width=width))
     head, first, second, *rest = page.getvalue().strip().splitlines()
     assert max(map(len, (head, first, second))) <= width
     assert head.split() == [

@@ -9,8 +9,8 @@ import pytest
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.report.html.frontier import frontiers
+from mmcalib.report.html.memory import cache as cache_figure
 from mmcalib.report.html.redact import redacted
-from mmcalib.report.html.serving import cache as cache_figure
 from mmcalib.report.report import Report, html
 from mmcalib.results.memory import Memory
 from tests.report.example import SERVE, calibration

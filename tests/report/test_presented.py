@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.admission.admits import admitted
+from mmcalib.admission.admits import admit_item
 from mmcalib.derive.admission import Gate
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.domain.items import TextBound
@@ -57,17 +57,17 @@ def png(size: tuple[int, int]) -> bytes:
 )
 def test_a_picture_in_any_hand_is_what_it_is_on_disk(item: Any, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(PAGE))
-    on_disk = admitted(GATE, tmp_path / "a.png")
+    on_disk = admit_item(GATE, tmp_path / "a.png")
     assert on_disk.fits
     assert on_disk.tokens == 300
-    assert admitted(GATE, item) == on_disk
+    assert admit_item(GATE, item) == on_disk
 
 
 def test_sound_as_an_array() -> None:
-    minute = admitted(GATE, (np.zeros(60 * 16_000, np.float32), 16_000))
-    assert minute == admitted(GATE, AudioShape(60 * 16_000, 16_000))
+    minute = admit_item(GATE, (np.zeros(60 * 16_000, np.float32), 16_000))
+    assert minute == admit_item(GATE, AudioShape(60 * 16_000, 16_000))
     stereo = np.zeros((601 * 16_000, 2), np.int16)
-    assert "600 s" in admitted(GATE, (stereo, 16_000)).reason
+    assert "600 s" in admit_item(GATE, (stereo, 16_000)).reason
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_sound_as_an_array() -> None:
 )
 def test_anything_else_is_refused_with_what_is_taken(item: Any) -> None:
     with pytest.raises(TypeError, match="mmcalib takes a path, a URL, bytes, a binary file"):
-        admitted(GATE, item)
+        admit_item(GATE, item)
 
 
 def test_a_chat_request(tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_a_chat_request(tmp_path: Path) -> None:
         content = [{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": url}}]
         return {"messages": [{"role": "user", "content": content}]}
 
-    on_disk = admitted(GATE, asking(str(tmp_path / "a.png")), tmp_path)
+    on_disk = admit_item(GATE, asking(str(tmp_path / "a.png")), tmp_path)
     assert (on_disk.answer, on_disk.tokens) == ("fits", 300)
-    assert admitted(GATE, asking(frames_url(6), "video_url")).fits
-    assert admitted(GATE, asking("https://example.com/a.png")).answer == "unknown"
-    assert admitted(GATE, {"messages": []}).reason.startswith("not a chat request")
+    assert admit_item(GATE, asking(frames_url(6), "video_url")).fits
+    assert admit_item(GATE, asking("https://example.com/a.png")).answer == "unknown"
+    assert admit_item(GATE, {"messages": []}).reason.startswith("not a chat request")
 
 
 def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None:
@@ -104,30 +104,30 @@ def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None
     path = gif(tmp_path / "a.gif", 12)
     part = {"type": "video_url", "video_url": {"url": str(path)}}
     request = {"messages": [{"role": "user", "content": [part]}]}
-    answer = admitted(GATE, request, tmp_path)
+    answer = admit_item(GATE, request, tmp_path)
     assert answer.fits, answer
-    assert admitted(GATE, path).tokens == 2 * 2
+    assert admit_item(GATE, path).tokens == 2 * 2
 
 
 def test_fit_gives_the_picture_in_that_size() -> None:
     """Of the whole of it: neither cropped nor stretched."""
     large = Image.new("RGB", LARGE, "green")
-    answer = admitted(GATE, large)
+    answer = admit_item(GATE, large)
     fitted = answer.fit(large)
     assert isinstance(fitted, Image.Image)
-    assert admitted(GATE, fitted).fits
+    assert admit_item(GATE, fitted).fits
     page = Image.new("RGB", PAGE)
-    assert admitted(GATE, page).fit(page) is page
+    assert admit_item(GATE, page).fit(page) is page
 
 
 def test_where_no_size_fits_that_is_said() -> None:
     strip = Image.new("RGB", (3, 700))
     with pytest.raises(ValueError, match="no size of it fits: sides of 233:1"):
-        admitted(GATE, strip).fit(strip)
+        admit_item(GATE, strip).fit(strip)
 
 
 def test_sound_that_the_server_refuses_can_be_cut(tmp_path: Path) -> None:
-    answer = admitted(GATE, silence(tmp_path / "a.flac", 700, 8_000))
+    answer = admit_item(GATE, silence(tmp_path / "a.flac", 700, 8_000))
     assert answer.largest == AudioShape(600 * 8_000, 8_000)
     assert answer.remedy == (
         "VLLM_MAX_AUDIO_DECODE_DURATION_S=700 for the server or cut to 600.00 s"

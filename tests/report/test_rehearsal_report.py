@@ -13,7 +13,8 @@ from mmcalib.models import gpus
 from mmcalib.models.catalogue import find
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
-from mmcalib.report.terminal_memory import comparison, served, traffic_line
+from mmcalib.report.rows import traffic_line
+from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Rehearsal, TrafficFigures
 from tests.report.golden import check_golden
 from tests.report.serving import MIB, figures
@@ -33,7 +34,7 @@ def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
 
 def shown(*found: Rehearsal) -> str:
     page = io.StringIO()
-    comparison(found, Console(file=page, width=80, color_system=None, highlight=False))
+    print_rehearsals(found, Console(file=page, width=80, color_system=None, highlight=False))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
@@ -60,7 +61,7 @@ def test_it_survives_json(tmp_path: Path) -> None:
 
 def test_golden_of_served_requests() -> None:
     page = io.StringIO()
-    served(figures(), "L4", Console(file=page, width=90, color_system=None, highlight=False))
+    print_traffic(figures(), "L4", Console(file=page, width=90, color_system=None, highlight=False))
     text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
     check_golden("traffic.txt", text)
 

@@ -9,10 +9,9 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Status
-from mmcalib.report.check_words import failure_line
 from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html
-from mmcalib.report.terminal import summary
+from mmcalib.report.terminal import failure_line, summary
 from mmcalib.results.part import CheckResult, verdict_words
 from tests.report.example import SERVE, calibration
 

@@ -26,7 +26,7 @@ from mmcalib.cli.output import finish
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.report.html.roots import Roots
+from mmcalib.report.html.items import Roots
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.terminal import summary
 from tests.cli.conftest import Cli

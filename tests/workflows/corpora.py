@@ -9,6 +9,7 @@ from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.census.sample import choose
+from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.decision.decide import NoGpu
 from mmcalib.decision.decide import decide as decide_it
 from mmcalib.decision.decision import Decision, size_cache
@@ -16,7 +17,7 @@ from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.items import Item, Prompt, Skipped
+from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.progress import Silent
@@ -37,8 +38,8 @@ def corpus(
         census.add(shape, path_of(shape))
     for number, request in enumerate(requests, start=1):
         items = tuple(Item(path_of(shape), shape.modality) for shape in request)
-        prompts.add(request, Prompt(f"r.jsonl:{number}", (), "", [{"role": "user"}]))
-        log.add(Prompt(f"r.jsonl:{number}", items, ""), request)
+        prompts.add(request, Prompt(f"r.jsonl:{number}", (), ChatRequest([{"role": "user"}])))
+        log.add(Prompt(f"r.jsonl:{number}", items), request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
     return ReadCorpus(census, prompts, left_out, census.items(), accesses=log.accesses())
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.corpus.chat import asked
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap, Knob, Setting, TileCap
 from mmcalib.domain.memory import Budget, Dummy
@@ -112,7 +111,7 @@ class FakeHost:
     def count_texts(self, request: CountTexts) -> TextsCounted:
         """A token for four bytes."""
         self.texts += len(request.requests)
-        found = [asked(request.messages, request.fields) for request in request.requests]
+        found = [request.asked() for request in request.requests]
         counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
         return TextsCounted(tuple(counted))
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.content_parts import url_part
-from mmcalib.decision.media_files import Message, files, messages_of_files
-from mmcalib.domain.items import Prompt, Skipped
+from mmcalib.corpus.chat import ChatRequest, Prompt, url_part
+from mmcalib.decision.media_files import files, requests_of_files
+from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
 from tests.corpus.tars import png, tar
 from tests.security.bombs import slow_jpeg
@@ -31,18 +31,11 @@ except OutputError as error:
 
 def files_of(prompt: Prompt) -> list[bytes]:
     """What the engine would read for the media of a prompt."""
-    found = []
-    (messages,) = messages_of_files([prompt.messages])
-    assert not isinstance(messages, Skipped)
-    for message in messages:
-        parts = message["content"]
-        assert isinstance(parts, list)
-        for part in parts:
-            if part["type"] != "text":
-                url = urlsplit(part[part["type"]]["url"])
-                assert url.scheme == "file"
-                found.append(Path(url.path).read_bytes())
-    return found
+    (request,) = requests_of_files([prompt.request])
+    assert not isinstance(request, Skipped)
+    urls = [urlsplit(url) for _, url in request.media()]
+    assert {url.scheme for url in urls} == {"file"}
+    return [Path(url.path).read_bytes() for url in urls]
 
 
 def only_prompt(path: Path) -> Prompt:
@@ -80,8 +73,8 @@ def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     assert isinstance(refused, Skipped)
     assert path == str(good)
     parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
-    requests: list[list[Message]] = [[{"role": "user", "content": [part]}] for part in parts]
-    assert messages_of_files([*requests, [{"role": "user", "content": parts}]]) == [
+    requests = [ChatRequest.of_user([part]) for part in parts]
+    assert requests_of_files([*requests, ChatRequest.of_user(parts)]) == [
         requests[0],
         refused,
         refused,

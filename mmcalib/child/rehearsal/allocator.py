@@ -1,6 +1,4 @@
-"""The caching allocator, both kinds.
-
-PyTorch's CUDA caching allocator, replayed on addresses that nothing lies behind.
+"""PyTorch's CUDA caching allocators, replayed on addresses that nothing lies behind.
 
 What torch reports as allocated is the size of blocks, not of tensors, and what vLLM subtracts from
 the GPU is the size of segments; both follow from the order of requests. The rules are those of
@@ -9,16 +7,7 @@ the GPU is the size of segments; both follow from the order of requests. The rul
 `try_merge_blocks`, `release_cached_blocks`), which are the same from torch 2.8 to 2.13 for the
 native backend with one stream. Not replayed: private pools, which graphs are captured into, other
 streams' blocks waiting for events, the threshold of garbage collection, rounding to powers of two,
-and what torch gives back before it reports that it is out of memory. Segments that expand are
-beside this, in `expanding`.
-
-PyTorch's CUDA caching allocator with `expandable_segments:True`: one segment for small blocks
-and one for large ones, to which pages are added where they end and in which they may be missing.
-
-The rules are those of `find_expandable_block`, `try_allocate_expandable_block`, `map_block`,
-`unmap_block` and `ExpandableSegment` in c10/cuda/CUDACachingAllocator.cpp. No block is given whole
-because little of it would be left, which is what this setting changes in what torch reports as
-allocated.
+and what torch gives back before it reports that it is out of memory.
 """
 
 from __future__ import annotations
@@ -215,7 +204,14 @@ _SPACE_BYTES = LARGE_SEGMENT_BYTES << 24
 
 @dataclass(slots=True, eq=False)
 class ExpandingAllocator(CachingAllocator):
-    """One device's allocator. Bytes reserved are of pages: 2 MiB for small blocks, 20 for large."""
+    """With `expandable_segments:True`: one segment for small blocks and one for large ones, to
+    which pages are added where they end and in which they may be missing. Bytes reserved are of
+    pages: 2 MiB for small blocks, 20 for large.
+
+    The rules are those of `find_expandable_block`, `try_allocate_expandable_block`, `map_block`,
+    `unmap_block` and `ExpandableSegment`. No block is given whole because little of it would be
+    left, which is what this setting changes in what torch reports as allocated.
+    """
 
     # By pool, in the order of their addresses.
     _unmapped: dict[Pool, list[tuple[int, Block]]] = field(default_factory=dict, init=False)

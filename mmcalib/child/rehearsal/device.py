@@ -1,4 +1,4 @@
-"""Imaginary CUDA device: dispatch, transfers, values."""
+"""An imaginary CUDA device: what its operations allocate, and the few values that are known."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
+from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from mmcalib.child.rehearsal.ledger import Ledger
-from mmcalib.child.rehearsal.meta_kernels import NOT_ASKED, MetaKernels
 from mmcalib.child.rehearsal.scratch import scratch_bytes
 from mmcalib.text import MIB
 
 aten = torch.ops.aten
+Operation = Any
+
 _INDEXED = {
     aten.index.Tensor,
     aten.index_put.default,
@@ -68,31 +71,25 @@ def _fills(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
-NOT_A_TRANSFER = object()
+# Not for this way of doing it: another has to.
+NOT_ASKED: Final = object()
 PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do the operation if it carries data over; `NOT_A_TRANSFER` if it is another kind."""
+    """Do the operation if it carries data over; NOT_ASKED if it is another kind."""
     if func is aten._local_scalar_dense.default:
-        return _scalar(gpu, args[0])
+        if (value := gpu.values.of(args[0])) is not None:
+            return value.item()
+        gpu.guesses["item"] += 1
+        return 0.0 if args[0].dtype.is_floating_point else 0
     if func is aten._to_copy.default:
         return _to_copy(gpu, args[0], kwargs)
     if func is aten.copy_.default:
         return _copy(gpu, args[0], args[1])
-    if func in PINNING:
+    if func in PINNING or func in (aten.lift_fresh.default, aten.lift.default):
         return args[0]
-    if func in (aten.lift_fresh.default, aten.lift.default):
-        return args[0]
-    return NOT_A_TRANSFER
-
-
-def _scalar(gpu: ImaginaryGpu, fake: torch.Tensor) -> Any:
-    value = gpu.values.of(fake)
-    if value is not None:
-        return value.item()
-    gpu.guesses["item"] += 1
-    return 0.0 if fake.dtype.is_floating_point else 0
+    return NOT_ASKED
 
 
 def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
@@ -100,7 +97,7 @@ def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) ->
     dtype = kwargs.get("dtype") or source.dtype
     if isinstance(source, FakeTensor):
         if device == source.device.type or device == "meta":
-            return NOT_A_TRANSFER
+            return NOT_ASKED
         if source.device.type == "cpu":
             return _booked(gpu, gpu.empty_like_of(source, dtype, device), None)
         return _to_host(gpu, source, dtype)
@@ -117,7 +114,6 @@ def _booked(gpu: ImaginaryGpu, made: torch.Tensor, value: torch.Tensor | None) -
 
 
 def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-
     value = gpu.values.of(source)
     if value is not None:
         return value.to(dtype).clone()
@@ -255,13 +251,77 @@ _WRITTEN_IN_PYTHON = (
     *_COMPOSITE,
 )
 _DEVICE_ERRORS = (
-    UnsupportedOperatorException,
-    DynamicOutputShapeException,
-    DataDependentOutputException,
+    *(UnsupportedOperatorException, DynamicOutputShapeException, DataDependentOutputException),
     NotImplementedError,
 )
 
-Operation = Any
+# The fake mode has rules of its own for these, which differ where sizes are unknown.
+_ALIKE_WITH_KNOWN_SIZES: Final = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.slice.Tensor,
+    aten.select.int,
+}
+# Of a device that is named, or of values.
+_OTHERS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
+
+
+class MetaKernels:
+    """Results on the imaginary GPU of operations of which torch's meta kernels know all, with the
+    shapes, strides and aliases that the fake mode gives after much that is for tracing.
+
+    Answers where every tensor of an operation is a fake one on that GPU and torch has a meta kernel
+    and no rule beside it.
+    """
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        self._fake = fake
+        self._knows: dict[Operation, bool] = {}
+
+    def result(
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+    ) -> Any:
+        """`flat` are the leaves of both; NOT_ASKED where the fake mode must."""
+        knows = self._knows.get(func)
+        if knows is None:
+            knows = self._knows[func] = _known(func)
+        if not knows or "device" in kwargs:
+            return NOT_ASKED
+        device = None
+        for leaf in flat:
+            if isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, FakeTensor) or leaf.constant is not None:
+                    return NOT_ASKED
+                if device is None:
+                    device = leaf.fake_device
+                elif leaf.fake_device != device:
+                    return NOT_ASKED
+        if device is None or device.type != "cuda":
+            return NOT_ASKED
+        try:
+            with in_kernel_invocation_manager(self._fake):
+                made = func(*args, **kwargs)
+        except NotImplementedError:
+            return NOT_ASKED
+        if isinstance(made, torch.Tensor):
+            return self._on(device, made)
+        return tree_map_only(torch.Tensor, lambda one: self._on(device, one), made)
+
+    def _on(self, device: torch.device, made: torch.Tensor) -> FakeTensor:
+        """What was written to is what was given."""
+        return made if isinstance(made, FakeTensor) else FakeTensor(self._fake, made, device)
+
+
+def _known(func: Operation) -> bool:
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return False
+    if _OTHERS & set(func.tags):
+        return False
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
+        return False
+    if func in _ALIKE_WITH_KNOWN_SIZES:
+        return True
+    return not any(applies(func) for applies, _ in op_implementations_checks)
 
 
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
@@ -278,10 +338,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.ledger = ledger
-        self.values = Values()
         self.guesses: Counter[str] = Counter()
-        self.whole_masks = 0
-        self._on_matmul = on_matmul
+        self.clear(on_matmul)
         self._meta_kernels = MetaKernels(self.fake)
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
@@ -317,7 +375,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if func is torch.ops.prim.device.default:
             return args[0].fake_device if fakes else func(*args)
         key = self._kernel_in_parts(func)
-        if _to_cuda(flat):
+        if any(isinstance(one, torch.device) and one.type == "cuda" for one in flat):
             args, kwargs = tree_map(_indexed, (args, kwargs))
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
@@ -329,7 +387,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if "generator" in kwargs:
             kwargs["generator"] = None
         moved = move(self, func, args, kwargs)
-        if moved is not NOT_A_TRANSFER:
+        if moved is not NOT_ASKED:
             return moved
         given, args = args, without_masks(self, func, args)
         out = self._meta_kernels.result(func, args, kwargs, flat) if args is given else NOT_ASKED
@@ -375,7 +433,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
             if func.namespace.startswith(_RUN_AS_THEY_ARE):
                 keys = _WRITTEN_IN_PYTHON
-            found = (key for key in keys if func not in _WHOLE and _has_kernel(func, key))
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+            found = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
             self._kernels[func] = next(found, None)
         return self._kernels[func]
 
@@ -451,10 +510,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return None
 
 
-def _has_kernel(func: Operation, key: Any) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
-
-
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     """The real operation. Large buffers are pages that nobody has touched, until somebody does."""
     kwargs.pop("pin_memory", None)
@@ -466,10 +521,6 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         if nbytes > LARGE_HOST_BYTES:
             return torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)).view(dtype).view(args[0])
     return func(*args, **kwargs)
-
-
-def _to_cuda(flat: Sequence[Any]) -> bool:
-    return any(isinstance(one, torch.device) and one.type == "cuda" for one in flat)
 
 
 def _indexed(leaf: Any) -> Any:

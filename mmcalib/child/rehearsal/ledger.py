@@ -1,11 +1,4 @@
-"""Machine, live storages, workspaces.
-
-The workspaces that torch keeps for cuBLAS and cuBLASLt, out of its caching allocator.
-
-pytorch's aten/src/ATen/cuda/CublasHandlePool.cpp (before torch 2.9 CUDABlas.cpp has Lt's): one for
-each pair of handle and stream, made by the first matrix product and never given back. Of releases
-between the sources that were read, pull requests' merge dates decide.
-"""
+"""The imaginary GPU's memory: its machine, what lives there, and torch's workspaces."""
 
 from __future__ import annotations
 
@@ -14,7 +7,6 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -25,6 +17,7 @@ from mmcalib.child.rehearsal.allocator import (
     not_followed,
 )
 from mmcalib.child.tensors import storages
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.models.gpus import Gpu
 from mmcalib.text import KIB, MIB
 
@@ -74,17 +67,6 @@ class Machine:
 _WORTH_NAMING_BYTES = MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """One storage: its bytes as asked for, and what made it, in which module of the model."""
-
-    nbytes: int
-    operation: str
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-
-
 @dataclass(slots=True)
 class LedgerPhase:
     """Bytes allocated when it began, at its highest and at its end; what lived at the highest.
@@ -99,14 +81,14 @@ class LedgerPhase:
     end_bytes: int = 0
     scratch_bytes: int = 0
     scratch_operation: str = ""
-    largest: tuple[Live, ...] = ()
+    largest: tuple[LiveTensor, ...] = ()
     items: int = 0
     embeddings: int = 0
     output_bytes: int = 0
     storages: int = 0
-    _before: dict[int, Live] = field(default_factory=dict)
-    _left: dict[int, Live] = field(default_factory=dict)
-    _at_peak: dict[int, Live] | None = None
+    _before: dict[int, LiveTensor] = field(default_factory=dict)
+    _left: dict[int, LiveTensor] = field(default_factory=dict)
+    _at_peak: dict[int, LiveTensor] | None = None
     _grown: bool = field(default=False)
 
 
@@ -116,7 +98,7 @@ class Ledger:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._era = 0
-        self.live: dict[int, Live] = {}
+        self.live: dict[int, LiveTensor] = {}
         self.module = ""
         self._blocks: dict[int, int | None] = {}
         self._phases: list[LedgerPhase] = []
@@ -135,14 +117,14 @@ class Ledger:
             weakref.finalize(storage, self._release, key, self._era).atexit = False
         self._blocks[key] = self._machine.allocator.allocate(nbytes) if nbytes else None
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self.live[key] = Live(nbytes, operation, shape, dtype, self.module)
+        self.live[key] = LiveTensor(nbytes, operation, shape, dtype, self.module)
         self._raise_peaks(0, "")
 
     def exempt(self, tensor: torch.Tensor) -> None:
         """The tensor's storage is not on the device, whatever it says."""
         key = tensor.untyped_storage()._cdata
         self._release(key, self._era)
-        self.live[key] = Live(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
+        self.live[key] = LiveTensor(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
         self._blocks[key] = None
 
     def drop(self, tensor: torch.Tensor) -> None:
@@ -228,6 +210,10 @@ class Ledger:
             phase._at_peak = None
 
 
+# The workspaces that torch keeps for cuBLAS and cuBLASLt, out of its caching allocator, as in
+# pytorch's aten/src/ATen/cuda/CublasHandlePool.cpp (before torch 2.9 CUDABlas.cpp has Lt's): one
+# for each pair of handle and stream, made by the first matrix product and never given back. Of
+# releases between the sources that were read, pull requests' merge dates decide.
 # parseChosenWorkspaceSize: ":4096:2:16:8" where nothing else is said.
 COMMON_BYTES = (4096 * 2 + 16 * 8) * KIB
 LARGE_BYTES = 4096 * 8 * KIB
@@ -278,18 +264,12 @@ def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = N
     return int(asked[0]) * KIB if asked else LT_BYTES
 
 
-class Books(Protocol):
-    """Whoever holds the allocator that workspaces come from."""
-
-    allocator: CachingAllocator
-
-
 class Workspaces:
     """Takes a workspace from the allocator when the first product on a stream needs it."""
 
     def __init__(
         self,
-        books: Books,
+        allocator: CachingAllocator,
         capability: Capability | None,
         torch_version: Version = (2, 13),
         *,
@@ -297,7 +277,7 @@ class Workspaces:
         lt_size_config: str | None = None,
     ) -> None:
         """`config` and `lt_size_config` are the environment's, None where unset."""
-        self._books = books
+        self._allocator = allocator
         self._lt_is_its_own = torch_version < _UNIFIED
         self._bytes = {"cublas": 0, "cublaslt": 0}
         if capability is not None:
@@ -317,11 +297,11 @@ class Workspaces:
 
     def _take(self, library: str, stream: int) -> None:
         if (library, stream) not in self._held:
-            block = self._books.allocator.allocate(self._bytes[library])
+            block = self._allocator.allocate(self._bytes[library])
             self._held[library, stream] = block
 
     def clear(self) -> None:
         """Give all back, as torch._C._cuda_clearCublasWorkspaces does."""
         for block in self._held.values():
-            self._books.allocator.free(block)
+            self._allocator.free(block)
         self._held.clear()

@@ -1,28 +1,25 @@
-"""One rehearsal.
-
-What serving asks of the loaded model and no startup profile runs: other steps of the encoder,
-and the merge of its outputs with the embeddings of the text.
+"""One rehearsal: vLLM's startup on the imaginary GPU, and what serving asks of the loaded model
+that no profile runs: other steps of the encoder, and the merge of its outputs with the text.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Live
+from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
-    Brought,
+    ONE_RANK_BYTES,
     Stage,
-    brought_up,
-    non_torch_bytes,
+    StartedWorker,
     note_outputs,
+    start_worker,
 )
 from mmcalib.child.service import root_cause
 from mmcalib.domain.knobs import Setting
@@ -30,7 +27,6 @@ from mmcalib.domain.memory import (
     Budget,
     Clip,
     EncoderStep,
-    LiveTensor,
     Outputs,
     PhasePeak,
     PromptsPeak,
@@ -39,22 +35,10 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
-from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, runner
 from mmcalib.releases.engine import served_config
-from mmcalib.releases.models import embeds_width, graph_mode
 from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
-from mmcalib.releases.runner import (
-    encoded,
-    encoder_batches,
-    estimates_graphs,
-    read_budget,
-    run_prefill,
-    sequences_at_once,
-    uses_v2_runner,
-    worker_budget,
-)
 from mmcalib.text import MIB, gib
 
 # A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
@@ -77,47 +61,38 @@ class Graphs:
     """
 
     count: int
-    nbytes: int
+    nbytes: int = 0
     attention_bytes: int = 0
     beside_bytes: int = 0
     problem: str = ""
 
 
-def estimate(config: Any, max_num_reqs: int, subtracted: bool) -> Graphs:
-    """By the configuration's capture sizes and modes; zero where graphs are off.
-
-    `config` is the engine config as the user has it, not the eager one that is rehearsed. Where
-    startup does not subtract them they are counted, and cost nothing.
+def count_graphs(config: Any) -> int:
+    """By the capture sizes and modes of the engine config as the user has it, not of the eager one
+    that is rehearsed.
     """
-    mode = graph_mode(config)
-    if mode == "NONE":
-        return Graphs(0, 0)
-    sizes = config.compilation_config.cudagraph_capture_sizes or []
-    count = 0
-    if "PIECEWISE" in mode:
-        count += len(sizes)
+    mode, sizes = models.graph_mode(config), models.capture_sizes(config)
+    count = len(sizes) if "PIECEWISE" in mode else 0
     if "FULL" in mode:
-        count += sum(size <= max_num_reqs for size in sizes)
-    if not count or not subtracted:
-        return Graphs(count, 0)
-    return Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
+        count += sum(size <= config.scheduler_config.max_num_seqs for size in sizes)
+    return count
 
 
-def with_attention(
-    graphs: Graphs, config: Any, brought: Brought, ledger: Ledger, mode: str
-) -> Graphs:
-    """With what FlashInfer keeps of the steps that the estimate captures, and of its first prompt
-    and answer beside; `mode` is the user's.
+def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
+    """What startup would subtract for so many: the allowance, and what FlashInfer keeps of the
+    steps that the estimate captures, and of its first prompt and answer beside. `mode` is the
+    user's.
 
     The estimate is free memory before and after each of its captures. The first runner counts a
     mode's second graph for all the others, and of both modes' first the larger; the second measures
     all captures in one (`profile_cudagraph_memory` in vllm/v1/worker/gpu_model_runner.py and
     gpu/cudagraph_utils.py of 0.32). Leaves the GPU as it was.
     """
-    worker = brought.worker
-    if not graphs.nbytes or _FLASHINFER not in models.attention(worker.vllm_config).split(", "):
+    worker, ledger = started.worker, started.ledger
+    graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
+    if _FLASHINFER not in models.attention(worker.vllm_config).split(", "):
         return graphs
-    runner.resolve_layout(config, worker, list(worker.get_kv_cache_spec().values()))
+    runner.resolve_layout(started.config, worker, list(worker.get_kv_cache_spec().values()))
     taken: list[int] = []
     try:
         with models.estimated(worker, mode) as sampled:
@@ -128,24 +103,18 @@ def with_attention(
                 taken.append(phase.end_bytes - phase.start_bytes)
             for tokens in (PROMPT_TOKENS, 1):
                 with ledger.phase("serving") as phase:
-                    run_prefill(worker, tokens, 1)
+                    runner.run_prefill(worker, tokens, 1)
                 beside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
-        return dataclasses.replace(
-            graphs, problem=" ".join(str(error).split()) or type(error).__name__
-        )
+        problem = " ".join(str(error).split()) or type(error).__name__
+        return Graphs(count, graphs.nbytes, problem=problem)
     more = sum(taken)
-    if taken and not uses_v2_runner(worker):
+    if taken and not runner.uses_v2_runner(worker):
         first, second = taken[0], taken[1] if len(taken) > 1 else 0
         if sampled.overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (sampled.full - 1)
-    return dataclasses.replace(
-        graphs,
-        nbytes=graphs.nbytes + more,
-        attention_bytes=more,
-        beside_bytes=beside,
-    )
+    return Graphs(count, graphs.nbytes + more, attention_bytes=more, beside_bytes=beside)
 
 
 # Items that any model takes, of every modality: an icon, a second of video or sound.
@@ -156,59 +125,56 @@ _SMALL: Final[Mapping[str, Shape]] = {
 }
 
 
-def outputs_of(
-    config: Any, brought: Brought, ledger: Ledger, budget: Budget | None
-) -> Outputs | None:
+def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
     """What the profile's encoder outputs hold; where it was skipped, those of two small items;
     where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
     handed in. None for a model that takes text alone.
     """
-    if not config.model_config.is_multimodal_model:
+    model_config = started.config.model_config
+    if not model_config.is_multimodal_model:
         return None
     # vLLM frees those of an encoder-decoder model after their step (`EncoderDecoderCacheManager`,
     # vllm/v1/core/encoder_cache_manager.py of 0.32).
-    outlive = not config.model_config.is_encoder_decoder
-    found = [phase for phase in brought.phases if phase.embeddings]
+    outlive = not model_config.is_encoder_decoder
+    found = [phase for phase in started.phases if phase.embeddings]
     shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
     if not found and shape is not None:
         with contextlib.suppress(Exception):
-            phase = _encoded(config, brought, ledger, EncoderStep(shape, 2))
+            phase = _run_encoder(started, EncoderStep(shape, 2))
             each = -(-phase.output_bytes // phase.embeddings)
             return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
-        width = embeds_width(config) * config.model_config.dtype.itemsize
+        width = models.embeds_width(started.config) * model_config.dtype.itemsize
         return Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
     return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
 
 
-def encoder_steps(
-    config: Any, brought: Brought, ledger: Ledger, steps: tuple[EncoderStep, ...]
-) -> Iterator[StepPeak]:
+def encoder_steps(started: StartedWorker, steps: tuple[EncoderStep, ...]) -> Iterator[StepPeak]:
     """Each step's peak on the GPU that holds the loaded model; one that fails says why."""
     for step in steps:
         try:
-            phase = _encoded(config, brought, ledger, step)
+            phase = _run_encoder(started, step)
         except Exception as error:  # noqa: BLE001 - what one step lacks leaves the others alone
             yield StepPeak(step, None, None, root_cause(error))
         else:
             yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
 
 
-def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -> LedgerPhase:
+def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
     """As the model runner does it: items of one modality in as few batches as it makes of them."""
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.processor import Processor, load
 
-    modality, model_config = step.shape.modality, config.model_config
+    modality, model_config = step.shape.modality, started.config.model_config
     loading = Setting(media_io_kwargs=model_config.multimodal_config.media_io_kwargs)
-    under = Processor(model_config, worker_budget(brought.worker).processor, loading)
+    under = Processor(model_config, runner.worker_budget(started.worker).processor, loading)
     media, _ = load(Blank(step.shape), under)
     # As the profile counts, whose kernels' workspaces stay.
-    with ledger.phase("encoder", since=brought.profile) as phase:
-        batches, _ = encoder_batches(brought.worker, modality, media, step.items)
-        note_outputs(phase, encoded(brought.worker.model_runner.model, batches))
+    with started.ledger.phase("encoder", since=started.profile) as phase:
+        batches, _ = runner.encoder_batches(started.worker, modality, media, step.items)
+        note_outputs(phase, runner.run_encoder(started.worker.model_runner.model, batches))
     return phase
 
 
@@ -217,9 +183,7 @@ def _encoded(config: Any, brought: Brought, ledger: Ledger, step: EncoderStep) -
 _SHORTEST_PROMPT: Final = 2
 
 
-def prefill_steps(
-    config: Any, brought: Brought, ledger: Ledger, layout: Any, graphs: Graphs
-) -> Iterator[tuple[int, LedgerPhase]]:
+def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterator[PromptsPeak]:
     """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
     leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
     come at once: each brings its state, which is gathered and written anew (`_forward_core`,
@@ -230,43 +194,45 @@ def prefill_steps(
     for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
     profile would not find its memory afterwards.
     """
+    config, ledger = started.config, started.ledger
     if not config.model_config.is_hybrid or layout is None:
         return
-    brought.worker.initialize_from_config(layout)
+    started.worker.initialize_from_config(layout)
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
-    at_once = min(config.scheduler_config.max_num_seqs, sequences_at_once(layout))
+    at_once = min(config.scheduler_config.max_num_seqs, runner.sequences_at_once(layout))
     most = max(fewest, min(at_once, tokens // _SHORTEST_PROMPT))
     with ledger.phase("first step") as first:
-        run_prefill(brought.worker, tokens, fewest)
-    kept = brought.profile.end_bytes - brought.profile.start_bytes
+        runner.run_prefill(started.worker, tokens, fewest)
+    kept = started.profile.end_bytes - started.profile.start_bytes
     kept += graphs.beside_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
     for prompts in sorted({fewest, most}):
         with ledger.phase("prefill") as phase:
-            run_prefill(brought.worker, tokens, prompts)
+            runner.run_prefill(started.worker, tokens, prompts)
         # As the profile counts, whose kernels' workspaces stay.
         phase.start_bytes -= kept
-        yield prompts, phase
+        yield PromptsPeak(prompts, _peak(phase))
 
 
 def merge_peak(
-    config: Any, brought: Brought, ledger: Ledger, budget: Budget | None, outputs: Outputs | None
+    started: StartedWorker, budget: Budget | None, outputs: Outputs | None
 ) -> int | None:
     """Bytes above the loaded model and the cached outputs while a step full of them is merged; None
     where nothing is merged, or the model wants more than that to do it.
     """
-    if budget is None or outputs is None or config.model_config.is_encoder_decoder:
+    model_config = started.config.model_config
+    if budget is None or outputs is None or model_config.is_encoder_decoder:
         return None
-    model, dtype = brought.worker.model_runner.model, config.model_config.dtype
+    model, dtype = started.worker.model_runner.model, model_config.dtype
     tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
     if not tokens or not hasattr(model, "embed_input_ids"):
         return None
-    device = brought.worker.device
+    device = started.worker.device
     width = outputs.bytes_per_token // dtype.itemsize
     cached = torch.empty(tokens, width, dtype=dtype, device=device)
     ids = torch.zeros(tokens, dtype=torch.int32, device=device)
     try:
-        with ledger.phase("merge", since=brought.profile) as phase:
+        with started.ledger.phase("merge", since=started.profile) as phase:
             model.embed_input_ids(
                 ids,
                 multimodal_embeddings=[cached],
@@ -282,63 +248,63 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
 
     Raises whatever vLLM raises for arguments that it refuses.
     """
-    started = time.perf_counter()
+    began_s = time.perf_counter()
     config = _config(request.engine_args)
-    _check(config)
-    graphs = estimate(config, config.scheduler_config.max_num_seqs, subtracts_graphs())
-    captured, mode = models.capture_sizes(config), graph_mode(config)
+    graphs = Graphs(count_graphs(config))
+    captured, mode = models.capture_sizes(config), models.graph_mode(config)
     models.forgo(config)
-    ranks = config.parallel_config.world_size
-    outside = non_torch_bytes(ranks, counts_nccl=runner.counts_nccl())
-    with brought_up(stage, config, outside) as brought:
-        if not estimates_graphs(brought.worker):
-            graphs = Graphs(graphs.count, 0)
-        graphs = with_attention(graphs, config, brought, stage.ledger, mode)
-        available = brought.available_bytes
-        given_bytes = runner.given_kv_bytes(config)
+    with start_worker(stage, config) as started:
+        if graphs.count and subtracts_graphs() and runner.estimates_graphs(started.worker):
+            graphs = estimate_graphs(started, graphs.count, mode)
+        available = started.available_bytes
+        # A size that the user gave; None where there is none, or no such option.
+        given_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
         if given_bytes is None:
             available -= graphs.nbytes
-        kv = lay_out(config, brought.worker, available)
-        activation = brought.profile.peak_bytes - brought.profile.start_bytes
-        requested = runner.requested_bytes(brought.worker, stage.gpu.total_bytes)
-        budget = read_budget(config, brought.worker.model_runner, _largest_clip)
-        outputs = outputs_of(config, brought, stage.ledger, budget)
-        merge = merge_peak(config, brought, stage.ledger, budget, outputs)
-        steps = tuple(encoder_steps(config, brought, stage.ledger, request.steps))
-        kept = requested - available - graphs.nbytes - outside - activation
+        kv = lay_out(config, started.worker, available)
+        activation = started.profile.peak_bytes - started.profile.start_bytes
+        requested = int(started.worker.requested_memory)
+        budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
+        outputs = outputs_of(started, budget)
+        merge = merge_peak(started, budget, outputs)
+        steps = tuple(encoder_steps(started, request.steps))
+        kept = requested - available - graphs.nbytes - ONE_RANK_BYTES - activation
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
             loaded = stage.machine.allocator.allocated_bytes
             kept, spare = loaded, max(0, kept - loaded)
-        prefills = prefill_steps(config, brought, stage.ledger, kv.layout, graphs)
         return Rehearsed(
             vllm=installed("vllm"),
-            runner="V2" if uses_v2_runner(brought.worker) else "V1",
+            runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler(),
-            attention=models.attention(brought.worker.vllm_config),
-            encoder_attention=models.encoder_attention(config, brought.worker.model_runner),
+            attention=models.attention(started.worker.vllm_config),
+            encoder_attention=models.encoder_attention(config, started.worker.model_runner),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=stage.gpu.total_bytes,
             requested_bytes=requested,
-            weights_bytes=brought.weights_bytes,
-            buffers_bytes=kept - brought.weights_bytes,
+            weights_bytes=started.weights_bytes,
+            buffers_bytes=kept - started.weights_bytes,
             activation_peak_bytes=activation,
-            phases=tuple(_peak(phase) for phase in brought.phases),
-            prefills=tuple(PromptsPeak(prompts, _peak(phase)) for prompts, phase in prefills),
-            encoder_tokens=sum(phase.embeddings for phase in brought.phases),
-            non_torch_bytes=outside,
+            phases=tuple(_peak(phase) for phase in started.phases),
+            prefills=tuple(prefill_steps(started, kv.layout, graphs)),
+            encoder_tokens=sum(phase.embeddings for phase in started.phases),
+            non_torch_bytes=ONE_RANK_BYTES,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
             cudagraph_attention_bytes=graphs.attention_bytes,
             capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
-            kept_bytes=brought.kept_bytes + graphs.beside_bytes,
+            kept_bytes=started.kept_bytes + graphs.beside_bytes,
             spare_bytes=spare,
             steps=steps,
-            encoder_cache_bytes=_encoder_cache_bytes(budget, outputs),
+            # As wide as what the encoder makes: some models keep more of an item than the decoder's
+            # first layer takes.
+            encoder_cache_bytes=(
+                budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
+            ),
             kv_cache_bytes=available,
             kv_bytes_per_token=kv.bytes_per_token,
             kv_cache_tokens=kv.tokens,
@@ -346,27 +312,18 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             problem=kv.problem,
             kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
             budget=budget,
-            assumptions=tuple(_assumptions(stage, config, brought, graphs, outside)),
-            seconds=time.perf_counter() - started,
+            assumptions=tuple(_assumptions(stage, started, graphs)),
+            seconds=time.perf_counter() - began_s,
         )
 
 
 def _config(engine_args: dict[str, Any]) -> Any:
-    """The engine config of `vllm serve`, with nothing to load."""
+    """The engine config of `vllm serve`, with nothing to load. Raises ValueError for what cannot be
+    followed, or what one rank alone cannot show.
+    """
     if engine_args.get("enable_sleep_mode"):
         raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
-    return served_config({**engine_args, "load_format": "dummy"})
-
-
-def _largest_clip(config: Any, processor: Any) -> Clip | None:
-    # The oldest releases have no such media, and no clip is asked for.
-    from mmcalib.child.costs import largest_clip
-
-    return largest_clip(config, processor)
-
-
-def _check(config: Any) -> None:
-    """Raises ValueError for what one rank alone cannot show."""
+    config = served_config({**engine_args, "load_format": "dummy"})
     parallel = config.parallel_config
     if parallel.pipeline_parallel_size > 1:
         raise ValueError(
@@ -377,6 +334,14 @@ def _check(config: Any) -> None:
             "a rehearsal is of one replica, and with data_parallel_size above 1 a mixture of "
             "experts is spread over several"
         )
+    return config
+
+
+def _largest_clip(config: Any, processor: Any) -> Clip | None:
+    # The oldest releases have no such media, and no clip is asked for.
+    from mmcalib.child.processor import largest_clip
+
+    return largest_clip(config, processor)
 
 
 def _peak(phase: LedgerPhase) -> PhasePeak:
@@ -385,36 +350,18 @@ def _peak(phase: LedgerPhase) -> PhasePeak:
         peak_bytes=phase.peak_bytes - phase.start_bytes,
         scratch_bytes=phase.scratch_bytes,
         scratch_operation=phase.scratch_operation,
-        largest=live_tensors(phase.largest),
+        largest=phase.largest,
     )
 
 
-def live_tensors(found: Iterable[Live]) -> tuple[LiveTensor, ...]:
-    """What the ledger names, to be told."""
-    return tuple(
-        LiveTensor(one.nbytes, one.operation, one.shape, one.dtype, one.module) for one in found
-    )
-
-
-def _encoder_cache_bytes(budget: Budget | None, outputs: Outputs | None) -> int:
-    """The cache full of what the encoder makes, as wide as that is: some models keep more of an
-    item than the decoder's first layer takes.
-    """
-    if budget is None or outputs is None:
-        return 0
-    return budget.encoder_cache_size * outputs.bytes_per_token
-
-
-def _assumptions(
-    stage: Stage, config: Any, brought: Brought, graphs: Graphs, outside: int
-) -> Iterator[str]:
-    gpu: Gpu = stage.gpu
+def _assumptions(stage: Stage, started: StartedWorker, graphs: Graphs) -> Iterator[str]:
+    gpu, config = stage.gpu, started.config
     version = installed("vllm")
     if ".".join(version.split(".")[:2]) not in TRIED:
         tried = ", ".join(TRIED)
         yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
-    yield f"{gib(outside)} outside torch: an allowance"
+    yield f"{gib(ONE_RANK_BYTES)} outside torch: an allowance"
     if graphs.count:
         assumed = graphs.nbytes - graphs.attention_bytes
         yield f"{graphs.count} CUDA graphs take {gib(assumed)}: an allowance"
@@ -437,7 +384,7 @@ def _assumptions(
         yield f"zero stood in for values that nobody knew: {asked}"
     if stage.device.whole_masks:
         yield f"every row passed {stage.device.whole_masks} masks that nobody knew"
-    profiled = {phase.name for phase in brought.phases}
+    profiled = {phase.name for phase in started.phases}
     if config.model_config.is_multimodal_model and "encoder" not in profiled:
         yield "vLLM profiles no encoder here: nothing is reserved for it"
 

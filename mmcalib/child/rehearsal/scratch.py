@@ -62,12 +62,8 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
         )
     if rows < SEGMENTED_SORT_ROWS:
         # Two arrays of (row, index) as int2, the sorted keys that nobody wants, and the sort.
-        pairs = 2 * INT64_BYTES * count
-        return (
-            pairs
-            + element_bytes * count
-            + radix_sort_scratch_bytes(count, element_bytes, INT64_BYTES)
-        )
+        arrays = (2 * INT64_BYTES + element_bytes) * count
+        return arrays + radix_sort_scratch_bytes(count, element_bytes, INT64_BYTES)
     # dispatch_segmented_radix_sort.cuh, InvokePasses: "3rd keys buffer", "3rd values buffer".
     return INT64_BYTES * count + (element_bytes + INT64_BYTES) * count
 
@@ -89,14 +85,6 @@ def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) 
         return counting
     sorted_copies = rows * k * (element_bytes + INT64_BYTES)
     return max(counting, sorted_copies + sort_scratch_bytes(rows * k, k, element_bytes))
-
-
-def masked_scatter_scratch_bytes(numel: int, *, mask_expands: bool) -> int:
-    """masked_scatter_: an int64 prefix sum as long as `self`, and the mask written out.
-
-    IndexKernel.cpp `masked_scatter__cuda`, IndexKernel.cu `launch_masked_scatter_kernel`.
-    """
-    return INT64_BYTES * numel + (numel if mask_expands else 0)
 
 
 def index_put_scratch_bytes(indices: int) -> int:
@@ -127,8 +115,7 @@ def _topk(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     self = args[0]
     if not self.shape:
         return 0
-    k = kwargs.get("k", args[1] if len(args) > 1 else 0)
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    k, dim = _given(args, kwargs, 1, "k", 0), _given(args, kwargs, 2, "dim", -1)
     numel, width = _numel(self), _width(self)
     return _copy_bytes(self) + topk_scratch_bytes(numel, self.shape[dim], k, width)
 
@@ -145,16 +132,19 @@ def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _masked_scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    self, mask = args[0], kwargs.get("mask", args[1] if len(args) > 1 else None)
-    source = kwargs.get("source", args[2] if len(args) > 2 else None)
-    numel = _numel(self)
+    """masked_scatter_: an int64 prefix sum as long as `self`, and the mask written out.
+
+    IndexKernel.cpp `masked_scatter__cuda`, IndexKernel.cu `launch_masked_scatter_kernel`.
+    """
+    numel = _numel(args[0])
+    mask, source = _given(args, kwargs, 1, "mask"), _given(args, kwargs, 2, "source")
     expands = mask is not None and (_numel(mask) != numel or not mask.is_contiguous())
     copied = 0 if source is None else _copy_bytes(source)
-    return copied + masked_scatter_scratch_bytes(numel, mask_expands=expands)
+    return copied + INT64_BYTES * numel + (numel if expands else 0)
 
 
 def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    if not kwargs.get("accumulate", len(args) > 3 and args[3]) or len(args) < 3:
+    if not _given(args, kwargs, 3, "accumulate", False) or len(args) < 3:
         return 0
     self, tensors, values = args[0], [one for one in args[1] if one is not None], args[2]
     indices = max((_numel(one) for one in tensors), default=0)
@@ -169,8 +159,8 @@ def _multinomial(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
     MultinomialKernel.cu has three such arrays if several are drawn with replacement.
     """
-    draws = args[1] if len(args) > 1 else kwargs.get("num_samples", 1)
-    again = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+    draws = _given(args, kwargs, 1, "num_samples", 1)
+    again = _given(args, kwargs, 2, "replacement", False)
     arrays = 3 if again and draws > 1 else 1
     return arrays * _numel(args[0]) * _width(args[0])
 
@@ -178,11 +168,15 @@ def _multinomial(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """UniqueCub.cu `UniqueCub`: the values sorted, and with an inverse two arrays of indices."""
     numel, width = _numel(args[0]), _width(args[0])
-    if kwargs.get("return_inverse", len(args) > 2 and args[2]):
-        return numel * (width + 2 * INT64_BYTES) + radix_sort_scratch_bytes(
-            numel, width, INT64_BYTES
-        )
-    return numel * width + radix_sort_scratch_bytes(numel, width, 0)
+    index = INT64_BYTES if _given(args, kwargs, 2, "return_inverse", False) else 0
+    return numel * (width + 2 * index) + radix_sort_scratch_bytes(numel, width, index)
+
+
+def _given(
+    args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
+) -> Any:
+    """An argument of an operation, by its name or at its place."""
+    return kwargs.get(name, args[place] if len(args) > place else default)
 
 
 def _numel(tensor: Any) -> int:

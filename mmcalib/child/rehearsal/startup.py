@@ -1,4 +1,4 @@
-"""Install the imaginary GPU, bring the worker up."""
+"""Install the imaginary GPU, bring vLLM's worker up on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from torch.nn.modules import module as hooks
 from mmcalib.child.rehearsal.allocator import given_settings
 from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Machine, Workspaces
-from mmcalib.child.rehearsal.patches import cuda
-from mmcalib.child.rehearsal.patches.flashinfer import Products
+from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storages
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases import models, platform, targets
-from mmcalib.releases import runner as memory
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases import models, platform
 from mmcalib.releases.runner import gpu_worker, watched_phases
 from mmcalib.text import MIB
 
@@ -37,7 +34,7 @@ class Stage:
         self.ledger = Ledger(self.machine)
         self.workspaces = _workspaces(self.machine)
         self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
-        self.products = Products()
+        self.products = flashinfer.Products()
         self._settled = False
 
     def settle(self) -> None:
@@ -61,7 +58,7 @@ class Stage:
 def _workspaces(machine: Machine) -> Workspaces:
     major, minor = torch.__version__.split(".")[:2]
     return Workspaces(
-        machine,
+        machine.allocator,
         machine.capability,
         (int(major), int(minor)),
         config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
@@ -69,8 +66,29 @@ def _workspaces(machine: Machine) -> Workspaces:
     )
 
 
+# In the order in which vLLM would look for the real thing.
+_STAND_INS: Final[tuple[Callable[[Stage], None], ...]] = (
+    cuda.install_cuda,
+    cuda.install_triton,
+    flashinfer.install_flashinfer,
+    flashinfer.install_deep_gemm,
+    kernels.install_operations,
+    loading.install_platform,
+    kernels.install_attention,
+    cuda.install_compilation,
+    kernels.install_kernels,
+    kernels.install_experts,
+    flashinfer.install_humming,
+    kernels.install_windows,
+    loading.install_parameters,
+    loading.install_loading,
+    cuda.install_process_groups,
+    loading.install_dummy_media,
+)
+
+
 def install(gpu: Gpu) -> Stage:
-    """Install every stand-in, in the order in which vLLM would look for the real thing.
+    """Install every stand-in.
 
     Raises UsageError for a GPU without CUDA.
     """
@@ -81,52 +99,26 @@ def install(gpu: Gpu) -> Stage:
         )
     # The real device, if there is one, is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from mmcalib.child.rehearsal.patches import attention, cuda, flashinfer, kernels, loading
-    from mmcalib.child.rehearsal.patches import cuda as compilation
-    from mmcalib.child.rehearsal.patches import cuda as processes
-    from mmcalib.child.rehearsal.patches import cuda as triton
-    from mmcalib.child.rehearsal.patches import flashinfer as deep_gemm
-    from mmcalib.child.rehearsal.patches import flashinfer as humming
-    from mmcalib.child.rehearsal.patches import kernels as experts
-    from mmcalib.child.rehearsal.patches import kernels as operations
-    from mmcalib.child.rehearsal.patches import loading as media
-    from mmcalib.child.rehearsal.patches import loading as parameters
-    from mmcalib.child.rehearsal.patches import loading as platform
-
-    platform.disown_build()
+    loading.disown_build()
     stage = Stage(gpu)
-    cuda.install_cuda(stage.machine)
-    triton.install_triton(stage.machine)
-    flashinfer.install_flashinfer(stage.products, lambda: stage.ledger.module)
-    deep_gemm.install_deep_gemm(stage.machine.capability, lambda: stage.ledger.module)
-    operations.install_operations(lambda: stage.ledger.module)
-    platform.install_platform(stage.machine)
-    attention.install_attention(stage.machine)
-    compilation.install_compilation(stage.ledger)
-    kernels.install_kernels(stage.ledger, stage.machine.capability)
-    experts.install_experts()
-    humming.install_humming(lambda: stage.ledger.module)
-    if targets.WINDOWS_ARE_AN_OPERATION:
-        attention.install_windows()
-    if targets.PARAMETERS_ARE_FAKED:
-        parameters.install_parameters()
-    loading.install_loading()
-    processes.install_process_groups()
-    media.install_dummy_media()
+    for install_part in _STAND_INS:
+        install_part(stage)
     gc.collect()
     gc.freeze()
     return stage
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
-    """A worker that knows how much memory is left; bytes.
+class StartedWorker:
+    """A worker that knows how much memory is left, its engine config and the GPU's books; bytes.
 
     `available_bytes` is what vLLM's own `determine_available_memory` returned. Phases overlap in
     nothing: encoder, language model, sampler, as far as they ran. `kept_bytes` live on that were
     made after the encoder's, such as the workspace of experts.
     """
 
+    config: Any
+    ledger: Ledger
     worker: Any
     weights_bytes: int
     profile: LedgerPhase
@@ -135,37 +127,41 @@ class Brought:
     kept_bytes: int
 
 
-@contextmanager
-def brought_up(stage: Stage, config: Any, non_torch_bytes: int) -> Iterator[Brought]:
-    """Load and profile under this engine config; while open the worker is there to be asked.
+# The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
+# first use (benchmarks/memory_allowances.toml has them all).
+ONE_RANK_BYTES: Final = 72 * MIB
 
-    `non_torch_bytes` are taken outside torch between vLLM's first look at the memory and its last.
+
+@contextmanager
+def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
+    """Load and profile under this engine config; while open the worker is there to be asked.
     Afterwards the GPU is empty again.
     """
     ledger = stage.ledger
-    with emptied(stage), models.built_under(config):
-        if memory.counts_context():
-            stage.machine.other_bytes += CONTEXT_BYTES
+    with use_gpu(stage), models.built_under(config):
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
         platform.fit_block_size(config)
-        stage.machine.other_bytes += non_torch_bytes
+        # Taken between vLLM's first look at the memory and its last.
+        stage.machine.other_bytes += ONE_RANK_BYTES
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,
             named_modules(runner.model, ledger),
-            _watched(ledger, runner, profile) as phases,
+            _watch_phases(ledger, runner, profile) as phases,
         ):
             available = worker.determine_available_memory()
         parts = [profile, *(phase for phase in phases if phase.name == "encoder")]
         kept = ledger.made_after(parts[-1])
         weights = int(runner.model_memory_usage)
-        yield Brought(worker, weights, profile, tuple(phases), available, kept)
+        yield StartedWorker(
+            config, ledger, worker, weights, profile, tuple(phases), available, kept
+        )
 
 
 @contextmanager
-def emptied(stage: Stage) -> Iterator[None]:
+def use_gpu(stage: Stage) -> Iterator[None]:
     """While open vLLM runs on the stage's GPU, which is empty before and after."""
     stage.clear()
     try:
@@ -188,7 +184,7 @@ def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
 
 
 @contextmanager
-def _watched(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
+def _watch_phases(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
     """While open, the phases of a profile note their peaks above the profile's start."""
     found: list[LedgerPhase] = []
 
@@ -228,15 +224,3 @@ def named_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
         before.remove()
         after.remove()
         ledger.module = ""
-
-
-# The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
-# first use (benchmarks/memory_allowances.toml has them all).
-ONE_RANK_BYTES: Final = 72 * MIB
-# Two ranks show 0.33 GiB (vllm#14452): NCCL's buffers too, where vLLM looks before NCCL starts.
-NCCL_BYTES: Final = 230 * MIB
-
-
-def non_torch_bytes(ranks: int, *, counts_nccl: bool) -> int:
-    """Bytes per GPU of a group of so many ranks; `counts_nccl` if vLLM looks before NCCL starts."""
-    return ONE_RANK_BYTES + (NCCL_BYTES if ranks > 1 and counts_nccl else 0)

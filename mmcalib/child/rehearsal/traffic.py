@@ -12,11 +12,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mmcalib.child.rehearsal.device import ImaginaryGpu
-from mmcalib.child.rehearsal.ledger import Ledger, Live
-from mmcalib.child.rehearsal.rehearse import live_tensors
-from mmcalib.child.rehearsal.startup import Stage, emptied, named_modules
+from mmcalib.child.rehearsal.ledger import Ledger
+from mmcalib.child.rehearsal.startup import Stage, named_modules, use_gpu
 from mmcalib.child.tensors import storages
 from mmcalib.child.traffic import Say, StepBooks, serve
+from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.traffic import Traffic, TrafficStep
 from mmcalib.engine.messages import ServeTraffic
 from mmcalib.releases import models
@@ -32,7 +32,7 @@ class _Seen:
     """One forward: bytes at its peak above its start, and its results as views of storages."""
 
     peak_bytes: int
-    largest: tuple[Live, ...]
+    largest: tuple[LiveTensor, ...]
     storages: tuple[int, ...]
     views: tuple[tuple[int, torch.dtype, torch.Size, tuple[int, ...], int], ...]
     structure: Any
@@ -44,7 +44,7 @@ class Forwards:
     def __init__(self, device: ImaginaryGpu, ledger: Ledger) -> None:
         self._device, self._ledger = device, ledger
         # The largest tensors of the highest forward that was not run since this was emptied.
-        self.largest: tuple[Live, ...] = ()
+        self.largest: tuple[LiveTensor, ...] = ()
         # What decides a step of the language model beside its tokens: how they are shared out.
         self.sharing: Hashable = None
         self._peak_bytes = 0
@@ -141,7 +141,7 @@ _NAMED = 12
 
 def serve_imagined(stage: Stage, request: ServeTraffic, say: Say) -> Traffic:
     """The requests on the stage's GPU, which is empty again afterwards."""
-    with emptied(stage):
+    with use_gpu(stage):
         return serve(request, _Ledgered(stage), say)
 
 
@@ -191,7 +191,7 @@ class _Ledgered(StepBooks):
             work()
         self._peak_bytes = phase.peak_bytes - self._base_bytes
         found = (*phase.largest, *self._forwards.largest)
-        self.largest = live_tensors(sorted(found, key=lambda one: -one.nbytes)[:_NAMED])
+        self.largest = tuple(sorted(found, key=lambda one: -one.nbytes)[:_NAMED])
         if running:
             self._decoded, self._decode_bytes = running, self._peak_bytes - before
 

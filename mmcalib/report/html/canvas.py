@@ -22,7 +22,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from mmcalib.domain.knobs import Label
-from mmcalib.text import plain
+from mmcalib.text import map_strings, plain
 
 Layer = dict[str, Any]
 
@@ -47,7 +47,6 @@ class Canvas:
 
     width_px: int
     height_px: int
-    narrow: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ def draw(
     """Draw `layers` on both canvases. `label` names the chart for screen readers."""
     if undrawn_words():
         return Drawing(_UNDRAWN, _UNDRAWN)
-    sides = left_px + _RIGHT_PX
-    wide = Canvas(720 - sides, height_px, narrow=False)
-    narrow = Canvas(320 - sides, height_px, narrow=True)
+    wide, narrow = (Canvas(px - left_px - _RIGHT_PX, height_px) for px in (720, 320))
     return Drawing(*(_svg(layers(canvas), canvas, label, left_px) for canvas in (wide, narrow)))
 
 
@@ -94,7 +91,7 @@ def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> M
         "layer": list(layers),
         "config": _CONFIG,
     }
-    text = vl_convert.vegalite_to_svg(_visible(spec), allowed_base_urls=[])
+    text = vl_convert.vegalite_to_svg(map_strings(spec, plain), allowed_base_urls=[])
     found = _SVG.match(text)
     if found is None:
         raise ValueError("vl-convert drew no SVG of a known size")
@@ -105,34 +102,47 @@ def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> M
     return Markup(head + text[found.end() :])  # noqa: S704 - Vega escapes what it is given
 
 
-def _visible(inside: Any) -> Any:
-    """The same with escapes in place of what hides in words, or is no text in any encoding."""
-    match inside:
-        case str():
-            return plain(inside)
-        case dict():
-            return {name: _visible(one) for name, one in inside.items()}
-        case list() | tuple():
-            return [_visible(one) for one in inside]
-        case _:
-            return inside
+def linear_axis(field: str, low: float, high: float, axis: Layer, **scale: Any) -> Layer:
+    """A quantitative encoding from `low` to `high`."""
+    span = {"domain": [low, high], "nice": False, **scale}
+    return {"field": field, "type": "quantitative", "scale": span, "axis": axis}
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`."""
+def log_axis(field: str, title: str, low: float, high: float) -> Layer:
+    """A quantitative encoding on a log scale, with ticks at round numbers."""
     steps = (1, 3) if math.log10(high / low) < _DENSE_DECADES else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
+    ticks = [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
+    axis = {"title": title, "labelExpr": SHORT, "values": ticks, "grid": False}
+    return linear_axis(field, low, high, axis, type="log")
 
 
-def log_axis(field: str, title: str, low: float, high: float, **more: Any) -> Layer:
-    """A quantitative encoding on a log scale from `low` to `high`."""
-    return {
-        "field": field,
-        "type": "quantitative",
-        "scale": {"type": "log", "domain": [low, high], "nice": False, **more},
-        "axis": {"title": title, "labelExpr": SHORT, "values": log_ticks(low, high), "grid": False},
-    }
+# The words of a mark, for screen readers and beside the pointer.
+TIP: Layer = {"field": "tip"}
+
+
+def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
+    """A layer with a mark for each value; without values, with one mark that states its place."""
+    return {"data": {"values": values or [{}]}, "mark": mark, "encoding": encoding}
+
+
+def marks(values: Sequence[Layer], mark: Layer, x: Layer, y: Layer, **encoding: Layer) -> Layer:
+    """A layer of filled marks, each with the words in the field `tip` of its value."""
+    style = {"type": "point", "filled": True, "stroke": "var(--paper)", "opacity": 1, **mark}
+    return layer(values, style, x=x, y=y, description=TIP, **encoding)
+
+
+def trace(values: Sequence[Layer], x: Layer, y: Layer, order: str = "", **style: Any) -> Layer:
+    """A line through the values, in the order of the field `order`, or else along x."""
+    mark = {"type": "line", "strokeWidth": 1.5, "aria": False, **style}
+    by = {"order": {"field": order, "type": "quantitative"}} if order else {}
+    return layer(values, mark, x=x, y=y, **by)
+
+
+def colours_of(field: str, names: Sequence[str], colours: Sequence[str]) -> Layer:
+    """A fill encoding: each name of the field gets its colour of the style sheet."""
+    scale = {"domain": names, "range": [f"var(--{colour})" for colour in colours]}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": None}
 
 
 def upright(title: str) -> Layer:
@@ -154,45 +164,34 @@ def reference(
     data. The data must leave `ROW_PX` for each at the top.
     """
     # From right to left, words to the left: so no line runs through the words of another.
-    for row, (words, value, colour) in enumerate(sorted(lines, key=lambda line: -line[1])):
-        left = _share(value, x) * canvas.width_px
-        y = top_px + row * ROW_PX
-        yield {
-            "data": {"values": [{}]},
-            "mark": {"type": "rule", "color": colour, "strokeWidth": 1.5, "aria": False},
-            "encoding": {
-                "x": {"value": left},
-                "y": {"value": y - 6},
-                "y2": {"value": canvas.height_px},
-            },
-        }
-        fits = left > len(words) * _CHAR_PX
-        at = left - 6 if fits else left + 6
-        yield from text(words, at, y, "right" if fits else "left", colour)
-
-
-def _share(value: float, x: Layer) -> float:
-    """Where on the axis `value` stands, from 0 to 1."""
     low, high = x["scale"]["domain"]
-    if x["scale"].get("type") == "log":
-        return math.log(value / low) / math.log(high / low)
-    return float((value - low) / (high - low))
+    log = x["scale"].get("type") == "log"
+    for row, (words, value, colour) in enumerate(sorted(lines, key=lambda line: -line[1])):
+        share = (value - low) / (high - low)
+        if log:
+            share = math.log(value / low) / math.log(high / low)
+        left, y = share * canvas.width_px, top_px + row * ROW_PX
+        rule = {"type": "rule", "color": colour, "strokeWidth": 1.5, "aria": False}
+        ends = {"y": {"value": y - 6}, "y2": {"value": canvas.height_px}}
+        yield layer([], rule, x={"value": left}, **ends)
+        fits = left > len(words) * _CHAR_PX
+        at, side = (left - 6, "right") if fits else (left + 6, "left")
+        yield from text(words, at, y, side, colour)
 
 
 def text(
-    said: str, x: float, y: float, align: str, colour: str, *, weight: int = 600, halo: bool = True
+    words: str, x: float, y: float, align: str, colour: str, *, weight: int = 600, halo: bool = True
 ) -> Iterator[Layer]:
     """Words at a place in pixels; a halo keeps them readable upon lines."""
-    mark = {"type": "text", "text": said, "x": x, "y": y, "align": align, "aria": False}
-    plain = {**mark, "color": colour, "fontWeight": weight}
-    around = {"stroke": "var(--paper)", "strokeWidth": 4, "strokeJoin": "round"}
-    for style in ([{**plain, **around}] if halo else []) + [plain]:
-        yield {"data": {"values": [{}]}, "mark": style, "encoding": {}}
+    mark = {"type": "text", "text": words, "x": x, "y": y, "align": align, "aria": False}
+    mark |= {"color": colour, "fontWeight": weight}
+    if halo:
+        yield layer([], {**mark, "stroke": "var(--paper)", "strokeWidth": 4, "strokeJoin": "round"})
+    yield layer([], mark)
 
 
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _CONFIG: Layer = {
-    "font": _FONT,
+    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
     "view": {"stroke": None},
     "axis": {
         "labelColor": "var(--ink-2)",

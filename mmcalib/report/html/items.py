@@ -1,11 +1,11 @@
-"""Costliest items, before and after."""
+"""The costliest items of a corpus, and their pictures."""
 
 from __future__ import annotations
 
 import heapq
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.census.executor import Named, ProbeTask
@@ -13,51 +13,39 @@ from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.report.html.redact import WITHHELD
-from mmcalib.report.html.roots import Roots
 from mmcalib.results.calibration import CalibrationDocument
-from mmcalib.results.costs import Unlisted
+from mmcalib.results.costs import KnownCost, Unlisted
 from mmcalib.storage.location import Location, is_here, member_name
 
 
-@dataclass(frozen=True, slots=True)
-class Costed:
-    """A shape, its tokens, and how many `items` have it, None if that was not kept; `exemplar` is
-    the path of one, empty if none was.
+def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
+    """List the costs of the corpus' shapes under the calibrated setting; the heaviest one names an
+    item, where its path was kept.
     """
-
-    shape: Shape
-    tokens: int
-    items: int | None
-    exemplar: str = ""
-
-
-def costed(calibration: CalibrationDocument, modality: str) -> list[Costed]:
-    """The shapes of the corpus that are listed, with their tokens under the calibrated setting."""
     if modality not in calibration.costs.modalities:
         return []
-    found = calibration.corpus.modalities.get(modality)
-    named, exemplar = (found.heaviest, found.exemplar) if found else ("", "")
     known = calibration.costs.modalities[modality].known
+    found = calibration.corpus.modalities.get(modality)
     most = max((one.tokens for one in known), default=0)
+    if found is None:
+        return known
+    exemplar = {"exemplar": found.exemplar}
     # Writing a shape out is slow, and there may be a million.
     return [
-        Costed(
-            one.shape,
-            one.tokens,
-            one.items,
-            one.exemplar or (exemplar if one.tokens == most and str(one.shape) == named else ""),
-        )
+        one.model_copy(update=exemplar)
+        if not one.exemplar and one.tokens == most and str(one.shape) == found.heaviest
+        else one
         for one in known
     ]
 
 
-def unlisted(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
-    """The others, of which only how many there are is kept."""
+def unlisted_costs(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
+    """Count the shapes that `known_costs` does not list."""
     found = calibration.costs.modalities.get(modality)
     return found.unlisted if found else None
 
 
-def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
+def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
     """The size hints that the configuration gives vLLM for this modality, by vLLM's names."""
     limit = calibration.limits.get(modality)
     if not isinstance(limit, Mapping):
@@ -68,12 +56,12 @@ def hinted(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]
 
 def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
     """What the hinted size costs, if the corpus has items of it."""
-    hints = hinted(calibration, modality)
+    hints = size_hints(calibration, modality)
     if not {"width", "height"} <= hints.keys():
         return None
     wanted = (hints["width"], hints["height"])
     return max(
-        (k.tokens for k in costed(calibration, modality) if size_px(k.shape) == wanted),
+        (k.tokens for k in known_costs(calibration, modality) if size_px(k.shape) == wanted),
         default=None,
     )
 
@@ -81,6 +69,28 @@ def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
 def size_px(shape: Shape) -> tuple[int, int] | None:
     """Width and height of a picture; None for sound."""
     return None if isinstance(shape, AudioShape) else (shape.width_px, shape.height_px)
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders and files whose pictures a report may show, without links on their way."""
+
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, named: Iterable[str | os.PathLike[str]]) -> Roots:
+        return cls(tuple(os.path.realpath(path) for path in named))
+
+    def hold(self, exemplar: str) -> bool:
+        """Whether the item's file, or the archive that it is a member of, is one of them or lies
+        below one. Where a link leads is what counts.
+        """
+        try:
+            real = os.path.realpath(Location.of(exemplar).archive or exemplar)
+            return any(os.path.commonpath((real, root)) == root for root in self.paths)
+        except (OSError, ValueError):
+            # A name that no file can have.
+            return False
 
 
 # As many as are shown.
@@ -103,7 +113,7 @@ class CostlyItem:
     outside: bool = False
 
 
-def costly(
+def costliest_items(
     calibration: CalibrationDocument,
     *,
     thumbnails: bool,
@@ -114,7 +124,7 @@ def costly(
     those that `roots` hold where there are some; with `names` the items have these instead of
     their own.
     """
-    found = [one for m in calibration.corpus.modalities for one in costed(calibration, m)]
+    found = [one for m in calibration.corpus.modalities for one in known_costs(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
     items = [Item(one.exemplar, one.shape.modality) for one in most if thumbnails and one.exemplar]
     outside = {item for item in items if roots is not None and not roots.hold(item.path)}
@@ -123,18 +133,22 @@ def costly(
 
 
 def _item(
-    one: Costed,
+    one: KnownCost,
     drawn: Mapping[Item, str],
     outside: Collection[Item],
     names: Mapping[str, str] | None,
 ) -> CostlyItem:
-    item = Item(one.exemplar, one.shape.modality)
-    width, height = _outline(one.shape)
+    item, shape = Item(one.exemplar, one.shape.modality), one.shape
+    # The sides of a picture, the longer one 100; a flat one for sound.
+    width, height = 100.0, 30.0
+    if not isinstance(shape, AudioShape):
+        sides = shape.width_px, shape.height_px
+        width, height = (round(max(4.0, 100 * side / max(sides)), 1) for side in sides)
     drawable = item.declared in ("image", "video") and is_here(item.path)
     return CostlyItem(
-        name=_named(one.exemplar, names),
-        modality=one.shape.modality,
-        shape=str(one.shape),
+        name=_name_in_page(one.exemplar, names),
+        modality=shape.modality,
+        shape=str(shape),
         tokens=one.tokens,
         picture=drawn.get(item),
         width=width,
@@ -143,22 +157,13 @@ def _item(
     )
 
 
-def _named(path: str, names: Mapping[str, str] | None) -> str:
-    """As the page names a file: the last part of its path, or what `names` have instead."""
-    if names is None:
-        location = Location.of(path)
-        name = os.path.basename(member_name(location.member or path)) or path
-        return f"{name} in {os.path.basename(location.archive)}" if location.archive else name
-    return names.get(path, WITHHELD) if path else ""
-
-
-def _outline(shape: Shape) -> tuple[float, float]:
-    """The sides of a picture, the longer one 100; a flat one for sound."""
-    if isinstance(shape, AudioShape):
-        return 100.0, 30.0
-    longest = max(shape.width_px, shape.height_px)
-    width, height = (max(4.0, 100 * side / longest) for side in (shape.width_px, shape.height_px))
-    return round(width, 1), round(height, 1)
+def _name_in_page(path: str, names: Mapping[str, str] | None) -> str:
+    """The last part of a file's path, or what `names` have instead."""
+    if names is not None:
+        return names.get(path, WITHHELD) if path else ""
+    location = Location.of(path)
+    name = os.path.basename(member_name(location.member or path)) or path
+    return f"{name} in {os.path.basename(location.archive)}" if location.archive else name
 
 
 # The seconds that one picture may take, and after which no further one is waited for.
@@ -176,7 +181,12 @@ def pictures(items: Sequence[Item]) -> dict[Item, str]:
     """Data URIs of those items that can be drawn here and now: images and videos on this machine.
     Nothing is fetched from elsewhere.
     """
-    drawn = [item for item in dict.fromkeys(items) if _can_be_drawn(item)]
+    drawn = [
+        item
+        for item in dict.fromkeys(items)
+        if item.declared in ("image", "video")
+        and os.path.isfile(Location.of(item.path).archive or item.path)
+    ]
     found: dict[Item, str] = {}
     if not drawn:
         return found
@@ -193,9 +203,3 @@ def pictures(items: Sequence[Item]) -> dict[Item, str]:
             if answer.line.startswith(_PICTURE):
                 found[item] = answer.line
     return found
-
-
-def _can_be_drawn(item: Item) -> bool:
-    """Whether it is a file of this machine that has a picture."""
-    file = Location.of(item.path).archive or item.path
-    return item.declared in ("image", "video") and os.path.isfile(file)

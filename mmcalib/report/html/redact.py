@@ -7,18 +7,17 @@ and wherever a sentence repeats it; a sentence that still names a folder of thei
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 from urllib.parse import quote
 
-from mmcalib import text
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.storage.location import Location
-from mmcalib.text import one_line
+from mmcalib.text import map_strings, one_line, plain
 
 WITHHELD = "(path withheld)"
 
@@ -66,7 +65,7 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
         return WITHHELD if any(folder in text for folder in folders) else text
 
     # Costs are large, and no report shows a name of theirs.
-    clean = _walk(calibration.model_dump(exclude={"costs"}), hide)
+    clean = map_strings(calibration.model_dump(exclude={"costs"}), hide)
     return CalibrationDocument.model_validate({**clean, "costs": calibration.costs}), names
 
 
@@ -103,7 +102,7 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
     """
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
-        ways = {name, one_line(name), text.plain(name), repr(name)[1:-1], os.path.basename(name)}
+        ways = {name, one_line(name), plain(name), repr(name)[1:-1], os.path.basename(name)}
         for one in sorted(ways, key=len, reverse=True):
             if len(one) >= _SHORT:
                 spoken.setdefault(one, names[name])
@@ -130,15 +129,3 @@ def _strings(value: Any) -> Iterator[str]:
             yield from (text for one in value.values() for text in _strings(one))
         case list() | tuple():
             yield from (text for one in value for text in _strings(one))
-
-
-def _walk(value: Any, change: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return change(value)
-        case dict():
-            return {key: _walk(one, change) for key, one in value.items()}
-        case list() | tuple():
-            return [_walk(one, change) for one in value]
-        case _:
-            return value

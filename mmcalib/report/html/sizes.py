@@ -5,90 +5,86 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib import text
 from mmcalib.checks.reserve import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.derive.distribution import SizeCell, edge, place
 from mmcalib.report.html.canvas import (
     ROW_PX,
+    TIP,
     Canvas,
     Layer,
     PageFigure,
+    colours_of,
     draw,
+    layer,
+    linear_axis,
     log_axis,
+    marks,
     reference,
+    trace,
     upright,
 )
-from mmcalib.report.html.items import Costed, costed, hint_tokens, hinted, size_px, unlisted
+from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
+from mmcalib.results.costs import KnownCost
+from mmcalib.text import number
 
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
     for modality, found in calibration.corpus.modalities.items():
-        known = costed(calibration, modality)
+        known = known_costs(calibration, modality)
         if known:
             yield _distribution_figure(calibration, modality, found, known)
 
 
 def _distribution_figure(
-    calibration: CalibrationDocument, modality: str, found: ModalityItems, known: Sequence[Costed]
+    calibration: CalibrationDocument,
+    modality: str,
+    found: ModalityItems,
+    known: Sequence[KnownCost],
 ) -> PageFigure:
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
     counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]
-    if others := unlisted(calibration, modality):
+    if others := unlisted_costs(calibration, modality):
         counted += [(b.least_tokens, b.items if by_items else b.shapes) for b in others.tokens]
-    bins = binned(counted)
+    counts: Counter[int] = Counter()
+    for tokens, times in counted:
+        counts[place(tokens)] += times
+    # From is in the bin, to is not; they are equal steps of the logarithm.
+    bins = [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
     x = log_axis("from", f"tokens per {modality}", low, high)
     most = max(count for _, _, count in bins)
+    shown = [
+        {
+            "from": start,
+            "to": end,
+            "count": count,
+            "tip": f"{_bin_range(start, end)} tokens · {number(count)} {what}",
+        }
+        for start, end, count in bins
+        if count
+    ]
+    bar = {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5}
+    axis = {**upright(what), "values": _count_ticks(most), "format": ",d"}
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
-        y = {
-            "field": "count",
-            "type": "quantitative",
-            "axis": {**upright(what), "values": _counts(most), "format": ",d"},
-            "scale": {
-                "domain": [0, most],
-                "nice": False,
-                "range": [canvas.height_px, len(lines) * ROW_PX + 8],
-            },
-        }
-        yield {
-            "data": {
-                "values": [
-                    {
-                        "from": start,
-                        "to": end,
-                        "count": count,
-                        "tip": f"{_bin_range(start, end)} tokens · {text.number(count)} {what}",
-                    }
-                    for start, end, count in bins
-                    if count
-                ]
-            },
-            "mark": {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5},
-            "encoding": {
-                "x": x,
-                "x2": {"field": "to"},
-                "y": y,
-                "y2": {"datum": 0},
-                "description": {"field": "tip"},
-            },
-        }
+        y = linear_axis("count", 0, most, axis, range=[canvas.height_px, len(lines) * ROW_PX + 8])
+        yield layer(shown, bar, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, description=TIP)
         yield from reference(lines, canvas, x)
 
-    tokens = found.tokens
+    spread = found.tokens
     summary = (
-        f"Half of the {text.number(found.items)} {modality} items cost "
-        f"{text.number(tokens['p50'])} tokens or fewer, 99% no more than "
-        f"{text.number(tokens['p99'])}; the costliest costs {text.number(tokens['max'])}."
+        f"Half of the {number(found.items)} {modality} items cost "
+        f"{number(spread['p50'])} tokens or fewer, 99% no more than "
+        f"{number(spread['p99'])}; the costliest costs {number(spread['max'])}."
     )
     return PageFigure(
         key=f"tokens-{modality}",
@@ -97,11 +93,14 @@ def _distribution_figure(
         drawing=draw(layers, f"Tokens per {modality}. {summary}"),
         labels=("measured", "computed"),
         head=("tokens", what),
-        rows=[(_bin_range(a, b), text.number(n)) for a, b, n in bins if n],
+        rows=[(_bin_range(a, b), number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count {what}, {text.number(sum(n for _, _, n in bins))} in all, under the "
+            f"Bars count {what}, {number(sum(n for _, _, n in bins))} in all, under the "
             "calibrated setting; the quantiles count every item, under the model's default one.",
-            *_hint_note(calibration, modality),
+            *(
+                f"Size hint: {check.detail}."
+                for check in SIZE_HINT.of(modality).among(calibration.checks)
+            ),
         ],
     )
 
@@ -115,35 +114,19 @@ def _lines(
     hint = hint_tokens(calibration, modality)
     lines: list[tuple[str, float, str]] = []
     if before and before != after:
-        lines.append((f"default cap {text.number(before)}", before, "var(--ink-3)"))
+        lines.append((f"default cap {number(before)}", before, "var(--ink-3)"))
     if after:
         same = " (default)" if before == after else ""
-        lines.append((f"cap {text.number(after)}{same}", after, "var(--accent-ink)"))
+        lines.append((f"cap {number(after)}{same}", after, "var(--accent-ink)"))
     if hint:
-        lines.append((f"hint {text.number(hint)}", hint, "var(--ink-2)"))
-    most = found.tokens["max"]
-    lines.append((f"costliest {text.number(most)}", most, "var(--ink-2)"))
-    median = found.tokens["p50"]
-    lines.append((f"median {text.number(median)}", median, "var(--ink-2)"))
+        lines.append((f"hint {number(hint)}", hint, "var(--ink-2)"))
+    most, median = found.tokens["max"], found.tokens["p50"]
+    lines.append((f"costliest {number(most)}", most, "var(--ink-2)"))
+    lines.append((f"median {number(median)}", median, "var(--ink-2)"))
     return [(said, max(1, value), colour) for said, value, colour in lines]
 
 
-def _hint_note(calibration: CalibrationDocument, modality: str) -> Iterator[str]:
-    found = SIZE_HINT.of(modality).among(calibration.checks)
-    yield from (f"Size hint: {check.detail}." for check in found)
-
-
-def binned(tokens: Iterable[tuple[int, int]]) -> list[tuple[float, float, int]]:
-    """(from, to, how many) of (tokens, how many), in equal steps of the logarithm; from is in the
-    bin, to is not.
-    """
-    counts: Counter[int] = Counter()
-    for value, times in tokens:
-        counts[place(value)] += times
-    return [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
-
-
-def _counts(most: int) -> list[int]:
+def _count_ticks(most: int) -> list[int]:
     """Whole numbers for the axis, four steps at most."""
     step = max(1, math.ceil(most / 4))
     unit = 10 ** (len(str(step)) - 1)
@@ -153,7 +136,7 @@ def _counts(most: int) -> list[int]:
 
 def _bin_range(start: float, end: float) -> str:
     first, last = math.ceil(start), math.ceil(end) - 1
-    return text.number(first) if last <= first else f"{text.number(first)}–{text.number(last)}"
+    return number(first) if last <= first else f"{number(first)}–{number(last)}"
 
 
 # The costliest are in the table.
@@ -164,19 +147,19 @@ _CURVE_STEPS = 48
 def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
-        known = [k for k in costed(calibration, modality) if size_px(k.shape)]
+        known = [k for k in known_costs(calibration, modality) if size_px(k.shape)]
         if known:
             yield _sizes_figure(calibration, modality, known)
 
 
 def _sizes_figure(
-    calibration: CalibrationDocument, modality: str, known: Sequence[Costed]
+    calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> PageFigure:
-    others = unlisted(calibration, modality)
-    spots, exact = spots_of(known, others.sizes if others else ())
+    others = unlisted_costs(calibration, modality)
+    spots, exact = _spots_of(known, others.sizes if others else ())
     shapes = len(known) + (others.shapes if others else 0)
-    edges = class_edges([spot.tokens for spot in spots])
-    hint = hinted(calibration, modality)
+    edges = _class_edges([spot.tokens for spot in spots])
+    hint = size_hints(calibration, modality)
     limit_px = _limit_px(calibration, modality)
     named = "pixels" if modality == "image" else "pixels of a frame"
     x_span = _axis_range([spot.width_px for spot in spots] + [hint.get("width", 0)])
@@ -186,41 +169,24 @@ def _sizes_figure(
     y["axis"] |= {**upright(f"height, {named}"), "grid": True}
     x["axis"] |= {"grid": True}
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
+    def layers(_: Canvas) -> Iterator[Layer]:
         yield _marks(spots, edges, exact, x, y)
         if limit_px:
             yield from _curve(limit_px, x_span, y_span, x, y)
         if {"width", "height"} <= hint.keys():
-            yield {
-                "data": {
-                    "values": [
-                        {
-                            "width": hint["width"],
-                            "height": hint["height"],
-                            "tip": f"size hint · {hint['width']}×{hint['height']}",
-                        }
-                    ]
-                },
-                "mark": {
-                    "type": "point",
-                    "shape": "diamond",
-                    "size": 190,
-                    "filled": False,
-                    "strokeWidth": 2,
-                    "color": "var(--ink)",
-                },
-                "encoding": {"x": x, "y": y, "description": {"field": "tip"}},
-            }
+            at = {**hint, "tip": f"size hint · {hint['width']}×{hint['height']}"}
+            mark = {"type": "point", "shape": "diamond", "size": 190, "filled": False}
+            mark |= {"strokeWidth": 2, "color": "var(--ink)"}
+            yield layer([at], mark, x=x, y=y, description=TIP)
 
     costliest = max(spots, key=lambda spot: spot.tokens)
-    where = f"{costliest.width_px:.0f}×{costliest.height_px:.0f}"
     summary = (
-        f"Distinct shapes: {text.number(shapes)}. The costliest takes "
-        f"{text.number(costliest.tokens)} tokens{'' if exact else ' near'} at {where}."
+        f"Distinct shapes: {number(shapes)}. The costliest takes "
+        f"{number(costliest.tokens)} tokens{'' if exact else ' near'} at {costliest.size}."
     )
-    legend = [(f"seq-{place}", class_words(edges, place)) for place in range(len(edges) + 1)]
+    legend = [(f"seq-{place}", _class_words(edges, place)) for place in range(len(edges) + 1)]
     if limit_px:
-        legend.append(("limit", f"{text.number(limit_px)} px: what is larger is downscaled"))
+        legend.append(("limit", f"{number(limit_px)} px: what is larger is downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
     return PageFigure(
@@ -230,14 +196,7 @@ def _sizes_figure(
         drawing=draw(layers, f"Sizes. {summary}", height_px=300),
         labels=("measured",),
         head=("width × height", "most tokens", "shapes"),
-        rows=[
-            (
-                f"{s.width_px:.0f}×{s.height_px:.0f}",
-                text.number(s.tokens),
-                text.number(s.shapes),
-            )
-            for s in reversed(spots[-_ROWS:])
-        ],
+        rows=[(s.size, number(s.tokens), number(s.shapes)) for s in reversed(spots[-_ROWS:])],
         legend=legend,
         notes=[] if limit_px else ["No limit in pixels is known for these."],
     )
@@ -249,36 +208,16 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
             "width": spot.width_px,
             "height": spot.height_px,
             "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
-            "tip": f"{'' if exact else 'near '}{spot.width_px:.0f}×{spot.height_px:.0f} · "
-            f"{'' if exact else 'up to '}{text.number(spot.tokens)} tokens"
-            + (f" · {text.number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
+            "tip": f"{'' if exact else 'near '}{spot.size} · "
+            f"{'' if exact else 'up to '}{number(spot.tokens)} tokens"
+            + (f" · {number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
         }
         for spot in spots
     ]
     places = [str(place) for place in range(len(edges) + 1)]
-    colours = [f"var(--seq-{place})" for place in places]
-    return {
-        "data": {"values": values},
-        "mark": {
-            "type": "point" if exact else "square",
-            "filled": True,
-            "size": 90 if exact else 60,
-            "opacity": 1,
-            "stroke": "var(--paper)",
-            "strokeWidth": 1,
-        },
-        "encoding": {
-            "x": x,
-            "y": y,
-            "fill": {
-                "field": "tokens",
-                "type": "nominal",
-                "scale": {"domain": places, "range": colours},
-                "legend": None,
-            },
-            "description": {"field": "tip"},
-        },
-    }
+    mark = {"type": "point", "size": 90} if exact else {"type": "square", "size": 60}
+    colours = colours_of("tokens", places, [f"seq-{place}" for place in places])
+    return marks(values, {**mark, "strokeWidth": 1}, x, y, fill=colours)
 
 
 def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
@@ -297,17 +236,8 @@ def _curve(
     if low >= high:
         return
     widths = [low * (high / low) ** (place / _CURVE_STEPS) for place in range(_CURVE_STEPS + 1)]
-    yield {
-        "data": {"values": [{"width": w, "height": limit_px / w} for w in widths]},
-        "mark": {
-            "type": "line",
-            "color": "var(--ink)",
-            "strokeWidth": 1.5,
-            "strokeDash": [5, 4],
-            "aria": False,
-        },
-        "encoding": {"x": x, "y": y, "order": {"field": "width"}},
-    }
+    values = [{"width": width, "height": limit_px / width} for width in widths]
+    yield trace(values, x, y, "width", color="var(--ink)", strokeDash=[5, 4])
 
 
 def _axis_range(pixels: Sequence[float]) -> tuple[float, float]:
@@ -331,8 +261,13 @@ class Spot:
     tokens: int
     shapes: int
 
+    @property
+    def size(self) -> str:
+        """Rounded to pixels."""
+        return f"{self.width_px:.0f}×{self.height_px:.0f}"
 
-def spots_of(known: Sequence[Costed], others: Sequence[SizeCell] = ()) -> tuple[list[Spot], bool]:
+
+def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[list[Spot], bool]:
     """Every size by itself while there are few, else cells; and whether the former."""
     pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
@@ -340,36 +275,31 @@ def spots_of(known: Sequence[Costed], others: Sequence[SizeCell] = ()) -> tuple[
     every = [(size, tokens, 1) for size, tokens in of_sizes]
     every += [((c.shape.width_px, c.shape.height_px), c.tokens, c.shapes) for c in others]
     for size, tokens, more in every:
-        at = size if exact else (_centre(size[0]), _centre(size[1]))
+        # The middle of a cell, of a third of an octave.
+        at = size if exact else (edge(place(size[0]) + 0.5), edge(place(size[1]) + 0.5))
         shapes, most = pairs.get(at, (0, 0))
         pairs[at] = shapes + more, max(most, tokens)
     found = [Spot(w, h, most, shapes) for (w, h), (shapes, most) in pairs.items()]
     return sorted(found, key=lambda spot: (spot.tokens, spot.width_px, spot.height_px)), exact
 
 
-def _centre(pixels: float) -> float:
-    return edge(place(pixels) + 0.5)
-
-
-def class_edges(tokens: Sequence[int]) -> list[int]:
+def _class_edges(tokens: Sequence[int]) -> list[int]:
     """Where one colour ends and the next begins, in even steps of the logarithm, rounded."""
     low, high = max(1, min(tokens)), max(tokens)
-    steps = [low * (high / low) ** (place / _CLASSES) for place in range(1, _CLASSES)]
-    rounded = {_rounded(step) for step in steps}
+    rounded: set[int] = set()
+    for nth in range(1, _CLASSES):
+        step = low * (high / low) ** (nth / _CLASSES)
+        # To two digits.
+        unit = 10 ** max(0, math.floor(math.log10(step)) - 1)
+        rounded.add(int(round(step / unit) * unit))
     return sorted(edge for edge in rounded if low < edge <= high)
 
 
-def _rounded(value: float) -> int:
-    """To two digits."""
-    unit = 10 ** max(0, math.floor(math.log10(value)) - 1)
-    return int(round(value / unit) * unit)
-
-
-def class_words(edges: Sequence[int], place: int) -> str:
+def _class_words(edges: Sequence[int], place: int) -> str:
     if not edges:
         return "tokens alike"
     if place == 0:
-        return f"below {text.number(edges[0])} tokens"
+        return f"below {number(edges[0])} tokens"
     if place == len(edges):
-        return f"{text.number(edges[-1])} or more"
-    return f"{text.number(edges[place - 1])}–{text.number(edges[place] - 1)}"
+        return f"{number(edges[-1])} or more"
+    return f"{number(edges[place - 1])}–{number(edges[place] - 1)}"

@@ -32,7 +32,17 @@ def thumbnail(item: Item) -> str:
     try:
         with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)
-            return _data_uri(picture) if picture is not None else ""
+            if picture is None:
+                return ""
+            picture = _plain(picture)
+            picture.thumbnail((_SIDE_PX, _SIDE_PX))
+            if "A" in picture.getbands():
+                white = Image.new("RGBA", picture.size, "white")
+                white.alpha_composite(picture.convert("RGBA"))
+                picture = white
+            page = io.BytesIO()
+            picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
+            return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
     except UsageError:
         return ""
     except failures():
@@ -59,23 +69,6 @@ def _frame(item: Item, opened: Opened) -> Image.Image | None:
             return None
         picture = cast("Image.Image", frame.to_image())  # type: ignore[no-untyped-call]
         return picture.rotate(frame.rotation, expand=True)
-
-
-def _data_uri(picture: Image.Image) -> str:
-    picture = _plain(picture)
-    picture.thumbnail((_SIDE_PX, _SIDE_PX))
-    page = io.BytesIO()
-    _on_white(picture).convert("RGB").save(page, "JPEG", quality=_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
-
-
-def _on_white(picture: Image.Image) -> Image.Image:
-    if "A" not in picture.getbands():
-        return picture
-    seen = picture.convert("RGBA")
-    white = Image.new("RGBA", seen.size, "white")
-    white.alpha_composite(seen)
-    return white
 
 
 def _plain(picture: Image.Image) -> Image.Image:

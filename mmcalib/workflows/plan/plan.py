@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import open_model, saying_what_to_change, takes_no_media
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.memory.figures import memory
-from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, arguments, gpu_of
+from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, gpu_of, parse_arguments
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -29,32 +30,33 @@ from mmcalib.version import __version__
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.trials import (
     Bench,
-    Judged,
+    JudgedFixes,
     Settled,
-    judged,
+    choose_safe,
+    judge_fixes,
     observe_oom,
     oom_words,
     refused_by,
     safe_outcome,
-    searched,
-    settled,
+    search_fixes,
     without_trap_hints,
 )
 
 
-def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
+def try_fix(fix: Fix, bench: Bench) -> TriedFix:
     """One fix as it did on its own."""
-    answer = bench.found((fix,)) if not fix.untried else None
-    found = answer if isinstance(answer, Rehearsed) else None
+    found = bench.known((fix,)) if not fix.untried else None
     changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
-    problem = answer.message if isinstance(answer, MmcalibError) else fix.untried
+    problem = fix.untried
+    if not fix.untried and found is None:
+        answer = bench.prediction.known(bench.args((fix,)))
+        refused = answer.message if isinstance(answer, MmcalibError) else ""
+        problem = refused or "not rehearsed: too many before it"
     reaches = bench.goal.reached(found) if found else None
     lacking = bench.outcome((fix,)).lacking_bytes if found else None
-    at = judged(bench, (fix,), gpu) if reaches or fix.knob == SIZE_HINT else None
+    at = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
     if reaches and at is not None and at.lacking_bytes:
         reaches, lacking = False, at.lacking_bytes
-    if answer is None and not problem:
-        problem = "not rehearsed: too many before it"
     return TriedFix(
         name=fix.name,
         flags=spelled(changes) or fix.name,
@@ -71,26 +73,23 @@ def tried(fix: Fix, bench: Bench, gpu: Gpu) -> TriedFix:
     )
 
 
-def best(found: Found, bench: Bench, gpu: Gpu) -> Combination | None:
+def best(found: Found, bench: Bench) -> Combination | None:
     """The best of all, with what it costs; None where nothing could be combined."""
-    one = _combination(found.best, bench, gpu)
-    return one and one.model_copy(update={"reaches": found.reached, "proven": found.proven})
+    return _combine(found.best, bench, found.reached, found.proven)
 
 
-def others(found: Found, bench: Bench, gpu: Gpu) -> list[Combination]:
+def others(found: Found, bench: Bench) -> list[Combination]:
     """What else reaches the goal."""
-    every = ((fixes, _combination(fixes, bench, gpu)) for fixes in found.others)
-    return [
-        one.model_copy(update={"proven": fixes not in found.mended})
-        for fixes, one in every
-        if one is not None
-    ]
+    every = (_combine(fixes, bench, True, fixes not in found.mended) for fixes in found.others)
+    return list(filter(None, every))
 
 
-def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination | None:
+def _combine(
+    fixes: tuple[Fix, ...], bench: Bench, reaches: bool, proven: bool
+) -> Combination | None:
     every = (*bench.required, *fixes)
-    answer = bench.found(fixes) if every else None
-    if not isinstance(answer, Rehearsed):
+    answer = bench.known(fixes) if every else None
+    if answer is None:
         return None
     changes = bench.changes(fixes)
     return Combination(
@@ -100,15 +99,15 @@ def _combination(fixes: tuple[Fix, ...], bench: Bench, gpu: Gpu) -> Combination 
         ],
         flags=spelled(changes),
         changes=changes,
-        reaches=True,
-        proven=True,
-        reserved=reserved(judged(bench, fixes, gpu)),
-        memory=memory(answer, gpu),
+        reaches=reaches,
+        proven=proven,
+        reserved=reserved(judge_fixes(bench, fixes)),
+        memory=memory(answer, bench.prediction.gpu),
     )
 
 
 def reserved(
-    found: Judged | None, mended: Combination | None = None, oom: ObservedOom | None = None
+    found: JudgedFixes | None, mended: Combination | None = None, oom: ObservedOom | None = None
 ) -> CheckResult | None:
     """R4 as a report has it; where it fails, `mended` is what to do about it, and about `oom`."""
     if found is None:
@@ -122,7 +121,7 @@ def reserved(
     )
 
 
-def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: Judged | None) -> str:
+def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: JudgedFixes | None) -> str:
     """What is wrong with what reaches the goal, and with a size hint in any case: the profile
     shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
     """
@@ -165,7 +164,9 @@ def plan(
     progress = progress or Silent()
     wanted, kept = parse_goal(goal), parse_kept(keep)
     read = from_log.read(Path(log)) if log is not None else None
-    device = _gpu(gpu, read)
+    if gpu is None and read is not None:
+        gpu = from_log.gpu_of_log(read.log)
+    device = gpu if isinstance(gpu, Gpu) else gpu_of(gpu or AUTO)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
     with (
@@ -173,25 +174,25 @@ def plan(
         MemoryPrediction(device, rehearsals) as prediction,
         saying_what_to_change(path, flags),
     ):
-        args = arguments(rehearsals, written)
+        args = parse_arguments(rehearsals, written)
         if read is not None:
             args = {**read.engine_args, **args}
-        resolved = _resolved(args, read)
+        resolved = _find_model(args, read)
         bench = Bench(prediction, {**args, "model": resolved.path}, wanted, kept)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             doubts: list[str] = []
             if read is not None and any(failure.oom for failure in read.log.failures):
-                bench, doubts = _with_oom(bench, read, resolved, device)
+                bench, doubts = _with_oom(bench, read, resolved)
             outcome = bench.outcome(())
-            at = judged(bench, (), device) if outcome.reached or bench.oom else None
+            at = judge_fixes(bench) if outcome.reached or bench.oom else None
             honest = bench if outcome.reached and at and at.holds else without_trap_hints(bench)
-        fixes, found = _search(honest, base, resolved, device, progress)
+        fixes, found = _search(honest, base, resolved, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
-            tries = [tried(fix, bench, device) for fix in honest.required if fixes]
-            tries += [tried(fix, honest, device) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best(found.best, honest, device)
-            alternatives = others(found.best, honest, device)
+            tries = [try_fix(fix, bench) for fix in honest.required if fixes]
+            tries += [try_fix(fix, honest) for fix in fixes if fix.alone or fix.untried]
+            cheapest = best(found.best, honest)
+            alternatives = others(found.best, honest)
         return Plan(
             goal=f"{wanted}, and does not run out of memory" if bench.oom else str(wanted),
             kept=list(keep),
@@ -216,29 +217,32 @@ def plan(
 
 
 def _search(
-    bench: Bench, base: Rehearsed, resolved: ResolvedModel, gpu: Gpu, progress: Progress
+    bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
 ) -> tuple[list[Fix], Settled]:
     """All fixes there are, and what came of them; none where the goal is reached without."""
     fixes: list[Fix] = []
     found = Settled("reached already", Found({}, (), reached=True, proven=True))
     if bench.outcome(()).reached:
-        found = settled(bench, found.best, gpu)
+        found = choose_safe(bench, found.best)
         if found.verdict != "under-reserved":
             return fixes, found
-    facts = _facts(base, _opened(resolved, progress), resolved)
+    # In a child of its own, which finds the processor's options.
+    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+        opened = open_model(host, resolved, progress)
+    facts = _facts(base, opened, resolved)
     if not bench.outcome(()).reached:
-        fixes, cheap = searched(bench, facts, progress)
-        found = settled(bench, cheap, gpu)
+        fixes, cheap = search_fixes(bench, facts, progress)
+        found = choose_safe(bench, cheap)
     if found.verdict == "under-reserved":
         # The cheapest that reach the goal do not hold: look for those that do both.
-        fixes, safe = searched(bench, facts, progress, lambda one: safe_outcome(bench, one, gpu))
+        fixes, safe = search_fixes(bench, facts, progress, partial(safe_outcome, bench))
         if safe.reached:
-            found = settled(bench, safe, gpu)
+            found = choose_safe(bench, safe)
     return fixes, found
 
 
 def _with_oom(
-    bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel, gpu: Gpu
+    bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel
 ) -> tuple[Bench, list[str]]:
     """The bench with what the log's server lacked, beside a rehearsal of its own configuration,
     which options may have changed; and what keeps that from being rehearsed.
@@ -251,21 +255,13 @@ def _with_oom(
         # It is then held against the configuration as it is.
         own, base = bench, bench.rehearse(())
         doubts.append(f"the log's own configuration cannot be rehearsed: {error.message}")
-    oom = observe_oom(own, read.log, gpu)
+    oom = observe_oom(own, read.log)
     if base.budget is None:
         raise takes_no_media(resolved)
     return replace(bench, oom=oom), doubts
 
 
-def _gpu(gpu: str | Gpu | None, read: from_log.ServerLog | None) -> Gpu:
-    if isinstance(gpu, Gpu):
-        return gpu
-    if gpu is None and read is not None:
-        return from_log.gpu_of_log(read.log)
-    return gpu_of(gpu or AUTO)
-
-
-def _resolved(args: dict[str, Any], read: from_log.ServerLog | None) -> ResolvedModel:
+def _find_model(args: dict[str, Any], read: from_log.ServerLog | None) -> ResolvedModel:
     """The model that the arguments name, which they name no longer."""
     named = str(args.pop("model", None) or (read.log.model if read else "") or "")
     if not named:
@@ -280,12 +276,6 @@ def _resolved(args: dict[str, Any], read: from_log.ServerLog | None) -> Resolved
             f"the model of the log is not here: {error.message}",
             hint="--model MODEL: a checkpoint folder or hub id of the same model",
         ) from None
-
-
-def _opened(resolved: ResolvedModel, progress: Progress) -> ModelInfo:
-    """What vLLM says of the model in a child of its own, which finds the processor's options."""
-    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
-        return open_model(host, resolved, progress)
 
 
 def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts:

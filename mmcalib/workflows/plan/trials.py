@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Configured
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import LIMIT, hint, unhinted
-from mmcalib.checks.reserve import embeddings_alone
-from mmcalib.checks.reserve import reserved_check as tokens_check
-from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Demand, Engine, ObservedOom, Shortfall, observed_oom
 from mmcalib.derive.fix_search import Evaluate, Found, cheapest
 from mmcalib.derive.fixes import (
@@ -33,17 +30,16 @@ from mmcalib.derive.fixes import (
 )
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
-from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.errors import EngineError, MmcalibError
-from mmcalib.memory.checks import in_tokens, not_rehearsed, predicted_shortfall, reserved_check
+from mmcalib.errors import EngineError
+from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
-from mmcalib.memory.worst_steps import configurations, cured, demands
-from mmcalib.models.gpus import Gpu
+from mmcalib.memory.worst_steps import demands, find_remedies, rehearse_worst_steps
 from mmcalib.progress import Progress
 from mmcalib.text import gib
+from mmcalib.workflows.judging import judge_reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +84,15 @@ class Bench:
         length = answer.budget.max_model_len if answer.budget else 0
         return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
 
-    def found(self, fixes: tuple[Fix, ...]) -> Rehearsed | MmcalibError | None:
-        """What was rehearsed for these fixes, vLLM's refusal, or None where nobody has asked."""
-        return self.prediction.known(self.args(fixes))
+    def known(self, fixes: tuple[Fix, ...] = ()) -> Rehearsed | None:
+        """What was rehearsed for these fixes; None where vLLM refused them, or nobody has asked."""
+        answer = self.prediction.known(self.args(fixes))
+        return answer if isinstance(answer, Rehearsed) else None
+
+    def largest_items(self, fixes: tuple[Fix, ...] = ()) -> Mapping[Modality, int]:
+        """Tokens of vLLM's largest item of each modality that is served, where known."""
+        answer = self.known(fixes)
+        return answer.budget.max_tokens_per_item if answer and answer.budget else {}
 
 
 # About two seconds each; a minute is what people wait for. Worst steps come on top.
@@ -99,7 +101,7 @@ MOST_REHEARSALS: Final = 25
 MORE_REHEARSALS: Final = 10
 
 
-def searched(
+def search_fixes(
     bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
 ) -> tuple[list[Fix], Found]:
     """The fixes, and what came of them; of each combination decides its `outcome`, the bench's
@@ -109,7 +111,7 @@ def searched(
     outcome = outcome or bench.outcome
     base = outcome(())
     with progress.step("rehearsing fixes", left + MORE_REHEARSALS) as task:
-        fixes = _priced(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
+        fixes = _price_refusals(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
@@ -118,7 +120,7 @@ def searched(
         return fixes, cheapest(fixes, base, evaluate, left, MORE_REHEARSALS)
 
 
-def _priced(fixes: list[Fix], bench: Bench) -> list[Fix]:
+def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
     """With what a cap turns away: of Qwen2-VL and others vLLM sizes its largest video by the cap of
     images, and refuses larger ones, though nothing makes them smaller.
     """
@@ -146,15 +148,10 @@ def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
     """Tokens of the largest item of each modality that is served, before and under a fix that was
     rehearsed, where larger ones are refused then.
     """
-    before, after = bench.found(()), bench.found((fix,))
-    if not isinstance(before, Rehearsed) or not isinstance(after, Rehearsed):
-        return {}
-    if before.budget is None or after.budget is None:
-        return {}
-    served = after.budget.max_tokens_per_item
+    served = bench.largest_items((fix,))
     return {
         modality: (most, served[modality])
-        for modality, most in before.budget.max_tokens_per_item.items()
+        for modality, most in bench.largest_items().items()
         if modality != fix.shrinks and 0 < served.get(modality, 0) < most
     }
 
@@ -167,14 +164,14 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedFixes:
     """R4 of one configuration; `shortfall` is None where it is not known in bytes. It lacks
     `lacking_bytes` of room beside what the log's server had when it ran out of memory.
     """
 
     check: Check
     shortfall: Shortfall | None
-    configuration: Configured
+    configuration: JudgedConfig
     found: Rehearsed
     lacking_bytes: int = 0
 
@@ -191,43 +188,54 @@ class Settled:
     best: Found
 
 
-def judged(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Judged | None:
+def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
     """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
     rehearsed, or no media are served.
     """
-    answer = bench.found(fixes)
-    if not isinstance(answer, Rehearsed) or answer.budget is None:
+    answer = bench.known(fixes)
+    if answer is None or answer.budget is None:
         return None
-    configuration, predicted = _predict(bench, fixes, answer, answer.budget, gpu)
-    check = reserved_check(predicted, configuration, allow_under_reserve=False)
-    if check is None:
-        command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
-        tokens = embeddings_alone(answer.budget) or tokens_check(
-            configuration.adequacy, answer.budget.profiled_modality, ()
-        )
-        (check,) = in_tokens([tokens], configuration, not_rehearsed(predicted, command))
-    short = predicted_shortfall(predicted, configuration)
-    lacking = 0
-    if bench.oom is not None:
-        lacking = bench.oom.lacking(answer, short)
-        check = _against_oom(check, bench.oom, lacking)
+    config, predicted = _predict(bench, fixes, answer, answer.budget)
+    command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
+    check = judge_reserve(predicted, config, command)
+    short, lacking = predicted_shortfall(predicted, config), 0
+    if (oom := bench.oom) is not None:
+        # It decides where R4 alone would pass.
+        lacking = oom.lacking(answer, short)
+        if lacking > 0:
+            need = f"{gib(lacking)} more must stay free"
+            detail = f"{need}; {check.detail}" if check.status == "fail" else need
+            check = replace(check, status="fail", detail=detail)
+        else:
+            more = gib(oom.lacking_bytes - lacking)
+            detail = f"{check.detail}; {more} more stay free than the log's server had"
+            check = replace(check, detail=f"{detail}, which lacked {gib(oom.lacking_bytes)}")
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
-    return Judged(check, short, configuration, answer, max(0, lacking))
+    return JudgedFixes(check, short, config, answer, max(0, lacking))
 
 
 def _predict(
-    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget, gpu: Gpu
-) -> tuple[Configured, Predicted]:
-    configuration = _configured(bench, fixes, answer, budget)
-    every = list(configurations(configuration))
-    found = bench.prediction.every([args for _, args in every])
-    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
-    failure = bench.prediction.failure
-    return configuration, Predicted(gpu, None, answer, steps=steps, failure=failure)
+    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
+) -> tuple[JudgedConfig, Predicted]:
+    """What was rehearsed with these fixes as a configuration, and with its worst steps."""
+    args, prediction = bench.args(fixes), bench.prediction
+    # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
+    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+    counts = named | budget.max_items_per_prompt
+    config = JudgedConfig(
+        engine_args=args,
+        counts={m: Count(count, "", "computed") for m, count in counts.items()},
+        budget=budget,
+        plain=budget,
+        adequacy=rehearsed_adequacy(answer, budget),
+    )
+    steps = rehearse_worst_steps(config, prediction.rehearse_all)
+    failure = prediction.failure
+    return config, Predicted(prediction.gpu, None, answer, steps=steps, failure=failure)
 
 
-def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
+def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
     """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
     None where it has none. Raises EngineError where that configuration cannot be rehearsed.
     """
@@ -237,24 +245,13 @@ def observe_oom(bench: Bench, log: StartupLog, gpu: Gpu) -> ObservedOom | None:
     answer = bench.rehearse(())
     short, every = None, list[Demand]()
     if answer.budget is not None:
-        configuration, predicted = _predict(bench, (), answer, answer.budget, gpu)
+        configuration, predicted = _predict(bench, (), answer, answer.budget)
         short = predicted_shortfall(predicted, configuration)
         every = list(demands(configuration, answer, predicted.steps))
     if log.kv_cache_bytes is not None:
         answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
     observed = (observed_oom(cause, phase, answer, short, every) for cause, phase in errors)
     return max(observed, key=lambda one: one.lacking_bytes)
-
-
-def _against_oom(check: Check, oom: ObservedOom, lacking: int) -> Check:
-    """R4 beside a server that ran out of memory: it decides where R4 alone would pass."""
-    if lacking > 0:
-        need = f"{gib(lacking)} more must stay free"
-        detail = f"{need}; {check.detail}" if check.status == "fail" else need
-        return replace(check, status="fail", detail=detail)
-    more = gib(oom.lacking_bytes - lacking)
-    detail = f"{check.detail}; {more} more stay free than the log's server had"
-    return replace(check, detail=f"{detail}, which lacked {gib(oom.lacking_bytes)}")
 
 
 def oom_words(oom: ObservedOom) -> str:
@@ -278,14 +275,14 @@ def oom_words(oom: ObservedOom) -> str:
     return words
 
 
-def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
+def choose_safe(bench: Bench, found: Found) -> Settled:
     """The combination if what startup reserves holds it, as it is or mended; else the first of the
     others that does.
     """
     if not found.reached:
         return Settled("out of reach", found)
     asked = (found.best, *found.others)
-    every = [_held(bench, fixes, gpu) for fixes in asked]
+    every = [_mend_reserve(bench, fixes) for fixes in asked]
     held = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
     if not held:
         return Settled("under-reserved", found)
@@ -297,31 +294,31 @@ def settled(bench: Bench, found: Found, gpu: Gpu) -> Settled:
     return Settled("reached" if changes else "reached already", best)
 
 
-def safe_outcome(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> Outcome:
+def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
     """Whether the fixes reach the goal and what startup reserves holds them, mended or not."""
     outcome = bench.outcome(fixes)
-    if not outcome.reached or _held(bench, fixes, gpu) is not None:
+    if not outcome.reached or _mend_reserve(bench, fixes) is not None:
         return outcome
-    at = judged(bench, fixes, gpu)
+    at = judge_fixes(bench, fixes)
     short = at.shortfall.nbytes if at and at.shortfall else 0
     return Outcome(False, max(1, short, at.lacking_bytes if at else 0))
 
 
-def _held(bench: Bench, fixes: tuple[Fix, ...], gpu: Gpu) -> tuple[Fix, ...] | None:
+def _mend_reserve(bench: Bench, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
     """These fixes if they hold, else with other values of the engine under which they do and still
     reach the goal; None where there are none.
     """
-    at = judged(bench, fixes, gpu)
+    at = judge_fixes(bench, fixes)
     if at is None or at.holds:
         return fixes
     for mend in sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost)):
         mended = _with(fixes, mend)
-        now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+        now = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
         if now is not None and now.lacking_bytes and mend.knob != UTILIZATION:
             # What the step needs is reserved now, and the log's server lacked more than that.
             lower = next(_lower_utilization(bench, now), None)
             mended = _with(mended, lower) if lower else mended
-            now = judged(bench, mended, gpu) if bench.outcome(mended).reached else None
+            now = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
         if now is not None and now.holds:
             return mended
     return None
@@ -331,19 +328,19 @@ def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
     return (*(fix for fix in fixes if fix.knob not in mend.changes), mend)
 
 
-def _mends(bench: Bench, at: Judged) -> Iterator[Fix]:
+def _mends(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
     """Values of the engine that may mend it."""
     if at.shortfall is None or at.shortfall.passes:
         yield from _lower_utilization(bench, at)
         return
-    for cure in cured(at.shortfall, at.configuration, bench.prediction.every):
+    for cure in find_remedies(at.shortfall, at.configuration, bench.prediction.rehearse_all):
         less = at.found.kv_cache_bytes - cure.rehearsed.kv_cache_bytes
         mend = _mend(cure.engine, at.configuration.budget, less)
         if bench.kept.allows(mend):
             yield mend
 
 
-def _lower_utilization(bench: Bench, at: Judged) -> Iterator[Fix]:
+def _lower_utilization(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
     """Less of the GPU for vLLM, where that makes the room that the log's server lacked."""
     if bench.oom is None or bench.oom.before_kv_cache or not at.lacking_bytes:
         return
@@ -368,12 +365,12 @@ def without_trap_hints(bench: Bench) -> Bench:
     """
     limits = bench.engine_args.get(LIMIT) or {}
     hinted = [m for m in MODALITIES if hint(limits, m)]
-    before = _largest_items(bench)
-    plain = _dropping(bench, hinted)
-    traps = [m for m in hinted if before.get(m) and before.get(m) == _largest_items(plain).get(m)]
-    honest = plain if traps == hinted else _dropping(bench, traps)
-    answer, now = honest.found(()), bench.found(())
-    if honest is bench or not isinstance(answer, Rehearsed) or not isinstance(now, Rehearsed):
+    plain = _drop_hints(bench, hinted)
+    before, after = bench.largest_items(), plain.largest_items()
+    traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
+    honest = plain if traps == hinted else _drop_hints(bench, traps)
+    answer, now = honest.known(), bench.known()
+    if honest is bench or answer is None or now is None:
         return bench
     (fix,) = honest.required
     less = now.kv_cache_bytes - answer.kv_cache_bytes
@@ -384,7 +381,7 @@ def without_trap_hints(bench: Bench) -> Bench:
     return replace(bench, required=(fix,))
 
 
-def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
+def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     """The bench without size hints for these, rehearsed; the same one where they must stay."""
     limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
     without: dict[str, dict[str, int | None]] = {
@@ -405,12 +402,6 @@ def _dropping(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     return honest
 
 
-def _largest_items(bench: Bench) -> Mapping[Modality, int]:
-    answer = bench.found(())
-    budget = answer.budget if isinstance(answer, Rehearsed) else None
-    return budget.max_tokens_per_item if budget else {}
-
-
 def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
     """`less_kv_cache` bytes fewer are left for the KV cache than without it."""
     seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
@@ -419,7 +410,8 @@ def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
     if seqs is not None:
         less = seqs < before.max_num_seqs
         cost = "speed" if less else cost
-        prices.append(f"at most {seqs} requests run at once" if less else _reserves(seqs))
+        many = f"up to {seqs} requests run at once, and vLLM's profile reserves for them"
+        prices.append(f"at most {seqs} requests run at once" if less else many)
     if batch is not None:
         less = batch < before.max_num_batched_tokens
         cost = "speed" if less else cost
@@ -433,25 +425,4 @@ def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
         changes=engine.values,
         cost=cost,
         price="; ".join(prices),
-    )
-
-
-def _reserves(seqs: int) -> str:
-    return f"up to {seqs} requests run at once, and vLLM's profile reserves for them"
-
-
-def _configured(
-    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
-) -> Configured:
-    args = bench.args(fixes)
-    # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
-    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
-    counts = named | budget.max_items_per_prompt
-    return Configured(
-        engine_args=args,
-        counts={m: Count(count, "", "computed") for m, count in counts.items()},
-        budget=budget,
-        plain=budget,
-        adequacy=rehearsed_adequacy(answer, budget),
-        table=CostTable(DEFAULT, {}),
     )

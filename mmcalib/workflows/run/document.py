@@ -9,18 +9,19 @@ from typing import Any
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import costs
 from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.facts import Explored
 from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import Explored
+from mmcalib.derive.costs import mean_cpu_s
 from mmcalib.derive.frontier import Rated, dominated
 from mmcalib.derive.limits import adequacy
-from mmcalib.derive.preprocessing import mean_cpu_s
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import by_formula, encoder_budget, memory
 from mmcalib.memory.predict import pinned_evidence
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.proof.prove import measured_memory, startup_figures
+from mmcalib.proof.prove import Proof, measured_memory, startup_figures
+from mmcalib.proof.start import Started
 from mmcalib.results.calibration import (
     FrontierPoint,
     Model,
@@ -34,7 +35,7 @@ from mmcalib.workflows.corpus import corpus_figures
 from mmcalib.workflows.run.evidence import cache_report, evidence, with_effects
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.run.session import default_args
-from mmcalib.workflows.run.stages import Decided, MemoryFound, Proven, Reviewed
+from mmcalib.workflows.run.stages import Decided, MemoryFound, Reviewed
 
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
@@ -88,16 +89,16 @@ _UNFINISHED = Check(
 def assemble(
     job: Job,
     reviewed: Reviewed,
-    proven: Proven | None = None,
+    proof: Proof | None = None,
     memory_found: MemoryFound | None = None,
 ) -> Calibration:
     """The calibration as far as it is known. An unfinished one, which is all before the last stage,
     says so, and its verdict is fail.
     """
-    decided, proven = reviewed.decided, proven or Proven()
-    served, decision, proof = decided.served, decided.decision, proven.proof
+    decided, proof = reviewed.decided, proof or Proof()
+    served, decision = decided.served, decided.decision
     opened, resolved = served.opened, served.resolved
-    checks = (*reviewed.checks, *proven.checks, _UNFINISHED)
+    checks = (*reviewed.checks, *proof.checks, _UNFINISHED)
     if memory_found is not None:
         checks = memory_found.checks
     predicted = memory_found.predicted if memory_found else None
@@ -131,9 +132,11 @@ def assemble(
             ),
             yours=decided.budget_yours,
         ),
-        memory=_memories(decided, proven, predicted, memory_found.yours if memory_found else None),
+        memory=_memories(
+            decided, proof.started, predicted, memory_found.yours if memory_found else None
+        ),
         frontier=frontier_points(decision, predicted),
-        startup=startup_figures(proof.started, proof.burst, proof.replayed),
+        startup=startup_figures(proof),
         checks=list(map(CheckResult.showing, checks)),
         verdict=verdict(checks),
         costs=costs(
@@ -167,14 +170,13 @@ def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfigurat
 
 def _memories(
     decided: Decided,
-    proven: Proven,
+    started: Started | None,
     predicted: Predicted | None,
     yours: Rehearsed | MmcalibError | None = None,
 ) -> Memories:
     """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
     per token are the model's and so the same, and the peak is the calibrated configuration's.
     """
-    started = proven.proof.started
     default = measured_memory(started, own=False)
     calibrated = measured_memory(started, own=True)
     if predicted is None:

@@ -11,7 +11,7 @@ from mmcalib.checks.reserve import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import Residency, residencies
+from mmcalib.derive.limits import residencies
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
 from mmcalib.domain.knobs import Label
@@ -29,20 +29,18 @@ _POINTS = 32
 
 def cache_evidence(decision: Decision) -> Iterator[Evidence]:
     cache = decision.cache
-    if isinstance(cache, SizedCache):
-        yield Evidence(
-            setting=SETTING,
-            value=cache.mm_processor_cache_gb,
-            label="computed",
-            reason=_cache_reason(cache),
-            exemplar=cache.often if cache.times > 1 else "",
-        )
-    elif isinstance(cache, CappedCache):
-        value = cache.mm_processor_cache_gb
-        yield Evidence(setting=SETTING, value=value, label="computed", reason=_capped(cache))
+    if isinstance(cache, UnsizedCache):
+        return
+    yield Evidence(
+        setting=SETTING,
+        value=cache.mm_processor_cache_gb,
+        label="computed",
+        reason=_cache_reason(cache),
+        exemplar=cache.often if isinstance(cache, SizedCache) and cache.times > 1 else "",
+    )
 
 
-def _capped(cache: CappedCache) -> str:
+def _capped_reason(cache: CappedCache) -> str:
     most = f"one admissible request may bring {_floor(cache.floor)}"
     if cache.gib:
         at_most = (
@@ -61,7 +59,9 @@ def _floor(floor: CacheFloor) -> str:
     return f"{' + '.join(parts(floor))} = {gib(floor.nbytes)}"
 
 
-def _cache_reason(cache: SizedCache) -> str:
+def _cache_reason(cache: SizedCache | CappedCache) -> str:
+    if isinstance(cache, CappedCache):
+        return _capped_reason(cache)
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
     of = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
@@ -72,7 +72,10 @@ def _cache_reason(cache: SizedCache) -> str:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB do not hold the largest admissible request"
     most = f"any cache at most {share(size.most_hit_rate)}, {default}"
     if not size.mm_processor_cache_gb:
-        why = f"off: {_refused(cache)}; of {of} {most}"
+        # Though items come again.
+        none = f"and one admissible request may bring {_floor(cache.floor)}"
+        none = none if size.unsafe else "of which none helps"
+        why = f"off: {size.allowed_gib:g} GiB in each process are allowed, {none}; of {of} {most}"
     else:
         why = f"hits {share(size.hit_rate)} of {of}; {most}"
     if size.floor_limited:
@@ -80,15 +83,6 @@ def _cache_reason(cache: SizedCache) -> str:
     if size.limited:
         why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB in each process"
     return why
-
-
-def _refused(cache: SizedCache) -> str:
-    """Why there is no cache though items come again."""
-    size = cache.size
-    allowed = f"{size.allowed_gib:g} GiB in each process are allowed"
-    if size.unsafe:
-        return f"{allowed}, and one admissible request may bring {_floor(cache.floor)}"
-    return f"{allowed}, of which none helps"
 
 
 def cache_report(decision: Decision) -> ProcessorCache | None:
@@ -125,7 +119,7 @@ def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
     if isinstance(cache, CappedCache):
         least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
         remedy = "" if cache.gib else f"{least}, where the host has that"
-        return Check(name, "pass" if cache.gib else "warn", _capped(cache), remedy)
+        return Check(name, "pass" if cache.gib else "warn", _cache_reason(cache), remedy)
     size = cache.size
     held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
     default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
@@ -142,7 +136,9 @@ def _large_items(decision: Decision) -> Iterator[Check]:
     """Items that the encoder cache does not hold at all are for `items admitted` to say."""
     name, budget = LARGE_ITEMS, decision.budget
     size = budget.encoder_cache_size
-    found = [r for r in residencies(decision.table, budget) if r.items and _served(decision, r)]
+    served = {modality for modality, most in decision.items_per_prompt.items() if most}
+    every = residencies(decision.table, budget)
+    found = [r for r in every if r.items and r.modality in served]
     blocking = [r for r in found if r.blocks]
     if blocking and budget.max_num_seqs > 1:
         worst = max(blocking, key=lambda r: r.steps)
@@ -163,10 +159,6 @@ def _large_items(decision: Decision) -> Iterator[Check]:
         yield Check(name, "pass", f"the encoder cache, {size} tokens, holds {' or '.join(each)}")
 
 
-def _served(decision: Decision, found: Residency) -> bool:
-    return found.modality in decision.counts and decision.counts[found.modality].value > 0
-
-
 def evidence(
     decision: Decision,
     opened: ModelInfo,
@@ -182,21 +174,21 @@ def evidence(
     yield from _caps(decision, policy)
     for media, options in policy.media_io_kwargs.items():
         for name, value in options.items():
-            yield Evidence(
-                setting=f"media_io_kwargs.{media}.{name}",
-                value=value,
-                label="given",
-                reason="given: --media-io-kwargs",
-            )
+            yield _given(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
     yield _context(decision, policy)
     yield _batched(decision, opened, policy, gpu)
-    said = {
-        "max_num_seqs": policy.max_num_seqs,
-        "gpu_memory_utilization": policy.gpu_memory_utilization,
+    given = {
+        **{n: getattr(policy, n) for n in ("max_num_seqs", "gpu_memory_utilization")},
+        **given,
     }
-    for name, value in ({n: v for n, v in said.items() if v is not None} | {**given}).items():
-        yield Evidence(setting=name, value=value, label="given", reason=f"given: {flag(name)}")
+    for name, value in given.items():
+        if value is not None:
+            yield _given(name, value, flag(name))
     yield from cache_evidence(decision)
+
+
+def _given(setting: str, value: Any, option: str) -> Evidence:
+    return Evidence(setting=setting, value=value, label="given", reason=f"given: {option}")
 
 
 def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:

@@ -16,20 +16,21 @@ from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import Encoded
 from mmcalib.engine.vllm_config import here, open_model, takes_no_media
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
-from mmcalib.memory.predict import as_served
+from mmcalib.memory.predict import rehearse_trial
+from mmcalib.memory.rehearse import on_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import TOO_LONG
 from mmcalib.results.calibration import with_variables
 from mmcalib.text import one_line
 from mmcalib.workflows.corpus import ReadCorpus, files_of
-from mmcalib.workflows.run.session import Session, Sources, refuse_unusable
+from mmcalib.workflows.run.session import Session, refuse_unusable
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class RefusedItems:
     """`count` items that the server refuses for one reason; `exemplar` is the path of one."""
 
     file: Encoded
@@ -38,14 +39,14 @@ class LeftOut:
     exemplar: str
 
 
-def taken_in(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[LeftOut]]:
+def drop_refused(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[RefusedItems]]:
     """The corpus without items that the server refuses whatever the limits, and those. Requests
     go with an item none of whose equals is left.
 
     Raises CorpusError where nothing is left.
     """
     left_out = [
-        LeftOut(file, refusal, found.count, found.exemplars[0])
+        RefusedItems(file, refusal, found.count, found.exemplars[0])
         for file, found in corpus.census.encoded()
         if (refusal := server_refuses(file, server))
     ]
@@ -68,7 +69,7 @@ def taken_in(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[LeftO
     return replace(corpus, census=census, prompts=prompts), left_out
 
 
-def environment(left_out: Sequence[LeftOut], server: Server) -> dict[str, int]:
+def environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
     """The least values of the server's environment that admit all of these that can be."""
     most: dict[str, int] = {}
     for one in left_out:
@@ -78,12 +79,12 @@ def environment(left_out: Sequence[LeftOut], server: Server) -> dict[str, int]:
 
 
 def server_checks(
-    left_out: Sequence[LeftOut], items: int, values: Mapping[str, int]
+    left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
     """Of so many `items`; none where all are let in."""
     if not left_out:
         return
-    reasons: dict[str, LeftOut] = {}
+    reasons: dict[str, RefusedItems] = {}
     for one in left_out:
         reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
     first = list(reasons.values())[:_SHOWN]
@@ -110,7 +111,7 @@ def _counting_in(values: Mapping[str, int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Prepared:
     """`corpus` is what is left of `items` without those that are `refused` and modalities that are
     `left_out`, each with its reason; `files` hands its media to vLLM, `texts` counts its words.
     """
@@ -119,23 +120,34 @@ class Served:
     opened: ModelInfo
     corpus: ReadCorpus
     items: int
-    refused: tuple[LeftOut, ...]
+    refused: tuple[RefusedItems, ...]
     left_out: Mapping[str, str]
     files: Files
     texts: Texts
 
 
-def serve(session: Session, sources: Sources, opened: ModelInfo) -> Served:
+def prepare(
+    session: Session, resolved: ResolvedModel, read: ReadCorpus, opened: ModelInfo
+) -> Prepared:
     """Raises CorpusError where nothing is left to measure."""
-    job, resolved = session.job, sources.resolved
-    taken, refused = taken_in(sources.corpus, opened.server)
-    corpus, left_out = served_modalities(taken, opened, job.policy)
-    texts = _texts(session, opened, resolved, corpus)
-    return Served(
+    job = session.job
+    taken, refused = drop_refused(read, opened.server)
+    corpus, left_out = drop_unserved(taken, opened, job.policy)
+    texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    if resolved.source == "bundled":
+        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+    else:
+        texts.find_counting(opened.modalities)
+    if session.prediction is not None:
+        # As it will be served there. Waits for the rehearsal of vLLM's defaults.
+        default, flags = session.default_args, job.config.flags
+        refuse_unusable(session.prediction, default, session.given, flags, resolved)
+        opened = on_gpu(opened, rehearse_trial(session.prediction, default))
+    return Prepared(
         resolved=resolved,
-        opened=_on_the_gpu(session, opened, resolved),
+        opened=opened,
         corpus=corpus,
-        items=sources.corpus.census.items(),
+        items=read.census.items(),
         refused=tuple(refused),
         left_out=left_out,
         files=files_of(corpus, job.probe.item_timeout_s),
@@ -165,28 +177,7 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
 
 
-def _texts(
-    session: Session, opened: ModelInfo, resolved: ResolvedModel, corpus: ReadCorpus
-) -> Texts:
-    texts = Texts.of(session.host, opened.modalities, corpus.texts)
-    if resolved.source == "bundled":
-        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
-    else:
-        texts.find_counting(opened.modalities)
-    return texts
-
-
-def _on_the_gpu(session: Session, opened: ModelInfo, resolved: ResolvedModel) -> ModelInfo:
-    """As it will be served there. Waits for the rehearsal of vLLM's defaults."""
-    if session.prediction is None:
-        return opened
-    refuse_unusable(
-        session.prediction, session.default_args, session.given, session.job.config.flags, resolved
-    )
-    return as_served(opened, session.default_args, session.prediction)
-
-
-def served_modalities(
+def drop_unserved(
     corpus: ReadCorpus, opened: ModelInfo, policy: Policy
 ) -> tuple[ReadCorpus, dict[str, str]]:
     """The corpus without modalities that will not be served, and why each of those is left out."""

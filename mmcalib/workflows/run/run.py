@@ -16,20 +16,20 @@ from mmcalib.engine.vllm_config import serves
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.option import checked
+from mmcalib.models.resolve import ResolvedModel, resolve
+from mmcalib.options.option import make_options
 from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
-from mmcalib.options.validation import policy_from, said_by
+from mmcalib.options.validation import options_of_policy, policy_from
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
+from mmcalib.proof.prove import Proof
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allowing
 from mmcalib.workflows.run.document import assemble
 from mmcalib.workflows.run.job import Job, RunSoFar
-from mmcalib.workflows.run.prepare import open_to_calibrate, serve
-from mmcalib.workflows.run.session import Shared, Sources, find_model, read_corpus, session_of
+from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
+from mmcalib.workflows.run.session import Shared, read_corpus, session_of
 from mmcalib.workflows.run.stages import (
-    Proven,
     begin_memory,
     derive,
     predict_memory,
@@ -37,7 +37,7 @@ from mmcalib.workflows.run.stages import (
     review,
 )
 
-Proofs = dict[str, Proven]
+Proofs = dict[str, Proof]
 
 
 def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
@@ -82,7 +82,8 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
     for job in jobs:
         require_cuda(job.device)
         if job.model not in found:
-            found[job.model] = find_model(job, progress)
+            with progress.step("finding the model"):
+                found[job.model] = resolve(job.model, cache_dir=job.cache)
     return [found[job.model] for job in jobs]
 
 
@@ -102,43 +103,41 @@ def _run(
         opening = shared.open(partial(open_to_calibrate, session, resolved))
         ahead: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
         if shared.corpus is None:
-            look = partial(_raise_from, ahead)
-            shared.corpus = read_corpus(job, Interruptible(progress, look))
+
+            def raise_failure() -> None:
+                """What one of them has failed with, if any has."""
+                for future in ahead:
+                    if future.done():
+                        future.result()
+
+            shared.corpus = read_corpus(job, Interruptible(progress, raise_failure))
         if job.gpu is not None and session.fitting is not None:
             with progress.step(f"rehearsing whether the model fits on {job.gpu.name}"):
                 session.fitting.result()
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
-        sources = Sources(resolved, shared.corpus)
-        outcome.skipped.extend(sources.corpus.skipped)
+        outcome.skipped.extend(shared.corpus.skipped)
         outcome.now(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        served = serve(session, sources, opened)
+        served = prepare(session, resolved, shared.corpus, opened)
         decided = derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)
-        beside = begin_memory(session, reviewed)
+        begin_memory(session, decided)
         so_far = assemble(job, reviewed)
         outcome.now(so_far)
         tried = [decided.engine_config, serves(opened.device, job.gpu)]
-        proof = json.dumps(tried, sort_keys=True)
-        if proof not in proofs:
+        key = json.dumps(tried, sort_keys=True)
+        if key not in proofs:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
-            proofs[proof] = prove_decision(session, reviewed, config)
-        proven = proofs[proof]
-        outcome.now(assemble(job, reviewed, proven))
-        memory = predict_memory(session, reviewed, proven, beside)
-        result = assemble(job, reviewed, proven, memory)
+            proofs[key] = prove_decision(session, decided, config)
+        proof = proofs[key]
+        outcome.now(assemble(job, reviewed, proof))
+        memory = predict_memory(session, reviewed, proof)
+        result = assemble(job, reviewed, proof, memory)
         outcome.now(result)
         return result
-
-
-def _raise_from(futures: Sequence[Future[Any]]) -> None:
-    """Raise what one of them has failed with, if any has."""
-    for future in futures:
-        if future.done():
-            future.result()
 
 
 def calibrate(
@@ -169,10 +168,10 @@ def calibrate(
     `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
     """
     policy = policy_from(policy)
-    options = checked(
+    options = make_options(
         RunOptions,
         {
-            **said_by(policy),
+            **options_of_policy(policy),
             "model": model,
             "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],

@@ -34,7 +34,7 @@ from mmcalib.memory.predict import refuse_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
 from mmcalib.models.catalogue import find
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, resolve
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
@@ -43,20 +43,6 @@ from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import ReadCorpus, read
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.traffic.background import ServingProcess
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What a job names, found and read."""
-
-    resolved: ResolvedModel
-    corpus: ReadCorpus
-
-
-def find_model(job: Job, progress: Progress) -> ResolvedModel:
-    """Raises ModelError where it is nowhere."""
-    with progress.step("finding the model"):
-        return resolve(job.model, cache_dir=job.cache)
 
 
 def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
@@ -101,7 +87,12 @@ class YourConfiguration:
 
     def taken(self, policy: Policy) -> Policy:
         """The policy with what this configuration says of its options, where they say nothing."""
-        counts = {} if self.counted else dict(self._counts())
+        counts: dict[Modality, int] = {}
+        if not self.counted:
+            # A modality that is off may still be in the corpus.
+            limits = self.engine_args.get(LIMIT) or {}
+            every = {modality: options(limits, modality).get("count") for modality in MODALITIES}
+            counts = {modality: count for modality, count in every.items() if count}
         said = {
             name: self.engine_args[name]
             for name in TAKEN
@@ -111,13 +102,6 @@ class YourConfiguration:
         if context_of(self.engine_args) is None:
             said.pop("max_model_len", None)
         return replace(policy, **said, count={**counts, **policy.count})
-
-    def _counts(self) -> Iterator[tuple[Modality, int]]:
-        """A modality that is off may still be in the corpus."""
-        limits = self.engine_args.get(LIMIT) or {}
-        for modality in MODALITIES:
-            if count := options(limits, modality).get("count"):
-                yield modality, count
 
 
 def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,38 +192,28 @@ def refuse_unusable(
     except MmcalibError:
         return
     said = shlex.join(flags) or ", ".join(given)
-    raise UsageError(
-        f"vLLM refuses {resolved.id} with {said}: {one_line(refusal(refused))}",
-        hint=_remedy(refused.reason, resolved),
-    ) from refused
+    hint = "change the flag that it names, or leave it out"
+    if found := _NOT_QUANTISED.search(refused.reason):
+        sibling = f"{resolved.id}-{found[1].upper()}"
+        other = f"--model {sibling}" if find(sibling) else "--model with a checkpoint that is"
+        hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
+    words = f"vLLM refuses {resolved.id} with {said}: {one_line(refusal(refused))}"
+    raise UsageError(words, hint=hint) from refused
 
 
-def _remedy(reason: str, resolved: ResolvedModel) -> str:
-    found = _NOT_QUANTISED.search(reason)
-    if found is None:
-        return "change the flag that it names, or leave it out"
-    method = found[1]
-    sibling = f"{resolved.id}-{method.upper()}"
-    other = f"--model {sibling}" if find(sibling) else "--model with a checkpoint that is"
-    return f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-
-
-def given_check(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Check | None:
-    """What no engine is started with here; None where nothing is left out."""
+def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iterator[Check]:
+    """What no engine is started with here."""
     had = here(given, device)
     left = [name for name in given if name not in had]
     if not left:
-        return None
-    names = ", ".join(map(flag, left))
+        return
+    name = NOT_STARTED_WITH.of(", ".join(map(flag, left)))
     why = "they need a GPU, and tokens and encoder budget do not depend on them"
     if gpu is None:
-        return Check(
-            NOT_STARTED_WITH.of(names),
-            "warn",
-            f"{why}; what memory they leave is not known",
-            "--gpu NAME rehearses them",
-        )
-    return Check(NOT_STARTED_WITH.of(names), "skip", f"{why}; memory on {gpu.name} is rehearsed")
+        detail = f"{why}; what memory they leave is not known"
+        yield Check(name, "warn", detail, "--gpu NAME rehearses them")
+    else:
+        yield Check(name, "skip", f"{why}; memory on {gpu.name} is rehearsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +307,8 @@ def session_of(
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.after, apart=False)
-            if _has_a_core_to_spare(job):
+            # Neither an engine's start nor a single core is in the way of one more process.
+            if job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
@@ -358,25 +333,16 @@ def session_of(
             yours = yours if yours.compared or yours.written.source else None
         session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
-            fitting = partial(refuse_too_small, prediction, _least(session), resolved.id)
+            # The default, with the least context that the policy may come to.
+            least, policy = session.default_args, job.policy
+            for name in ("max_num_batched_tokens", "max_num_seqs"):
+                if (value := getattr(policy, name)) is not None:
+                    least[name] = value
+            if policy.max_model_len == FIT:
+                least["max_model_len"] = max(1, policy.text_reserve_tokens)
+            fitting = partial(refuse_too_small, prediction, least, resolved.id)
             session = replace(session, fitting=prediction.after(fitting))
             prediction.begin(session.default_args)
             if yours is not None:
                 prediction.begin(yours.engine_args)
         yield session
-
-
-def _least(session: Session) -> dict[str, Any]:
-    """The default, with the least context that the policy may come to."""
-    args, policy = session.default_args, session.job.policy
-    for name in ("max_num_batched_tokens", "max_num_seqs"):
-        if (value := getattr(policy, name)) is not None:
-            args[name] = value
-    if policy.max_model_len == FIT:
-        args["max_model_len"] = max(1, policy.text_reserve_tokens)
-    return args
-
-
-def _has_a_core_to_spare(job: Job) -> bool:
-    """Whether neither an engine's start nor a single core is in the way of one more process."""
-    return job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1

@@ -6,46 +6,35 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import served_answers
 from mmcalib.checks.reserve import TRAFFIC_ON
-from mmcalib.decision.texts import Texts
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Rehearsals, key_of
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import gib, number, several
-from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.traffic.figures import traffic_figures
-from mmcalib.workflows.traffic.rehearse import cut_for_serving, served_by
-from mmcalib.workflows.traffic.requests import trace
+from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
 
 # A run waits for it: of more requests a sample is served.
-_MOST_REQUESTS: Final = 200
+MOST_REQUESTS: Final = 200
 _HOST_CACHE: Final = "mm_processor_cache_gb"
 
-T = TypeVar("T")
 # Whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
 
 
-class Submit(Protocol):
-    """Has work done in another thread; returns at once."""
-
-    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`, which `submit` has work done in: after what else is rehearsed
-    there, or `apart` from that.
+    """The process of `rehearsals`, which `submit` has work done in, and returns at once: after what
+    else is rehearsed there, or `apart` from that.
     """
 
     rehearsals: Rehearsals
-    submit: Submit
+    submit: Callable[[Callable[[], Any]], Future[Any]]
     apart: bool
 
 
@@ -61,21 +50,6 @@ class Serving:
     cut: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        prediction: MemoryPrediction,
-        process: ServingProcess,
-        texts: Texts,
-        corpus: ReadCorpus,
-        model: Path,
-        scratch: Path,
-    ) -> Serving:
-        """Counts their text, while the process gets ready."""
-        process.submit(process.rehearsals.imagine)
-        asked = trace(corpus, texts.each, most=_MOST_REQUESTS)
-        return cls(prediction, process, asked, cut_for_serving(model, scratch))
-
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
         """None where vLLM would not start, or its start could not be rehearsed. It must be on its
         way in `prediction`.
@@ -86,13 +60,12 @@ class Serving:
             self._begun[key] = self.process.submit(lambda: self._under(args))
         return self._begun[key]
 
-    def figures(self, args: EngineArgs) -> TrafficFigures | None:
-        """Waits for it; None where it is not served."""
-        try:
-            served, started = self.begin(args).result(), self.prediction.known(args)
-        except MmcalibError:
-            return None
-        if served is None or not isinstance(started, Rehearsed):
+    def figures(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
+        """Waits for it; None where vLLM would not start, or its start was not rehearsed. Raises
+        MmcalibError where serving ends early.
+        """
+        served = self.begin(args).result()
+        if served is None or started is None:
             return None
         return traffic_figures(served, self.asked, started)
 
@@ -101,100 +74,76 @@ class Serving:
         if not isinstance(found, Rehearsed) or found.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
-        return served_by(rehearsals, self.cut, args, found, self.asked, Arrivals())
-
-
-@dataclass(frozen=True, slots=True)
-class ServedBeside:
-    """Requests under way on the imaginary GPU, under vLLM's defaults and as calibrated."""
-
-    asked: Trace
-    default: Future[Traffic | None]
-    calibrated: Future[Traffic | None]
-
-
-def begin_serving(serving: Serving, default: EngineArgs, calibrated: EngineArgs) -> ServedBeside:
-    """Serve them under both, what was asked for first; returns at once."""
-    return ServedBeside(
-        serving.asked, calibrated=serving.begin(calibrated), default=serving.begin(default)
-    )
+        return serve_trace(rehearsals, self.cut, args, found, self.asked, Arrivals())
 
 
 def finish_serving(
-    beside: ServedBeside, predicted: Predicted, starts_with: StartsWith
+    serving: Serving,
+    predicted: Predicted,
+    default_args: EngineArgs,
+    args: EngineArgs,
+    starts_with: StartsWith,
 ) -> tuple[ServedTraffic | None, list[Check]]:
-    """Waits for all of it; the checks are what they say, or why they say nothing."""
-    gpu, after = predicted.gpu.name, predicted.calibrated
+    """Waits for what was begun; the checks are what it says, or why it says nothing."""
+    gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     if after is None or after.kv_blocks is None:
         return None, []
     try:
-        served = beside.calibrated.result()
+        found = serving.figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
         return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
-    if served is None:
+    if found is None:
         return None, []
-    found = traffic_figures(served, beside.asked, after)
-    default, problem = _default(beside, predicted.default)
+    default, problem = None, ""
+    try:
+        default = serving.figures(default_args, before)
+    except MmcalibError as error:
+        problem = error.message
+    else:
+        if before is None:
+            problem = "its startup could not be rehearsed"
+        elif default is None:
+            problem = f"vLLM would not start: {before.problem}"
     shown = ServedTraffic(
         gpu=gpu,
         calibrated=found,
         default=default,
         default_problem=problem,
-        assumptions=list(beside.asked.assumptions),
+        assumptions=list(serving.asked.assumptions),
     )
-    said = _said(found, default)
+    said = "; ".join(_traffic_words(found, default))
     checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
-    if beside.asked.unsaid:
-        checks.append(served_answers(beside.asked.unsaid, ANSWER_TOKENS))
+    if serving.asked.unsaid:
+        checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
     return shown, checks
 
 
-def _default(beside: ServedBeside, started: Rehearsed | None) -> tuple[TrafficFigures | None, str]:
-    """What it is compared with, or why that is not known."""
-    try:
-        served = beside.default.result()
-    except MmcalibError as error:
-        return None, error.message
-    if started is None:
-        return None, "its startup could not be rehearsed"
-    if served is None:
-        return None, f"vLLM would not start: {started.problem}"
-    return traffic_figures(served, beside.asked, started), ""
-
-
-def _said(found: TrafficFigures, default: TrafficFigures | None) -> str:
+def _traffic_words(found: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
     """The highest step, what it was held against, and how far serving went."""
-    parts = [
-        f"{number(found.served)} of {several(found.requests, 'request')} served, {_highest(found)}"
-    ]
-    parts += _counts(found)
-    if default is not None:
-        parts.append(f"by default {number(default.steps)} steps, highest {gib(default.peak_bytes)}")
-    if found.refused:
-        parts.append(f"{number(len(found.refused))} refused: {found.refused[0]}")
-    return "; ".join(parts)
-
-
-def _highest(found: TrafficFigures) -> str:
-    said = f"the highest of {number(found.steps)} steps takes {gib(found.peak_bytes)}"
+    of = ""
     if found.highest is not None and found.highest.encoding:
-        said += f" (items of {found.highest.encoding[0]})"
-    return f"{said}; startup reserves {gib(found.reserved_bytes)}, rehearsed"
-
-
-def _counts(found: TrafficFigures) -> Iterator[str]:
+        of = f" (items of {found.highest.encoding[0]})"
+    yield (
+        f"{number(found.served)} of {several(found.requests, 'request')} served, the highest of "
+        f"{number(found.steps)} steps takes {gib(found.peak_bytes)}{of}; startup reserves "
+        f"{gib(found.reserved_bytes)}, rehearsed"
+    )
     if found.preemptions:
         yield f"{number(found.preemptions)} preempted for want of KV cache"
     if found.encoder_waits:
         yield f"{number(found.encoder_waits)} held up by the encoder"
+    if default is not None:
+        yield f"by default {number(default.steps)} steps, highest {gib(default.peak_bytes)}"
+    if found.refused:
+        yield f"{number(len(found.refused))} refused: {found.refused[0]}"
 
 
 def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
     """A lower share of the GPU, tried before it is named, else what may help."""
     if found.status == "pass":
         return ""
-    share = found.margin.utilization
+    share = found.margin.fitting_utilization
     if share is not None and starts_with(share):
         return f"-- --gpu-memory-utilization {share:g}"
     return (

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
+from mmcalib.derive.demand import thinned
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import BareRequest
 from mmcalib.engine.vllm_config import context_of, open_model
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal
-from mmcalib.memory.rehearse import AUTO, Rehearsals, arguments, gpu_of, taken_model
+from mmcalib.memory.rehearse import AUTO, Rehearsals, gpu_of, parse_arguments, pop_model
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.options.run import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
-from mmcalib.results.memory import Rehearsal
+from mmcalib.results.memory import Rehearsal, TimelineStep, TrafficFigures
 from mmcalib.text import several
-from mmcalib.workflows.corpus import ReadCorpus, read
-from mmcalib.workflows.traffic.figures import traffic_figures
+from mmcalib.workflows.corpus import read
 from mmcalib.workflows.traffic.requests import MOST_REQUESTS, trace
 
 
@@ -53,8 +54,8 @@ def rehearse_traffic(
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
-        args = arguments(rehearsals, written)
-        resolved = resolve(taken_model(args), cache_dir=cache_dir())
+        args = parse_arguments(rehearsals, written)
+        resolved = resolve(pop_model(args), cache_dir=cache_dir())
         corpus = read(
             data,
             [Path(one) for one in requests],
@@ -63,9 +64,16 @@ def rehearse_traffic(
             progress=progress,
             how=PROBE,
         )
-        arrivals = arrivals or Arrivals()
+        arrivals, context = arrivals or Arrivals(), context_of(args)
+
+        def count(texts: Sequence[ChatRequest]) -> list[int | None]:
+            """By vLLM's own renderer, in a process of its own."""
+            with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+                open_model(host, resolved, progress, context_tokens=context)
+                return Texts(host).each(texts)
+
         timed = arrivals.timed
-        asked = _counted_trace(resolved, corpus, args, progress, answer_tokens, most, timed)
+        asked = trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)
         with progress.step(f"rehearsing on {found.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal(started, resolved, found, path)
@@ -76,7 +84,7 @@ def rehearse_traffic(
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with serving:
-                served = served_by(rehearsals, cut, args, started, asked, arrivals)
+                served = serve_trace(rehearsals, cut, args, started, asked, arrivals)
     return document.model_copy(
         update={
             "traffic": traffic_figures(served, asked, started),
@@ -94,7 +102,7 @@ def cut_for_serving(model: Path, scratch: Path) -> Path:
     ).path
 
 
-def served_by(
+def serve_trace(
     rehearsals: Rehearsals,
     cut: Path,
     engine_args: Mapping[str, Any],
@@ -110,20 +118,49 @@ def served_by(
     return rehearsals.serve(args, asked.requests, arrivals)
 
 
-def _counted_trace(
-    resolved: ResolvedModel,
-    corpus: ReadCorpus,
-    engine_args: Mapping[str, Any],
-    progress: Progress,
-    answer_tokens: int,
-    most: int,
-    timed: bool,
-) -> Trace:
-    """The corpus' requests, whose text vLLM's own renderer counts, in a process of its own."""
+# Points of a timeline: more would not be told apart on a page.
+_POINTS: Final = 400
+# Requests that are named of one step.
+_NAMED: Final = 20
 
-    def count(texts: Sequence[BareRequest]) -> list[int | None]:
-        with EngineHost(on_said=progress.note, on_log=progress.log) as host:
-            open_model(host, resolved, progress, context_tokens=context_of(engine_args))
-            return Texts(host).each(texts)
 
-    return trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)
+def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
+    """All that was found, ready to be shown or saved. What startup reserved is that of the whole
+    model, whatever served the requests.
+    """
+    steps, highest = served.steps, served.highest
+    if highest is not None:
+        origins, encoding = highest.origins[:_NAMED], highest.encoding[:_NAMED]
+        highest = replace(highest, origins=origins, encoding=encoding)
+    return TrafficFigures(
+        requests=len(trace.requests),
+        refused=[f"{origin}: {why}" for origin, why in served.refused],
+        steps=len(steps),
+        reserved_bytes=rehearsed.activation_peak_bytes,
+        outside_bytes=rehearsed.total_bytes - rehearsed.requested_bytes,
+        total_bytes=rehearsed.total_bytes,
+        preemptions=sum(step.preempted for step in steps),
+        encoder_waits=sum(step.held_up for step in steps),
+        encoded_items=sum(step.encoded for step in steps),
+        reused_items=served.reused,
+        cached_tokens=served.cached_tokens,
+        concurrency=_most(step.scheduled for step in steps),
+        kv_blocks=served.kv_blocks,
+        most_kv_blocks=_most(step.kv_blocks for step in steps),
+        cache_tokens=served.cache_tokens,
+        most_cache_tokens=_most(step.cache_tokens for step in steps),
+        cache_logical_bytes=_most(step.logical_bytes for step in steps),
+        cache_alive_bytes=_most(step.alive_bytes for step in steps),
+        highest=highest,
+        timeline=[
+            TimelineStep.showing(
+                one, step=n, peak_bytes=one.peak_bytes or 0, held_bytes=one.held_bytes or 0
+            )
+            for n, one in thinned(steps, _POINTS)
+        ],
+        seconds=round(served.seconds, 2),
+    )
+
+
+def _most(figures: Iterable[int | None]) -> int:
+    return max((figure or 0 for figure in figures), default=0)

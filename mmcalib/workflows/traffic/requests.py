@@ -6,19 +6,18 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Final, TypeVar
 
 import numpy as np
 
-from mmcalib.census.accesses import Access, Accesses
+from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
-from mmcalib.corpus.chat import bare, digest
+from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.shape_columns import Column
-from mmcalib.domain.shapes import MODALITIES, weight
+from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
-from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.text import number, several
 from mmcalib.workflows.corpus import ReadCorpus
@@ -53,7 +52,7 @@ def sampled_rows(
         yield row, place - int(ends[row] - counts[row])
 
 
-def said_of_sample(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
+def sample_words(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
     """In words, where not all are served."""
     if served < of:
         yield f"{number(served)} of {number(of)} {what}: {which}"
@@ -63,20 +62,17 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
     total = int(ends[-1])
     if total <= most:
         return range(total)
-    heaviest = dict.fromkeys(islice(_heaviest(ends, weights), round(most * _HEAVIEST)))
+    # Places of items, those of the heaviest row first.
+    rows = np.argsort(-weights, kind="stable")
+    by_weight = chain.from_iterable(range(ends[r - 1] if r else 0, ends[r]) for r in rows)
+    heaviest = dict.fromkeys(islice(by_weight, round(most * _HEAVIEST)))
     some = random.Random(seed).sample(range(total), most)  # noqa: S311
     others = [place for place in some if place not in heaviest]
     return sorted([*heaviest, *others[: most - len(heaviest)]])
 
 
-def _heaviest(ends: Column, weights: Column) -> Iterator[int]:
-    """Places of items, those of the heaviest row first."""
-    for row in np.argsort(-weights, kind="stable"):
-        yield from range(ends[row - 1] if row else 0, ends[row])
-
-
 # What vLLM's renderer counts, None where it refuses a request.
-CountText = Callable[[Sequence[BareRequest]], Sequence[int | None]]
+CountText = Callable[[Sequence[ChatRequest]], Sequence[int | None]]
 
 # What stands for the text around an item that no request names, and the bytes that stand for a
 # token of text which is not there to be counted. Choices, not measurements.
@@ -93,20 +89,19 @@ def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trac
         TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
     )
     said = (
+        *sample_words(len(chosen), census.items(), "items"),
         "each item in a request of its own, in an order by chance",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    sampled = said_of_sample(len(chosen), census.items(), "items")
-    return Trace(requests, (*sampled, *said), len(requests))
+    return Trace(requests, said, len(requests))
 
 
-def by_chance(
+def random_traffic(
     prompts: PromptCensus, count: CountText, answer_tokens: int, most: int, seed: int
 ) -> Trace:
     """Requests that are known by how many there are of each kind."""
-    every = list(map(_row, prompts.signatures()))
-    times = np.array([times for times, _ in every])
-    weights = np.array([weight for _, weight in every])
+    every = [(e.count, sum(map(weight, e.signature.shapes))) for e in prompts.signatures()]
+    times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
     taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
     texts = _signature_texts([entry for entry, _ in taken], count)
@@ -117,7 +112,7 @@ def by_chance(
     ]
     random.Random(seed).shuffle(requests)  # noqa: S311
     said = [
-        *said_of_sample(len(requests), prompts.prompts(), "requests"),
+        *sample_words(len(requests), prompts.prompts(), "requests"),
         "requests in an order by chance, no item twice: a census keeps neither",
     ]
     unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
@@ -141,23 +136,14 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
         yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
 
 
-def _row(entry: PromptCount) -> tuple[int, float]:
-    return entry.count, sum(map(weight, entry.signature.shapes))
-
-
 def _signature_texts(
     entries: Iterable[PromptCount], count: CountText
 ) -> dict[PromptSignature, int]:
     """The tokens of those that are there to be counted, and that vLLM takes."""
-    whole = [entry for entry in entries if entry.exemplar.messages]
-    counted = count([_bare(entry) for entry in whole]) if whole else ()
+    whole = [entry for entry in entries if entry.exemplar.request.messages]
+    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
     pairs = zip(whole, counted, strict=True)
     return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
-
-
-def _bare(entry: PromptCount) -> BareRequest:
-    kept, carried = entry.exemplar, entry.signature.items
-    return BareRequest(bare(kept.messages), dict(kept.fields), {m: carried(m) for m in MODALITIES})
 
 
 def _alike(
@@ -192,17 +178,17 @@ def trace(
     requests, each of its items in one of its own. With `timed` each is sent as its line says;
     UsageError where one does not say.
     """
-    every = list(corpus.accesses.first())
+    every, items = list(corpus.accesses.first()), corpus.accesses.items
     sent = _sent(corpus, every) if timed else {}
     if not every:
         if corpus.prompts.prompts():
-            return by_chance(corpus.prompts, count, answer_tokens, most, seed)
+            return random_traffic(corpus.prompts, count, answer_tokens, most, seed)
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
         chosen = _busiest(every, sent, most)
     else:
-        weights = [_weight(access, corpus.accesses) for access in every]
+        weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     texts = _request_texts(corpus, {access.origin for access in chosen}, count)
@@ -215,13 +201,13 @@ def trace(
                 access.origin,
                 tokens,
                 answer_tokens if asked is None else asked,
-                tuple(_item(corpus.accesses, index) for index in access.items),
+                tuple(TrafficItem(*items[index]) for index in access.items),
                 text,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
     which = _BUSIEST if timed else MIXTURE
-    said = list(said_of_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
+    said = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
@@ -253,25 +239,15 @@ def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> l
     return list(every[start : start + most])
 
 
-def _weight(access: Access, accesses: Accesses) -> float:
-    return sum(weight(accesses.items[index][0]) for index in access.items)
-
-
-def _item(accesses: Accesses, index: int) -> TrafficItem:
-    shape, path = accesses.items[index]
-    return TrafficItem(shape, path)
-
-
 def _request_texts(
     corpus: ReadCorpus, wanted: Collection[str], count: CountText
 ) -> dict[str, tuple[str, int]]:
     """By origin what makes a text one with others, and its tokens, each text counted once."""
     keys: dict[str, str] = {}
-    asked: dict[str, BareRequest] = {}
+    requests: dict[str, ChatRequest] = {}
     for text in corpus.texts(wanted) if corpus.texts else ():
-        key = digest(text.messages, text.fields)
-        keys[text.origin] = key
-        asked.setdefault(key, BareRequest(text.messages, text.fields, dict(text.items)))
-    tokens = dict(zip(asked, count(list(asked.values())), strict=True))
+        key = keys[text.origin] = text.request.digest()
+        requests.setdefault(key, text.request)
+    tokens = dict(zip(requests, count(list(requests.values())), strict=True))
     found = ((origin, key, tokens[key]) for origin, key in keys.items())
     return {origin: (key, counted) for origin, key, counted in found if counted is not None}

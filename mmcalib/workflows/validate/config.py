@@ -24,26 +24,17 @@ from mmcalib.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Media:
-    """What the user gave to be served; nothing of it is needed."""
-
-    data: Sequence[Path] = ()
-    requests: Sequence[Path] = ()
-    allowed_root: Path | None = None
-
-    @property
-    def given(self) -> bool:
-        return bool(self.data or self.requests)
-
-
-@dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, in flags of `vllm serve`, or in both; and how far to judge it."""
+    """A configuration in a file, in flags of `vllm serve`, or in both; what will be served, if that
+    is known; and how far to judge it.
+    """
 
     config: Path | None
     flags: tuple[str, ...] = ()
     model: str | None = None
-    media: Media = field(default_factory=Media)
+    data: Sequence[Path] = ()
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
     gpu: Gpu | None = None
     depth: Depth = "replay"
     startup_budget_s: float = STARTUP_BUDGET_S
@@ -60,39 +51,30 @@ class ValidateSession:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadableConfig:
-    """Engine arguments as far as vLLM could read them; the model's name is apart, empty where
-    nobody names one. `served` are all arguments of `vllm serve`.
+class ReadConfig:
+    """Engine arguments as far as vLLM could read them, without the model's name, which is empty
+    where nobody names one. `served` are all arguments of `vllm serve`, None where vLLM cannot read
+    the file.
     """
 
-    engine_args: dict[str, Any]
     model: str
     checks: tuple[Check, ...]
-    served: Mapping[str, Any]
+    engine_args: dict[str, Any] = field(default_factory=dict)
+    served: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableConfig:
-    """What vLLM cannot read, and the model that was named beside it."""
-
-    model: str
-    checks: tuple[Check, ...]
-
-
-def read_file(session: ValidateSession) -> ReadableConfig | UnreadableConfig:
+def read_file(session: ValidateSession) -> ReadConfig:
     """The configuration of the job. Raises UsageError where nobody names a model."""
     job = session.job
     with session.progress.step("reading the configuration"):
         written = read_configuration(job.config, job.flags, job.model)
         found = read_config(session.host, written, session.scratch)
-    if isinstance(found, UnreadableConfig) or found.model:
+    if found.served is None or found.model:
         return found
     raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
 
 
-def read_config(
-    host: EngineHost, configuration: WrittenConfiguration, scratch: Path
-) -> ReadableConfig | UnreadableConfig:
+def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
     """Parse it as `vllm serve` does. Where vLLM refuses a file of its own, what can be read without
     the keys at fault is judged on.
 
@@ -103,7 +85,7 @@ def read_config(
         settings, twice, broken = _settings(configuration.text)
         if broken:
             remedy = "write one `option: value` on each line"
-            return UnreadableConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
+            return ReadConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     flags = (*configuration.written, *configuration.flags)
     written = Written(settings, twice, flags, options.arguments)
@@ -116,10 +98,10 @@ def read_config(
     values = None if parsed is None else parsed.values
     checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
-        return UnreadableConfig(model, checks)
+        return ReadConfig(model, checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return ReadableConfig(args, "" if name == UNNAMED else name, checks, parsed.values)
+    return ReadConfig("" if name == UNNAMED else name, checks, args, parsed.values)
 
 
 def _usable(

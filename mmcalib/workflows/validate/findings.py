@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.sample import choose
 from mmcalib.checks import items, limits, reserve
-from mmcalib.checks.check import Check, Taken
+from mmcalib.checks.check import Check, Dialect, Taken, line
 from mmcalib.checks.corpus import MEDIA_SERVED
-from mmcalib.checks.dialect import Dialect, line
-from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, Fullest, Tries
+from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
 from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
-from mmcalib.checks.judge import judge, option_traps
-from mmcalib.corpus.content_parts import PART_OF, text_part, url_part
+from mmcalib.checks.judge import judge
+from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, effects, witnesses
-from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
 from mmcalib.derive.effects import settings
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.processor_cache import CacheFloor, cache_floor, within_context
+from mmcalib.derive.processor_cache import cache_floor, within_context
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import Cost
@@ -41,54 +39,40 @@ from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import known_in_bytes
-from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import SAMPLE_PER_MODALITY
-from mmcalib.progress import Progress
 from mmcalib.text import several
-from mmcalib.workflows.corpus import ReadCorpus, files_of, read, requests_over
-from mmcalib.workflows.validate.config import Media, ReadableConfig, ValidateSession
+from mmcalib.workflows.corpus import ReadCorpus, files_of, read
+from mmcalib.workflows.judging import corpus_facts
 from mmcalib.workflows.validate.subject import (
-    OpenedConfig,
-    ServedMemory,
     Subject,
-    accepts,
-    figures,
-    gain,
+    add_own_items,
+    add_worst_steps,
+    gain_words,
     kv_cache_words,
+    option_facts,
     plan_command,
     room,
-    takes_context,
-    with_own_items,
-    with_worst_steps,
 )
 
 
-def findings(
-    subject: Subject,
-    asks: BudgetSource,
-    memory: ServedMemory | None,
-    corpus: ReadCorpus | None,
-    config: str,
-) -> Iterator[Check]:
-    """Of the file `config`, in the order in which they would hurt. What real items decide is left
-    to them.
-    """
-    args = subject.engine_args
-    if args.get("language_model_only"):
+def written_checks(subject: Subject) -> Iterator[Check]:
+    """Of the file, in the order in which they would hurt. Real items decide the rest."""
+    if subject.engine_args.get("language_model_only"):
         detail = "language_model_only: every image, video and clip is rejected"
         yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
         return
-    gained = gain(memory, subject) if memory else ""
-    without = _without(subject, asks)
-    prompt = None if corpus is not None else _fullest(subject)
-    longer = prompt is not None and takes_fullest(subject, asks, prompt)
-    tries = Tries(
-        without=without,
-        gain=gained,
-        cures=_cures(subject, asks, memory, corpus, config),
-        room=room(memory, subject) if memory else None,
-        cache_floor=None if subject.opened.encoder_decoder else _cache_floor(subject),
-    )
+    gain = gain_words(subject)
+    without = _budget_without_profiled(subject)
+    budget, prompt, longer, floor = subject.budget, None, False, None
+    # Items are no part of an encoder-decoder model's context, and vLLM keeps none of them.
+    if not subject.opened.encoder_decoder:
+        if subject.corpus is None:
+            prompt, longer = _fullest(subject, budget.max_tokens_per_item, own=False)
+        # Of as many largest items as the limits admit and the context holds.
+        limit, plain = budget.encoder_budget_tokens, subject.plain
+        admitted = within_context(subject.items_per_prompt, subject.table, plain, limit)
+        floor = cache_floor(admitted, subject.table, plain, limit)
+    cures = _find_cures(subject)
     yield from judge(
         CheckStage.WRITTEN,
         CheckFacts(
@@ -97,39 +81,24 @@ def findings(
             prompt=prompt,
             longer=longer,
             given_model=subject.opened,
-            given_tries=tries,
+            given_tries=Tries(without, gain, cures, room(subject), floor),
         ),
     )
 
 
-def _cache_floor(subject: Subject) -> CacheFloor:
-    """Of as many largest items as the limits admit and the context holds."""
-    limit = subject.budget.encoder_budget_tokens
-    counts = {m: count.value for m, count in subject.counts.items()}
-    admitted = within_context(counts, subject.table, subject.plain, limit)
-    return cache_floor(admitted, subject.table, subject.plain, limit)
-
-
-def _fullest(subject: Subject) -> Fullest | None:
-    """A prompt of vLLM's own largest items; None where items are no part of the context."""
-    if subject.opened.encoder_decoder:
-        return None
-    return fullest(subject, subject.budget.max_tokens_per_item, own=False)
-
-
-def fullest(subject: Subject, largest: Mapping[Modality, int], *, own: bool) -> Fullest:
-    """A prompt of as many of these largest items as the limits name."""
-    return Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
-
-
-def takes_fullest(subject: Subject, asks: BudgetSource, prompt: Fullest) -> bool:
-    """Whether the model takes a longer context than the configuration has, which holds it."""
+def _fullest(
+    subject: Subject, largest: Mapping[Modality, int], *, own: bool
+) -> tuple[Fullest, bool]:
+    """A prompt of as many of these largest items as the limits name, and whether the model takes a
+    longer context than the configuration has, which holds it.
+    """
+    prompt = Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
     total = items.needed(prompt.most, TEXT_RESERVE_TOKENS)
-    return total > subject.budget.max_model_len and takes_context(asks, subject.engine_args, total)
+    return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
 
 
 @dataclass(frozen=True, slots=True)
-class _Remedy:
+class _PricedCure:
     """Lines that make R4 pass in tokens, and what they cost in words. `smaller` is the share of the
     user's items that they make smaller, 1 where that is not known; `lost_bytes` of KV cache go with
     them, where rehearsed.
@@ -145,13 +114,7 @@ class _Remedy:
         return f"{self.lines}  # {self.costs}"
 
 
-def _cures(
-    subject: Subject,
-    asks: BudgetSource,
-    memory: ServedMemory | None,
-    corpus: ReadCorpus | None,
-    config: str,
-) -> list[str]:
+def _find_cures(subject: Subject) -> list[str]:
     """Remedies of R4 in tokens that vLLM's own budget was asked about, the harmless one first. One
     that would not start needs more, which `plan` finds.
     """
@@ -163,24 +126,19 @@ def _cures(
     if subject.adequacy.passes:
         return []
     every = list(reserve.cures(args, subject.budget, subject.opened)) or [reserve.Cure(args, "")]
-    tried = (_mended(cure, subject, asks) for cure in every)
-    found = [
-        _priced(cure, budget, subject, memory, corpus, config)
-        for cure, budget in filter(None, tried)
-    ]
+    tried = (_with_whole_items(cure, subject) for cure in every)
+    found = [_price_cure(cure, budget, subject) for cure, budget in filter(None, tried)]
     return list(map(str, sorted(found, key=lambda one: (one.smaller, one.lost_bytes))))
 
 
-def _mended(
-    cure: reserve.Cure, subject: Subject, asks: BudgetSource
-) -> tuple[reserve.Cure, Budget] | None:
+def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cure, Budget] | None:
     """The cure, with a batch of whole items where it takes one, since the profile rounds down to
     them, and its budget; None where it does not help.
     """
     batch: dict[str, object] = {}
     for _ in range(2):
         args = {**cure.engine_args, **batch}
-        budget = accepts(asks, args)
+        budget = subject.accepts(args)
         if budget is None:
             return None
         if reserve.reserved(args, budget, limits.counts(args, subject.opened)).passes:
@@ -195,34 +153,26 @@ def _mended(
     return None
 
 
-def _priced(
-    cure: reserve.Cure,
-    budget: Budget,
-    subject: Subject,
-    memory: ServedMemory | None,
-    corpus: ReadCorpus | None,
-    config: str,
-) -> _Remedy:
+def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _PricedCure:
     """The cure with what it costs in KV cache and in the size of items."""
+    memory = subject.memory
     before = memory.config if memory else None
-    after = memory.prediction.tried(cure.engine_args) if memory else None
-    share, words = _smaller(cure, budget, subject, corpus)
+    after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
+    share, words = _count_smaller(cure, budget, subject)
     if memory is None or before is None or after is None:
-        return _Remedy(cure.lines, words, share, 0)
+        return _PricedCure(cure.lines, words, share, 0)
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, kv_cache_words(before, after)
     if after.kv_cache_tokens is None:
         alone = f"{cure.lines} alone {costs}"
-        return _Remedy(plan_command(memory, config), alone, share, lost)
-    return _Remedy(cure.lines, f"{costs}; {words}", share, lost)
+        return _PricedCure(plan_command(memory, subject), alone, share, lost)
+    return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
 
 
-def _smaller(
-    cure: reserve.Cure, budget: Budget, subject: Subject, corpus: ReadCorpus | None
-) -> tuple[float, str]:
+def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tuple[float, str]:
     """The share of items that a cure makes smaller, in words too."""
     if cure.knob is None:
         return 0, "makes no item smaller"
-    modality = cure.knob.modality
+    modality, corpus = cure.knob.modality, subject.corpus
     counted = corpus.census.counts(modality) if corpus is not None else None
     if counted is None or not counted.items():
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
@@ -232,14 +182,14 @@ def _smaller(
     return smaller / counted.items(), f"makes {smaller:,} of {of} smaller"
 
 
-def _without(subject: Subject, asks: BudgetSource) -> Budget | None:
+def _budget_without_profiled(subject: Subject) -> Budget | None:
     """The budget if the modality that sets it, and that nobody limits, were switched off."""
     args, worst = subject.engine_args, subject.budget.profiled_modality
     written = args.get(limits.LIMIT) or {}
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
     if worst is None or worst in written or not others:
         return None
-    return accepts(asks, {**args, limits.LIMIT: {**written, worst: 0}})
+    return subject.accepts({**args, limits.LIMIT: {**written, worst: 0}})
 
 
 # Side lengths as shares of the largest: machines without a GPU cannot afford the whole.
@@ -250,57 +200,43 @@ _MOST_IN_PROMPT: Final = 8
 _FPS: Final = 2
 
 
-def write_requests(subject: Subject, host: EngineHost, folder: Path) -> Path | None:
-    """A file of chat requests over made-up media in `folder`: per served modality as many of the
-    largest admitted items as limits and context allow; None where nothing is served.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    requests = [r for m in subject.counts for r in _of_modality(m, subject, host, folder)]
-    if not requests:
-        return None
-    path = folder / "requests.jsonl"
-    path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
-    return path
-
-
-def _of_modality(
-    modality: Modality, subject: Subject, host: EngineHost, folder: Path
+def _synthetic_requests(
+    modality: Modality, subject: Subject, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    dummy, count = subject.plain.dummies.get(modality), subject.counts[modality].value
+    """Chat requests over made-up media in `folder`: as many of the largest admitted items as limits
+    and context allow. Their texts differ in length, so that each counts as one of its own.
+    """
+    dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
     if dummy is None or not count:
         return
-    shapes = list(_shapes(modality, dummy, subject.opened.audio_rate_hz))
+    shapes = list(_synthetic_shapes(modality, dummy, subject.opened.audio_rate_hz))
     blanks = tuple(Blank(shape) for shape in shapes)
-    answers = host.measure(Measure(subject.setting, blanks), "measuring made-up items")
+    measuring = Measure(subject.setting, blanks)
+    answers = subject.asks.host.measure(measuring, "measuring made-up items")
     step = subject.budget.encoder_budget_tokens
-    room = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
+    left = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
     for shape, answer in zip(shapes, answers, strict=True):
         cost = answer.cost
-        if cost is None or not 0 < cost.embeds <= step or cost.tokens > room:
+        if cost is None or not 0 < cost.embeds <= step or cost.tokens > left:
             continue
-        together = min(count, _MOST_IN_PROMPT, room // cost.tokens)
-        items = min(_MOST, math.ceil(step / cost.embeds))
-        paths = [write_blank(shape, n, folder) for n in range(max(items, together))]
-        for start in range(0, len(paths), together):
-            yield _request(modality, paths[start : start + together], start)
+        together = min(count, _MOST_IN_PROMPT, left // cost.tokens)
+        number = max(min(_MOST, math.ceil(step / cost.embeds)), together)
+        urls = [write_blank(shape, n, folder).resolve().as_uri() for n in range(number)]
+        for start in range(0, number, together):
+            content: list[dict[str, Any]] = [text_part("Describe this." + "." * start)]
+            content += [url_part(PART_OF[modality], url) for url in urls[start : start + together]]
+            yield {"messages": [{"role": "user", "content": content}]}
 
 
-def _request(modality: Modality, paths: Sequence[Path], number: int) -> dict[str, Any]:
-    """Texts differ in length, so that each request counts as one of its own."""
-    content: list[dict[str, Any]] = [text_part("Describe this." + "." * number)]
-    content += [url_part(PART_OF[modality], path.resolve().as_uri()) for path in paths]
-    return {"messages": [{"role": "user", "content": content}]}
-
-
-def _shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[Shape]:
-    """The shape of the largest item, and smaller ones."""
+def _synthetic_shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[Shape]:
+    """The shape of the largest item, and smaller ones, of even sides."""
     size = dummy.size
     for share in _SHARES:
         if modality == "audio":
-            rate = rate_hz or 16_000
-            yield AudioShape(max(1, size["length"] // share), rate)
+            yield AudioShape(max(1, size["length"] // share), rate_hz or 16_000)
             continue
-        width, height = _even(size["width"] // share), _even(size["height"] // share)
+        sides = (size[side] // share for side in ("width", "height"))
+        width, height = (max(56, pixels - pixels % 2) for pixels in sides)
         if modality == "image":
             yield ImageShape(width, height)
             continue
@@ -308,11 +244,7 @@ def _shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[S
         yield VideoShape(frames, float(_FPS), frames / _FPS, width, height)
 
 
-def _even(pixels: int) -> int:
-    return max(56, pixels - pixels % 2)
-
-
-def minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
+def measure_minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
     """What a minute of 720p video costs as a server with this setting samples it; None where it
     cannot be had.
     """
@@ -321,99 +253,62 @@ def minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
     return answer.cost
 
 
-def read_media(media: Media, progress: Progress) -> ReadCorpus:
-    """The user's corpus. Raises CorpusError and UsageError as `mmcalib run` does."""
-    return read(
-        media.data,
-        media.requests,
-        allowed_root=media.allowed_root,
-        cache=cache_dir(),
-        progress=progress,
-    )
-
-
-def measured(
-    corpus: ReadCorpus, subject: Subject, asks: BudgetSource, progress: Progress
-) -> tuple[Subject, list[Check]]:
+def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[Check]]:
     """The subject with the costs of the corpus, and what of the corpus will be rejected."""
-    served, left_out = _served(corpus, subject)
-    sample = choose(served.census, SAMPLE_PER_MODALITY)
+    served = [m for m, count in subject.counts.items() if count.value]
+    gone = [m for m in corpus.census.modalities() if m not in served]
+    left_out = {str(m): f"{corpus.census.items(m):,} {m} items" for m in gone}
+    kept = corpus.only(served) if gone else corpus
+    host, progress = subject.asks.host, subject.progress
+    sample = choose(kept.census, SAMPLE_PER_MODALITY)
     table, unreadable = measure(
-        asks.host, served.census, subject.setting, sample, progress, files_of(served)
+        host, kept.census, subject.setting, sample, progress, files_of(kept)
     )
     subject = replace(subject, table=table)
-    prompt, longer = _longest(served, subject, asks)
-    checks = judge(
-        CheckStage.MEASURED,
-        CheckFacts(
-            dialect=Dialect.LINES,
-            configuration=subject,
-            prompt=prompt,
-            longer=longer,
-            given_corpus=CorpusFacts(
-                files=corpus.files,
-                skipped=corpus.skipped,
-                table=subject.table,
-                left_out=left_out,
-                over=requests_over(served.prompts, subject.counts),
-                unreadable=unreadable,
-            ),
-            given_model=subject.opened,
-        ),
+    prompt, longer = _longest(kept, subject)
+    facts = CheckFacts(
+        dialect=Dialect.LINES,
+        configuration=subject,
+        prompt=prompt,
+        longer=longer,
+        given_corpus=corpus_facts(kept, subject, subject.table, left_out, unreadable),
+        given_model=subject.opened,
     )
-    return subject, list(checks)
+    return subject, list(judge(CheckStage.MEASURED, facts))
 
 
-def _longest(
-    corpus: ReadCorpus, subject: Subject, asks: BudgetSource
-) -> tuple[Fit | Fullest | None, bool]:
+def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None, bool]:
     """R5 on the corpus' own prompts, and whether the model takes a context that holds them; without
     requests on its largest items, as many as the limits name.
     """
-    table, budget, prompts = subject.table, subject.budget, corpus.prompts
-    if not prompts.prompts():
-        if subject.opened.encoder_decoder:
+    table, budget, opened = subject.table, subject.budget, subject.opened
+    if not corpus.prompts.prompts():
+        if opened.encoder_decoder:
             return None, False
         heaviest = {m: table.heaviest(m) for m in table.modalities()}
         largest = {m: cost.tokens for m, cost in heaviest.items() if cost is not None}
-        most = fullest(subject, largest, own=True)
-        return most, takes_fullest(subject, asks, most)
+        return _fullest(subject, largest, own=True)
     fit = longest_prompt(
-        prompts,
+        corpus.prompts,
         table,
         subject.counts,
         budget,
         TEXT_RESERVE_TOKENS,
         budget.max_model_len,
-        Texts.of(asks.host, subject.opened.modalities, corpus.texts),
-        encoder_decoder=subject.opened.encoder_decoder,
+        Texts.of(subject.asks.host, opened.modalities, corpus.texts),
+        encoder_decoder=opened.encoder_decoder,
     )
-    longer = (
-        fit is not None
-        and not fit.whole
-        and takes_context(asks, subject.engine_args, fit.needed_tokens)
-    )
+    longer = fit is not None and not fit.whole and subject.takes_context(fit.needed_tokens)
     return fit, longer
 
 
-def _served(corpus: ReadCorpus, subject: Subject) -> tuple[ReadCorpus, dict[str, str]]:
-    """The corpus without what the configuration rejects as a whole, and the words for that."""
-    served = {m for m, count in subject.counts.items() if count.value}
-    gone = [m for m in corpus.census.modalities() if m not in served]
-    if not gone:
-        return corpus, {}
-    words = {str(m): f"{corpus.census.items(m):,} {m} items" for m in gone}
-    return corpus.only(served), words
-
-
-def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[Check]:
+def probe_video(subject: Subject) -> Iterator[Check]:
     """Without a corpus: a video that people do send against the encoder cache."""
-    budget, setting = subject.budget, subject.setting
-    served = subject.counts.get("video")
+    budget, setting, host = subject.budget, subject.setting, subject.asks.host
     cost = None
-    if served is not None and served.value:
-        with progress.step("measuring a minute of video"):
-            cost = minute_of_video(setting, host)
+    if subject.items_per_prompt.get("video"):
+        with subject.progress.step("measuring a minute of video"):
+            cost = measure_minute_of_video(setting, host)
     if cost is None:
         check = items.budgeted(budget)
         if check is not None:
@@ -422,76 +317,62 @@ def probed(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[C
     share = items.room(budget) / cost.embeds
     slower = items.slower(subject.opened.knobs, setting.media_io_kwargs, share)
     if share < 1 and slower is not None:
-        less = minute_of_video(replace(setting, media_io_kwargs=slower), host)
+        less = measure_minute_of_video(replace(setting, media_io_kwargs=slower), host)
         if less is None or less.embeds > items.room(budget):
             slower = None
     yield items.probed("a minute of 720p video", cost.embeds, budget, slower)
 
 
-def made_up(
-    subject: Subject, host: EngineHost, folder: Path, progress: Progress
-) -> tuple[Subject, ReadCorpus] | None:
-    """A corpus of the largest items that the configuration admits, and the subject with its costs;
-    None where it admits none.
+def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
+    """The subject with a corpus of the largest items that it admits, and their costs; None where it
+    admits none.
     """
+    host, progress = subject.asks.host, subject.progress
     with progress.step("making up the largest items"):
-        requests = write_requests(subject, host, folder)
-    if requests is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        requests = [r for m in subject.counts for r in _synthetic_requests(m, subject, folder)]
+    if not requests:
         return None
-    corpus = read((), [requests], allowed_root=folder, cache=folder, progress=progress)
+    path = folder / "requests.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
+    corpus = read((), [path], allowed_root=folder, cache=folder, progress=progress)
     sample = choose(corpus.census, SAMPLE_PER_MODALITY)
     files = files_of(corpus)
     table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
-    return replace(subject, table=table), corpus
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """`subject` has the costs of the user's `corpus`; `taken` is the memory that options take
-    beside the profile.
-    """
-
-    subject: Subject
-    corpus: ReadCorpus | None
-    memory: ServedMemory | None
-    taken: tuple[Taken, ...]
-    checks: tuple[Check, ...]
+    return replace(subject, table=table, corpus=corpus)
 
 
 def examine(
-    session: ValidateSession,
-    config: ReadableConfig,
-    opened: OpenedConfig,
-    corpus: ReadCorpus | None,
-) -> Examined:
-    subject, memory, asks = opened.subject, opened.memory, opened.asks
-    if memory is not None:
-        memory = with_worst_steps(memory, subject)
-    checks = list(findings(subject, asks, memory, corpus, str(session.job.config)))
-    traps = list(option_traps(config.engine_args, config.served, figures(subject, memory)))
-    checks += [trap.check for trap in traps]
-    if corpus is None:
-        checks += probed(subject, session.host, session.progress)
+    subject: Subject, served: Mapping[str, Any]
+) -> tuple[Subject, list[Check], list[Taken]]:
+    """The subject with the costs of its corpus and its worst steps, what is wrong with it, and the
+    memory that options take beside the profile. `served` are all arguments of `vllm serve`.
+    """
+    subject = add_worst_steps(subject)
+    checks = list(written_checks(subject))
+    options = option_facts(subject, served)
+    facts = CheckFacts(Dialect.LINES, configuration=subject, given_options=options)
+    checks += judge(CheckStage.OPTIONS, facts)
+    if subject.corpus is None:
+        checks += probe_video(subject)
     else:
-        subject, found = measured(corpus, subject, asks, session.progress)
-        checks += found
-        if memory is not None:
-            memory = with_own_items(memory, subject)
-            known = known_in_bytes(memory.config)
-            checks = [check for check in checks if check.id not in known]
-    checks += setting_checks(subject, session.host, session.progress)
-    taken = tuple(trap.taken for trap in traps if trap.taken)
-    return Examined(subject, corpus, memory, taken, tuple(checks))
+        subject, found = measure_corpus(subject.corpus, subject)
+        subject = add_own_items(subject)
+        known = known_in_bytes(subject.memory.config) if subject.memory else set()
+        checks = [check for check in (*checks, *found) if check.id not in known]
+    checks += setting_checks(subject)
+    return subject, checks, [check.taken for check in checks if check.taken]
 
 
-def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> Iterator[Check]:
+def setting_checks(subject: Subject) -> Iterator[Check]:
     """Each setting switched off once; flat processor options tried on every served modality."""
     served = [m for m, count in subject.counts.items() if count.value]
     defaults, shown = subject.opened.serve_defaults, witnesses(served, (subject.table,))
-    asked = Footprints(host, subject.resolved.path, defaults, shown)
+    asked = Footprints(subject.asks.host, subject.resolved.path, defaults, shown)
     args = here(subject.engine_args, subject.opened.device)
-    with progress.step("switching each setting off once", len(settings(args))) as task:
-        yield from _bleeding(args, served, asked)
+    with subject.progress.step("switching each setting off once", len(settings(args))) as task:
+        for name in limits.flat(args):
+            yield from _bleeding(name, args, asked)
         try:
             found, _ = effects(args, asked, task)
         except (VllmMoved, VllmRefused) as error:
@@ -500,19 +381,17 @@ def setting_checks(subject: Subject, host: EngineHost, progress: Progress) -> It
     yield from effect_checks(found)
 
 
-def _bleeding(
-    args: dict[str, object], served: list[Modality], asked: Footprints
-) -> Iterator[Check]:
-    for name in limits.flat(args):
-        with_ = asked.items(args, asked.witnesses)
-        less = asked.items(limits.without(args, name), asked.witnesses)
-        moved = limits.changed(with_, less)
-        remedies = {}
-        for modality in moved:
-            tried = limits.scoped(args, name, modality)
-            alone = limits.changed(asked.items(tried, asked.witnesses), less)
-            if alone == {modality: moved[modality]}:
-                remedies[modality] = tried
-        check = limits.bleeding(name, moved, remedies)
-        if check is not None:
-            yield check
+def _bleeding(name: str, args: dict[str, Any], asked: Footprints) -> Iterator[Check]:
+    """Whether a flat processor option changes items of a modality that it does not name."""
+    usual = asked.items(args, asked.witnesses)
+    less = asked.items(limits.without(args, name), asked.witnesses)
+    moved = limits.changed(usual, less)
+    remedies = {}
+    for modality in moved:
+        tried = limits.scoped(args, name, modality)
+        alone = limits.changed(asked.items(tried, asked.witnesses), less)
+        if alone == {modality: moved[modality]}:
+            remedies[modality] = tried
+    check = limits.bleeding(name, moved, remedies)
+    if check is not None:
+        yield check

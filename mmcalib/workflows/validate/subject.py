@@ -5,173 +5,44 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
-from mmcalib.checks.check import Check, Figures
-from mmcalib.checks.dialect import line
-from mmcalib.checks.facts import Room
+from mmcalib.checks.check import Check, OptionFacts, line
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import LIMIT
 from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.demand import WorstStep
-from mmcalib.derive.limits import Adequacy, Count
+from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import DEFAULT, Setting
+from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Rehearsed
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import Modality
-from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import LISTS_MODELS, context_of, open_model, refusal, takes_no_media
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
-from mmcalib.memory.checks import (
-    Unrehearsed,
-    memory_checks,
-    not_rehearsed,
-    predicted_shortfall,
-    reserved_check,
-)
+from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, on_gpu
 from mmcalib.memory.worst_steps import (
-    Cured,
-    configurations,
-    cured,
+    Remedy,
     encoder_steps,
+    find_remedies,
+    rehearse_worst_steps,
     views_check,
     with_less_kv_cache,
 )
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
 from mmcalib.text import GIB, gib
-from mmcalib.workflows.validate.config import ReadableConfig, ValidateSession
+from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.validate.config import ValidateSession
 
 _CHANGE = "change the setting that it names"
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """`engine_args` as judged, without the model; `plain` is the budget without size hints, both
-    with their dummies. `table` has the costs of the items that it is tried with.
-    """
-
-    resolved: ResolvedModel
-    opened: ModelInfo
-    engine_args: dict[str, Any]
-    counts: dict[Modality, Count]
-    budget: Budget
-    plain: Budget
-    default_budget: Budget
-    adequacy: Adequacy
-    table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
-
-    @property
-    def setting(self) -> Setting:
-        return setting_of(self.engine_args)
-
-
-def setting_of(engine_args: Mapping[str, Any]) -> Setting:
-    """What of a configuration decides what items cost."""
-    return Setting(
-        mm_processor_kwargs=engine_args.get("mm_processor_kwargs") or {},
-        media_io_kwargs=engine_args.get("media_io_kwargs") or {},
-    )
-
-
-def opened_as(
-    host: EngineHost, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
-) -> ModelInfo | Check:
-    """The model as this configuration opens it, or vLLM's refusal as a finding.
-
-    Raises ModelError for one that takes no media.
-    """
-    tokens = context_of(engine_args)
-    text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
-    try:
-        opened = open_model(host, resolved, progress, context_tokens=tokens, text_only=text_only)
-    except VllmRefused as error:
-        return Check(CONFIGURATION_ACCEPTED, "fail", refusal(error), _CHANGE)
-    if engine_args.get("disable_chunked_mm_input"):
-        opened = replace(opened, chunks_mm_input=False)
-    return opened
-
-
-def accepts(asks: BudgetSource, args: Mapping[str, Any]) -> Budget | None:
-    """vLLM's budget of these arguments, with its dummies; None where it refuses them."""
-    found = _asked(asks, args, whole=False)
-    return None if isinstance(found, str) else found
-
-
-def takes_context(asks: BudgetSource, args: Mapping[str, Any], tokens: int) -> bool:
-    """Whether the model takes a context of so many tokens."""
-    return accepts(asks, {**args, "max_model_len": tokens}) is not None
-
-
-def budgeted(
-    asks: BudgetSource, resolved: ResolvedModel, engine_args: Mapping[str, Any], progress: Progress
-) -> tuple[Subject | None, list[Check]]:
-    """vLLM's budgets under the configuration. Where vLLM refuses it for a batch that is smaller
-    than an item, the rest is judged with a batch that is not.
-    """
-    args, checks = dict(engine_args), list[Check]()
-    whole = not asks.opened.chunks_mm_input
-    with progress.step("computing the encoder budget"):
-        budget = _asked(asks, args, whole=whole)
-        if isinstance(budget, str):
-            enough = _roomy(asks, args) if whole else None
-            if enough is not None:
-                # Some platforms forbid chunks where nobody asked for that.
-                where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
-                remedy = f"{line('max_num_batched_tokens', enough)}, or more"
-                detail = f"vLLM does not start{where}: {budget}"
-                checks.append(Check(BATCH_HOLDS_ITEM, "fail", detail, remedy))
-                args["max_num_batched_tokens"] = enough
-                budget = _asked(asks, args, whole=whole)
-        plain_args = limits.unhinted(args)
-        plain = budget if plain_args == args else _asked(asks, plain_args, whole=whole)
-        default, _ = asks.default()
-    if isinstance(budget, str) or isinstance(plain, str):
-        words = budget if isinstance(budget, str) else str(plain)
-        return None, [
-            *checks,
-            Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE),
-        ]
-    args = limits.as_read(args)
-    counts = limits.counts(args, asks.opened)
-    adequacy = reserve.reserved(args, budget, counts)
-    return Subject(resolved, asks.opened, args, counts, budget, plain, default, adequacy), checks
-
-
-def _asked(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
-    """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
-    what `whole` says.
-    """
-    forced = {"disable_chunked_mm_input": True} if whole else {}
-    try:
-        return asks.of({**args, **forced}, build_dummy=True)
-    except VllmRefused as error:
-        return refusal(error)
-
-
-def _roomy(asks: BudgetSource, args: Mapping[str, Any]) -> int | None:
-    """The least max_num_batched_tokens that holds an item, None where that is not what is wrong."""
-    try:
-        budget = asks.roomy(args)
-    except VllmRefused:
-        return None
-    return max(budget.max_tokens_per_item.values(), default=0) or None
-
-
-def asking(host: EngineHost, opened: ModelInfo, resolved: ResolvedModel) -> BudgetSource:
-    return BudgetSource(host, opened, resolved.path, Policy())
-
-
 # Less than this is 0.00 GiB.
 _SHOWN_BYTES: Final = round(0.005 * GIB)
 
@@ -182,87 +53,220 @@ class ServedMemory:
 
     prediction: MemoryPrediction
     predicted: Predicted
-    progress: Progress
 
     @property
     def config(self) -> Rehearsed | None:
         return self.predicted.calibrated
 
-    def knowing(self, **found: Any) -> ServedMemory:
-        """The same with these figures too."""
-        failure = self.prediction.failure
-        return replace(self, predicted=replace(self.predicted, **found, failure=failure))
 
-
-def begun(
-    prediction: MemoryPrediction, engine_args: Mapping[str, Any], progress: Progress
-) -> ServedMemory:
-    """The configuration rehearsed, and vLLM's defaults at the same context."""
-    kept = {k: v for k, v in engine_args.items() if k == "max_model_len"}
-    with progress.step(f"rehearsing on {prediction.gpu.name}"):
-        config, default = prediction.every([engine_args, kept])
-    predicted = Predicted(prediction.gpu, default, config, failure=prediction.failure)
-    return ServedMemory(prediction, predicted, progress)
-
-
-def with_worst_steps(memory: ServedMemory, subject: Subject) -> ServedMemory:
-    """With the worst step of each modality."""
-    every = list(configurations(subject))
-    with memory.progress.step(f"rehearsing the worst steps on {memory.predicted.gpu.name}"):
-        found = memory.prediction.every([args for _, args in every])
-    steps = {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
-    return memory.knowing(steps=steps)
-
-
-def with_own_items(memory: ServedMemory, subject: Subject) -> ServedMemory:
-    """With steps of the corpus' own items, where they take more than vLLM's dummies."""
-    steps = encoder_steps(subject)
-    if memory.config is None or not steps:
-        return memory
-    gpu = memory.predicted.gpu.name
-    with memory.progress.step(f"rehearsing steps of the corpus' items on {gpu}"):
-        found = memory.prediction.tried(subject.engine_args, steps)
-    return memory.knowing(calibrated=found or memory.config)
-
-
-def gain(memory: ServedMemory, subject: Subject) -> str:
-    """What the KV cache gains if the modality that nobody limits and that sets the budget is not
-    served.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(JudgedConfig):
+    """A configuration that somebody wrote, without the model. `asks` asks vLLM for the budgets of
+    other arguments; `corpus` is what it is tried with, `memory` what was rehearsed of it. `file` is
+    its name in commands.
     """
-    worst, args = subject.budget.profiled_modality, subject.engine_args
-    written = args.get(LIMIT) or {}
-    if worst is None or worst in written or memory.config is None:
+
+    resolved: ResolvedModel
+    asks: BudgetSource
+    default_budget: Budget
+    progress: Progress
+    memory: ServedMemory | None = None
+    corpus: ReadCorpus | None = None
+    file: str = "FILE"
+
+    @property
+    def opened(self) -> ModelInfo:
+        return self.asks.opened
+
+    @property
+    def setting(self) -> Setting:
+        """What of it decides what items cost."""
+        return Setting(
+            mm_processor_kwargs=self.engine_args.get("mm_processor_kwargs") or {},
+            media_io_kwargs=self.engine_args.get("media_io_kwargs") or {},
+        )
+
+    @property
+    def shortfall(self) -> Shortfall | None:
+        """The costliest step beside what is reserved; None where it was not rehearsed."""
+        return predicted_shortfall(self.memory.predicted, self) if self.memory else None
+
+    def command(self, name: str) -> str:
+        """The command of mmcalib by this name, for this configuration."""
+        return shlex.join(["mmcalib", name, "--config", self.file])
+
+    def accepts(self, args: Mapping[str, Any]) -> Budget | None:
+        """vLLM's budget of these arguments, with its dummies; None where it refuses them."""
+        found = _ask_budget(self.asks, args, whole=False)
+        return None if isinstance(found, str) else found
+
+    def takes_context(self, tokens: int) -> bool:
+        """Whether the model takes a context of so many tokens."""
+        return self.accepts({**self.engine_args, "max_model_len": tokens}) is not None
+
+    def rehearsed(self, **found: Any) -> Subject:
+        """The same with these figures of its rehearsals."""
+        if self.memory is None:
+            return self
+        predicted = replace(self.memory.predicted, **found, failure=self.memory.prediction.failure)
+        return replace(self, memory=replace(self.memory, predicted=predicted))
+
+
+def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
+    """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
+    what `whole` says.
+    """
+    forced = {"disable_chunked_mm_input": True} if whole else {}
+    try:
+        return asks.of({**args, **forced}, build_dummy=True)
+    except VllmRefused as error:
+        return refusal(error)
+
+
+@contextlib.contextmanager
+def rehearse_config(
+    session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
+) -> Iterator[ServedMemory | None]:
+    """The configuration rehearsed on the job's GPU, and vLLM's defaults at the same context; None
+    where no GPU is named.
+    """
+    gpu, progress = session.job.gpu, session.progress
+    if gpu is None:
+        yield None
+        return
+    base, fatal = {"model": resolved.path}, (EngineDied, VllmMissing)
+    with (
+        Rehearsals(gpu, on_said=progress.note, on_log=progress.log) as rehearsals,
+        MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
+    ):
+        kept = {k: v for k, v in engine_args.items() if k == "max_model_len"}
+        with progress.step(f"rehearsing on {gpu.name}"):
+            config, default = prediction.rehearse_all([engine_args, kept])
+        yield ServedMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
+
+
+def open_config(
+    session: ValidateSession,
+    engine_args: Mapping[str, Any],
+    resolved: ResolvedModel,
+    memory: ServedMemory | None,
+) -> tuple[Subject | None, list[Check]]:
+    """The configuration with vLLM's budgets, None where vLLM refuses it; and what is wrong with it.
+
+    Raises ModelError for a model that takes no media.
+    """
+    tokens = context_of(engine_args)
+    text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
+    try:
+        opened = open_model(
+            session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
+        )
+    except VllmRefused as error:
+        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal(error), _CHANGE)]
+    if engine_args.get("disable_chunked_mm_input"):
+        opened = replace(opened, chunks_mm_input=False)
+    opened = on_gpu(opened, memory.config if memory else None)
+    asks = BudgetSource(session.host, opened, resolved.path, Policy())
+    with session.progress.step("computing the encoder budget"):
+        args, budget, checks = _budget_with_room(asks, dict(engine_args))
+        plain_args = limits.unhinted(args)
+        plain = budget
+        if plain_args != args:
+            plain = _ask_budget(asks, plain_args, whole=not opened.chunks_mm_input)
+        default, _ = asks.default()
+    if isinstance(budget, str) or isinstance(plain, str):
+        words = budget if isinstance(budget, str) else str(plain)
+        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE)]
+    args = limits.as_read(args)
+    counts = limits.counts(args, opened)
+    subject = Subject(
+        engine_args=args,
+        counts=counts,
+        budget=budget,
+        plain=plain,
+        adequacy=reserve.reserved(args, budget, counts),
+        resolved=resolved,
+        asks=asks,
+        default_budget=default,
+        progress=session.progress,
+        memory=memory,
+        file=str(session.job.config or "FILE"),
+    )
+    return subject, checks
+
+
+def _budget_with_room(
+    asks: BudgetSource, args: dict[str, Any]
+) -> tuple[dict[str, Any], Budget | str, list[Check]]:
+    """The arguments with their budget, or vLLM's refusal. Where vLLM refuses a batch that is
+    smaller than an item, a check says so, and the rest is judged with a batch that is not.
+    """
+    whole = not asks.opened.chunks_mm_input
+    budget = _ask_budget(asks, args, whole=whole)
+    if not isinstance(budget, str) or not whole:
+        return args, budget, []
+    try:
+        enough = max(asks.roomy(args).max_tokens_per_item.values(), default=0)
+    except VllmRefused:
+        enough = 0
+    if not enough:
+        return args, budget, []
+    # Some platforms forbid chunks where nobody asked for that.
+    where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
+    remedy = f"{line('max_num_batched_tokens', enough)}, or more"
+    check = Check(BATCH_HOLDS_ITEM, "fail", f"vLLM does not start{where}: {budget}", remedy)
+    args = {**args, "max_num_batched_tokens": enough}
+    return args, _ask_budget(asks, args, whole=whole), [check]
+
+
+def add_worst_steps(subject: Subject) -> Subject:
+    """With the worst step of each modality rehearsed."""
+    if subject.memory is None:
+        return subject
+    prediction = subject.memory.prediction
+    with subject.progress.step(f"rehearsing the worst steps on {prediction.gpu.name}"):
+        return subject.rehearsed(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
+
+
+def add_own_items(subject: Subject) -> Subject:
+    """With steps of the corpus' own items rehearsed, where they take more than vLLM's dummies."""
+    memory = subject.memory
+    steps = encoder_steps(subject) if memory else ()
+    if memory is None or memory.config is None or not steps:
+        return subject
+    gpu = memory.predicted.gpu.name
+    with subject.progress.step(f"rehearsing steps of the corpus' items on {gpu}"):
+        found = memory.prediction.rehearse_or_none(subject.engine_args, steps)
+    return subject.rehearsed(calibrated=found or memory.config)
+
+
+def gain_words(subject: Subject) -> str:
+    """What the KV cache gains if the modality that nobody limits and that sets the budget is not
+    served; empty where that is not known.
+    """
+    memory, args = subject.memory, subject.engine_args
+    worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
+    if memory is None or memory.config is None or worst is None or worst in written:
         return ""
-    less = memory.prediction.tried({**args, LIMIT: {**written, worst: 0}})
+    less = memory.prediction.rehearse_or_none({**args, LIMIT: {**written, worst: 0}})
     if less is None:
         return ""
     now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
     return f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
 
 
-def unrehearsed(memory: ServedMemory, config: str) -> Unrehearsed:
-    """Why R4 is not known in bytes, of the file `config`."""
-    command = shlex.join(["mmcalib", "rehearse", "--config", config])
-    return not_rehearsed(memory.predicted, command)
-
-
-def room(memory: ServedMemory, subject: Subject) -> Room | None:
+def room(subject: Subject) -> Headroom | None:
     """The costliest step beside what is reserved, on the whole GPU; None where it is not known."""
-    found = predicted_shortfall(memory.predicted, subject)
-    config = memory.config
+    found, config = subject.shortfall, subject.memory.config if subject.memory else None
     if config is None or found is None:
         return None
-    return Room(
+    return Headroom(
         config.total_bytes, config.requested_bytes, found.worst.nbytes, found.reserved_bytes
     )
 
 
-def checks(
-    memory: ServedMemory,
-    subject: Subject,
-    started: Started | None,
-    config: str,
-    accesses: Accesses,
+def checks_in_bytes(
+    memory: ServedMemory, subject: Subject, started: Started | None
 ) -> Iterator[Check]:
     """R4 in bytes where it could be rehearsed, what cached items keep beyond it, and whether the
     engine starts on that GPU.
@@ -272,34 +276,50 @@ def checks(
     if reserved is not None:
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
+    accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
     kept = views_check(predicted, subject, accesses)
     if kept is not None:
         yield kept
     for check in memory_checks(predicted, started, subject.resolved.path):
         fails = check.status == "fail"
-        yield replace(check, remedy=plan_command(memory, config)) if fails else check
+        yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
-def plan_command(memory: ServedMemory, config: str) -> str:
-    """What finds other settings for the file `config`."""
-    return f"{shlex.join(['mmcalib', 'plan', '--config', config])} {memory.predicted.gpu.flags}"
+def plan_command(memory: ServedMemory, subject: Subject) -> str:
+    """What finds other settings."""
+    return f"{subject.command('plan')} {memory.predicted.gpu.flags}"
 
 
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
-    """Settings that were rehearsed, where any does; else room beside what is reserved."""
-    found = predicted_shortfall(memory.predicted, subject)
-    before, every = memory.predicted.calibrated, memory.prediction.every
-    if found is None or before is None:
-        return _leave_room(memory, subject)
-    with memory.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
+    """Settings that were rehearsed, where any does; else room beside what is reserved: where the
+    profile reserves its own modality in full and another one's step takes more, less KV cache, or
+    where that does not do, less of the GPU.
+    """
+    found, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
+    left = room(subject)
+    if found is None or before is None or left is None:
+        return ""
+    with subject.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
         # What fails in tokens has cures of its own, that shrink the item.
-        cures = list(cured(found, subject, every)) if subject.adequacy.passes else []
+        cures = list(find_remedies(found, subject, every)) if subject.adequacy.passes else []
         less = None if cures else with_less_kv_cache(found, before, subject, every)
-    cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
-    return "\n".join(_lines(cure, before) for cure in cures) or _leave_room(memory, subject, less)
+    if cures:
+        cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
+        return "\n".join(_lines(cure, before) for cure in cures)
+    remedies = []
+    worst = found.worst.modality if isinstance(found.worst, WorstStep) else None
+    if worst is not None and worst != subject.budget.profiled_modality:
+        limited = subject.engine_args.get(LIMIT) or {}
+        others = {m: count for m, count in limited.items() if m != worst}
+        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # where no {worst} is served")
+    lower = line("gpu_memory_utilization", left.reserving_utilization)
+    lost = gib(left.requested_bytes - round(left.reserving_utilization * left.total_bytes))
+    unreserved = f"{lower}  # costs {lost} of KV cache; leaves the room without reserving it"
+    remedies.append(_lines(less, before) if less is not None else unreserved)
+    return "\n".join(remedies)
 
 
-def _lines(cure: Cured, before: Rehearsed) -> str:
+def _lines(cure: Remedy, before: Rehearsed) -> str:
     lines = " and ".join(line(name, value) for name, value in cure.engine.values.items())
     return f"{lines}  # {kv_cache_words(before, cure.rehearsed)}"
 
@@ -314,111 +334,23 @@ def kv_cache_words(before: Rehearsed, after: Rehearsed) -> str:
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"brings {gib(-lost)} of KV cache"
 
 
-def _leave_room(memory: ServedMemory, subject: Subject, less: Cured | None = None) -> str:
-    """What helps where the profile reserves its own modality in full, and another one's step takes
-    more: `less` KV cache, or where that does not, less of the GPU.
-    """
-    args = subject.engine_args
-    found, left = predicted_shortfall(memory.predicted, subject), room(memory, subject)
-    before = memory.config
-    if found is None or left is None or before is None:
-        return ""
-    remedies = []
-    worst = found.worst.modality if isinstance(found.worst, WorstStep) else None
-    if worst is not None and worst != subject.budget.profiled_modality:
-        others = {m: count for m, count in (args.get(LIMIT) or {}).items() if m != worst}
-        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # where no {worst} is served")
-    lower = line("gpu_memory_utilization", left.utilization)
-    lost = gib(left.requested_bytes - round(left.utilization * left.total_bytes))
-    unreserved = f"{lower}  # costs {lost} of KV cache; leaves the room without reserving it"
-    remedies.append(_lines(less, before) if less is not None else unreserved)
-    return "\n".join(remedies)
-
-
-def figures(subject: Subject, memory: ServedMemory | None) -> Figures:
-    """What traps of options are computed from."""
-    known = Figures(
-        budget=subject.budget,
-        counts={m: count.value for m, count in subject.counts.items()},
-        vocab_size=vocab_size(read_config(Path(subject.resolved.path))),
-    )
-    config = memory.config if memory else None
-    if memory is None or config is None:
+def option_facts(subject: Subject, served: Mapping[str, Any]) -> OptionFacts:
+    """What the checks of options are computed from; `served` are all arguments of `vllm serve`."""
+    known = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
+    memory = subject.memory
+    if memory is None or memory.config is None:
         return known
-    steps = {m: _encoder_peak(step) for m, step in memory.predicted.steps.items()}
+    config, steps = memory.config, memory.predicted.steps
     return replace(
         known,
-        encoder_peak_bytes=_encoder_peak(config),
+        encoder_peak_bytes=config.encoder_peak_bytes,
         encoder_tokens=config.encoder_tokens,
-        step_bytes={m: peak for m, peak in steps.items() if peak is not None},
+        step_bytes={
+            m: step.encoder_peak_bytes
+            for m, step in steps.items()
+            if step.encoder_peak_bytes is not None
+        },
         encoder_cache_bytes=config.encoder_cache_bytes,
         activation_peak_bytes=config.activation_peak_bytes,
         runner=config.runner,
     )
-
-
-def _encoder_peak(found: Rehearsed) -> int | None:
-    return next((phase.peak_bytes for phase in found.phases if phase.name == "encoder"), None)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedConfig:
-    """`asks` asks vLLM for the budget of other arguments."""
-
-    resolved: ResolvedModel
-    subject: Subject
-    asks: BudgetSource
-    memory: ServedMemory | None
-    checks: tuple[Check, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedConfig:
-    """vLLM's refusal, which ends the validation."""
-
-    resolved: ResolvedModel
-    checks: tuple[Check, ...]
-
-
-def find_model(session: ValidateSession, config: ReadableConfig) -> ResolvedModel:
-    """Raises ModelError where it is not there."""
-    with session.progress.step("finding the model"):
-        resolved = resolve(config.model, cache_dir=cache_dir())
-    for note in resolved.notes[:1]:
-        session.progress.note(note)
-    return resolved
-
-
-@contextlib.contextmanager
-def memory_of(
-    session: ValidateSession, config: ReadableConfig, resolved: ResolvedModel
-) -> Iterator[ServedMemory | None]:
-    """The configuration rehearsed on the job's GPU, None where none is named."""
-    gpu, progress = session.job.gpu, session.progress
-    if gpu is None:
-        yield None
-        return
-    base, fatal = {"model": resolved.path}, (EngineDied, VllmMissing)
-    with (
-        Rehearsals(gpu, on_said=progress.note, on_log=progress.log) as rehearsals,
-        MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
-    ):
-        yield begun(prediction, config.engine_args, progress)
-
-
-def open_config(
-    session: ValidateSession,
-    config: ReadableConfig,
-    resolved: ResolvedModel,
-    memory: ServedMemory | None,
-) -> OpenedConfig | RefusedConfig:
-    """Raises ModelError for a model that takes no media."""
-    opened = opened_as(session.host, resolved, config.engine_args, session.progress)
-    if isinstance(opened, Check):
-        return RefusedConfig(resolved, (opened,))
-    opened = on_gpu(opened, memory.config if memory else None)
-    asks = asking(session.host, opened, resolved)
-    subject, checks = budgeted(asks, resolved, config.engine_args, session.progress)
-    if subject is None:
-        return RefusedConfig(resolved, tuple(checks))
-    return OpenedConfig(resolved, subject, asks, memory, tuple(checks))

@@ -3,234 +3,163 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from mmcalib.census.accesses import Accesses
-from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.check import Check, Taken, verdict
 from mmcalib.checks.file import ROUND_TRIP
-from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START, RESERVED, SIZE_HINT
-from mmcalib.derive.limits import adequacy
+from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import here, serves
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
-from mmcalib.memory.checks import Unrehearsed, in_tokens, no_gpu, predicted_shortfall
+from mmcalib.memory.checks import no_gpu, not_rehearsed
 from mmcalib.memory.figures import encoder_budget, memory
 from mmcalib.memory.rehearse import gpu_of
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.option import checked
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
-from mmcalib.proof.start import Launch, Started, not_started
+from mmcalib.proof.start import Launch
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allowing
 from mmcalib.version import __version__
-from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of
-from mmcalib.workflows.validate.config import (
-    Media,
-    ReadableConfig,
-    UnreadableConfig,
-    ValidateJob,
-    ValidateSession,
-    read_file,
-)
-from mmcalib.workflows.validate.findings import Examined, examine, made_up, read_media
+from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of, read
+from mmcalib.workflows.judging import judge_memory
+from mmcalib.workflows.validate.config import ValidateJob, ValidateSession, read_file
+from mmcalib.workflows.validate.findings import examine, with_synthetic_media
 from mmcalib.workflows.validate.subject import (
-    RefusedConfig,
-    ServedMemory,
     Subject,
-    checks,
-    find_model,
-    memory_of,
+    checks_in_bytes,
     open_config,
-    unrehearsed,
+    rehearse_config,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TriedConfig:
-    """`subject` has the costs of `corpus`, whose `items` it was tried with."""
+    """`subject` has the costs of the corpus that it was tried with, whose `items` are the user's or
+    made up.
+    """
 
     subject: Subject
-    corpus: ReadCorpus | None
+    proof: Proof
     items: Literal["none", "corpus", "made up"]
-    checks: tuple[Check, ...]
-    proof: Proof = field(default_factory=Proof)
 
 
-def try_config(
-    session: ValidateSession, examined: Examined, before: Sequence[Check]
-) -> TriedConfig:
+def try_config(session: ValidateSession, subject: Subject, before: Sequence[Check]) -> TriedConfig:
     """As far as the job wants it, and not at all where vLLM refuses the file, as `before` says."""
-    subject, corpus, depth = examined.subject, examined.corpus, session.job.depth
-    items: Literal["none", "corpus", "made up"] = "none" if corpus is None else "corpus"
+    depth = session.job.depth
+    items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (ROUND_TRIP, BATCH_HOLDS_ITEM) and c.status == "fail" for c in before)
     if refused or depth == "budget":
         why = "vLLM refuses the file as it is" if refused else "--validate budget"
         check = Check(ENGINE_START, "skip", f"not started: {why}")
-        return TriedConfig(subject, corpus, items, (check,))
-    if none := not_started(subject.opened):
-        return TriedConfig(subject, corpus, items, (none,))
-    if corpus is None and depth == "replay":
-        made = made_up(subject, session.host, session.scratch / "media", session.progress)
-        if made is not None:
-            (subject, corpus), items = made, "made up"
+        return TriedConfig(subject, Proof(checks=(check,)), items)
     source = None
-    if depth == "replay" and corpus is not None:
-        source = ReplaySource(corpus.prompts, files_of(corpus))
-    device = subject.opened.device
+    if depth == "replay" and subject.opened.starts_engines:
+        if subject.corpus is None:
+            made = with_synthetic_media(subject, session.scratch / "media")
+            if made is not None:
+                subject, items = made, "made up"
+        if subject.corpus is not None:
+            source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
     launch = Launch(
+        subject,
+        subject.opened,
         Path(subject.resolved.path),
-        here(subject.engine_args, device),
-        subject.budget,
-        device,
         session.scratch,
         session.job.startup_budget_s,
-        serves(device, session.job.gpu),
-        session.job.gpu is not None,
+        session.job.gpu,
     )
     remedy = "change what vLLM names"
-    proof = prove(session.host, launch, subject, source, session.progress, remedy=remedy)
-    return TriedConfig(subject, corpus, items, proof.checks, proof)
+    proof = prove(session.host, launch, source, session.progress, remedy=remedy)
+    return TriedConfig(subject, proof, items)
 
 
-def concluded(
-    before: Sequence[Check], tried: TriedConfig, memory: ServedMemory | None, config: str
-) -> list[Check]:
+def conclude(before: Sequence[Check], tried: TriedConfig) -> list[Check]:
     """All checks, of which those `before` come from the other stages."""
-    subject, found = tried.subject, list(before)
-    if memory is not None:
-        accesses = tried.corpus.accesses if tried.corpus is not None else Accesses()
-        more = list(checks(memory, subject, tried.proof.started, config, accesses))
-        found = in_bytes(found, more)
-    if memory is None or predicted_shortfall(memory.predicted, subject) is None:
-        found = in_tokens(found, subject, _unrehearsed(config, memory))
-    return found
+    subject, memory = tried.subject, tried.subject.memory
+    checks = (*before, *tried.proof.checks)
+    if memory is None:
+        unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
+        return judge_memory(checks, (), subject, unrehearsed)
+    more = list(checks_in_bytes(memory, subject, tried.proof.started))
+    unrehearsed = not_rehearsed(memory.predicted, subject.command("rehearse"))
+    return judge_memory(checks, more, subject, unrehearsed)
 
 
-def _unrehearsed(config: str, memory: ServedMemory | None) -> Unrehearsed:
-    if memory is not None:
-        return unrehearsed(memory, config)
-    return no_gpu(shlex.join(["mmcalib", "validate", "--config", config, "--gpu", "NAME"]))
-
-
-def in_bytes(before: list[Check], memory: list[Check]) -> list[Check]:
-    """R4 in bytes decides; the cures of the one in tokens are its cures too."""
-    tokens = next((check for check in before if check.id == RESERVED), None)
-    if tokens is None or all(check.id != RESERVED for check in memory):
-        return [*before, *memory]
-    cures = tokens.remedy if tokens.status == "fail" else ""
-    memory = [
-        replace(c, remedy=cures or c.remedy) if c.id == RESERVED and c.status == "fail" else c
-        for c in memory
-    ]
-    known = {check.id for check in before if check.status == "fail"}
-    memory = [check for check in memory if check.id == RESERVED or check.id not in known]
-    kept = [check for check in before if check.id != RESERVED]
-    if any(c.id == RESERVED and c.status == "pass" for c in memory):
-        kept = [
-            replace(c, status="warn") if SIZE_HINT.covers(c.id) and c.status == "fail" else c
-            for c in kept
-        ]
-    return [*kept, *memory]
-
-
-def unread(job: ValidateJob, config: UnreadableConfig) -> Validation:
-    """Of a file that vLLM cannot read."""
+def build_document(
+    job: ValidateJob,
+    model: ResolvedModel | str,
+    checks: Sequence[Check],
+    engine_args: dict[str, Any] | None = None,
+) -> Validation:
+    """Of a configuration that vLLM does not take: `model` is the name where it cannot be read."""
+    resolved = model if isinstance(model, ResolvedModel) else None
     return Validation(
-        checks=list(map(CheckResult.showing, config.checks)),
-        verdict=verdict(config.checks),
+        checks=list(map(CheckResult.showing, checks)),
+        verdict=verdict(checks),
         config=str(job.config or ""),
         flags=list(job.flags),
-        model=config.model,
-        source=None,
+        model=resolved.id if resolved else str(model),
+        source=resolved.source if resolved else None,
         architecture="",
-        engine_config=None,
+        engine_config=engine_args,
         budget=None,
         memory=None,
         startup=None,
         items="none",
         gpu=job.gpu.name if job.gpu else "",
         tool={"mmcalib": __version__},
-        doubts=[],
+        doubts=list(resolved.notes) if resolved else [],
     )
 
 
-def refused(job: ValidateJob, config: ReadableConfig, found: RefusedConfig) -> Validation:
-    """Of a configuration that vLLM does not take."""
-    checks = (*config.checks, *found.checks)
-    return _of_model(job, config, found.resolved, checks)
-
-
-def judged(
-    job: ValidateJob,
-    config: ReadableConfig,
-    examined: Examined,
-    tried: TriedConfig,
-    checks: Sequence[Check],
-) -> Validation:
-    """Of one that was judged to its end, with all its checks."""
-    subject, proof, corpus = tried.subject, tried.proof, examined.corpus
+def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]) -> Validation:
+    """With the figures of a configuration that was judged to its end; `taken` is the memory that
+    options take beside the profile.
+    """
+    subject, proof = tried.subject, tried.proof
+    corpus = subject.corpus if tried.items == "corpus" else None
     prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
-    return _of_model(job, config, subject.resolved, checks).model_copy(
+    table = subject.table if subject.table.costs else None
+    predicted = subject.memory.predicted if subject.memory else None
+    default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
+    return document.model_copy(
         update={
             "architecture": subject.opened.architecture,
             "budget": _budgets(subject),
-            "memory": _memory(examined, proof.started),
-            "startup": startup_figures(proof.started, proof.burst, proof.replayed),
+            "memory": ValidatedMemory(
+                default=memory(default, predicted.gpu) if default and predicted else None,
+                config=memory(config, predicted.gpu) if config and predicted else None,
+                measured=measured_memory(proof.started, own=True) if proof.started else None,
+                options=list(taken),
+            ),
+            "startup": startup_figures(proof),
             "items": tried.items,
-            "corpus": corpus_figures(subject.table, prompts, skipped)
-            if subject.table.costs
-            else None,
+            "corpus": corpus_figures(table, prompts, skipped) if table else None,
             "tool": {"mmcalib": __version__, **subject.opened.versions},
         }
     )
 
 
-def _of_model(
-    job: ValidateJob, config: ReadableConfig, resolved: ResolvedModel, checks: Sequence[Check]
-) -> Validation:
-    unknown = unread(job, UnreadableConfig(resolved.id, tuple(checks)))
-    return unknown.model_copy(
-        update={
-            "source": resolved.source,
-            "engine_config": config.engine_args,
-            "doubts": list(resolved.notes),
-        }
-    )
-
-
 def _budgets(subject: Subject) -> ValidatedBudgets:
-    found = adequacy(subject.budget, {m: count.value for m, count in subject.counts.items()})
-    config = encoder_budget(subject.budget, found, subject.table if subject.table.costs else None)
+    table = subject.table if subject.table.costs else None
+    config = encoder_budget(subject.budget, subject.adequacy, table)
     if subject.engine_args.get("skip_mm_profiling"):
         config = config.model_copy(
             update={
-                "profiled_tokens": 0,
                 "profiled_items": 0,
                 "profiled_modality": None,
             }
         )
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
-
-
-def _memory(examined: Examined, started: Started | None) -> ValidatedMemory:
-    predicted = examined.memory.predicted if examined.memory else None
-    default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
-    return ValidatedMemory(
-        default=memory(default, predicted.gpu) if default and predicted else None,
-        config=memory(config, predicted.gpu) if config and predicted else None,
-        measured=measured_memory(started, own=True) if started else None,
-        options=list(examined.taken),
-    )
 
 
 def validate(
@@ -253,8 +182,7 @@ def validate(
     the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
     where there is nothing to judge.
     """
-    proof = checked(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
-    root = Path(allowed_local_media_path) if allowed_local_media_path else None
+    proof = make_options(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     written = read_configuration(Path(config) if config else None, flags, model)
     if written.source is None and not written.flags and model is None:
         raise UsageError(
@@ -264,7 +192,9 @@ def validate(
         config=written.source,
         flags=written.flags,
         model=written.model,
-        media=Media(tuple(map(Path, data)), tuple(map(Path, requests)), root),
+        data=tuple(map(Path, data)),
+        requests=tuple(map(Path, requests)),
+        allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
         gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
         depth=proof.validate,
         startup_budget_s=proof.startup_budget_s,
@@ -288,17 +218,31 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
         config = read_file(session)
-        if isinstance(config, UnreadableConfig):
-            return unread(job, config)
-        corpus = read_media(job.media, progress) if job.media.given else None
-        resolved = find_model(session, config)
-        with memory_of(session, config, resolved) as memory:
-            opened = open_config(session, config, resolved, memory)
-            if isinstance(opened, RefusedConfig):
-                return refused(job, config, opened)
-            examined = examine(session, config, opened, corpus)
-            before = (*config.checks, *opened.checks, *examined.checks)
-            tried = try_config(session, examined, before)
-            name = str(job.config or "FILE")
-            checks = concluded((*before, *tried.checks), tried, examined.memory, name)
-            return judged(job, config, examined, tried, checks)
+        if config.served is None:
+            return build_document(job, config.model, config.checks)
+        args, corpus = config.engine_args, read_media(job, progress)
+        with progress.step("finding the model"):
+            resolved = resolve(config.model, cache_dir=cache_dir())
+        for note in resolved.notes[:1]:
+            progress.note(note)
+        with rehearse_config(session, args, resolved) as memory:
+            subject, refused = open_config(session, args, resolved, memory)
+            before = [*config.checks, *refused]
+            if subject is None:
+                return build_document(job, resolved, before, args)
+            subject = replace(subject, corpus=corpus)
+            subject, found, taken = examine(subject, config.served)
+            before += found
+            tried = try_config(session, subject, before)
+            document = build_document(job, resolved, conclude(before, tried), args)
+            return add_figures(document, tried, taken)
+
+
+def read_media(job: ValidateJob, progress: Progress) -> ReadCorpus | None:
+    """The user's corpus, None where none is named. Raises CorpusError and UsageError as
+    `mmcalib run` does.
+    """
+    if not job.data and not job.requests:
+        return None
+    root, cache = job.allowed_root, cache_dir()
+    return read(job.data, job.requests, allowed_root=root, cache=cache, progress=progress)

@@ -13,7 +13,7 @@ from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.workflows.run.session import given_check, refuse_unusable
+from mmcalib.workflows.run.session import given_checks, refuse_unusable
 from tests.workflows.rehearsals import rehearsed
 
 L4 = gpus.find("L4")
@@ -70,8 +70,7 @@ def test_a_process_that_dies_says_nothing_of_the_flags() -> None:
 
 
 def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
-    check = given_check(GIVEN, "cpu", L4)
-    assert check is not None
+    (check,) = given_checks(GIVEN, "cpu", L4)
     assert check.status == "skip"
     assert check.detail.endswith("memory on L4 is rehearsed")
     words = verdict_words("pass", [CheckResult.showing(check)])
@@ -80,12 +79,11 @@ def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
 
 @pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
 def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
-    assert given_check(given, device, L4) is None
+    assert not list(given_checks(given, device, L4))
 
 
 def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
-    check = given_check(GIVEN, "cpu", None)
-    assert check is not None
+    (check,) = given_checks(GIVEN, "cpu", None)
     assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.domain.items import Prompt
+from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.run.prepare import environment, server_checks, taken_in
+from mmcalib.workflows.run.prepare import drop_refused, environment, server_checks
 
 SERVER = Server(
     limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
@@ -26,7 +26,7 @@ def corpus(*items: tuple[Shape, str, Encoding]) -> ReadCorpus:
     census, prompts = Census(), PromptCensus()
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
-        prompts.add([shape], Prompt(f"of {path}", (), "words", []))
+        prompts.add([shape], Prompt(f"of {path}"))
     return ReadCorpus(census, prompts, (), len(items))
 
 
@@ -38,7 +38,7 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
         (CLIP, "c.mp4", AV1),
         (CLIP, "d.mp4", FITS),
     )
-    left, refused = taken_in(whole, SERVER)
+    left, refused = drop_refused(whole, SERVER)
     assert [(e.shape, e.count, e.exemplars) for e in left.census.shapes()] == [
         (CLIP, 1, ("d.mp4",)),
         (SHORT, 1, ("a.wav",)),
@@ -60,6 +60,6 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
 def test_nothing_left_names_the_command_that_counts_it_in() -> None:
     """A hint for the server alone would lead to the same error again."""
     with pytest.raises(CorpusError) as caught:
-        taken_in(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
+        drop_refused(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
     hint = caught.value.hint
     assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.grid import held
+from mmcalib.decision.grid import at_chosen_values
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo
@@ -32,7 +32,7 @@ def beside(
 ) -> Decision:
     policy = policy or Policy()
     decided = decide(corpus(shapes), policy, model, host=host)
-    return held(decided, source(model, policy, host), Silent())
+    return at_chosen_values(decided, source(model, policy, host), Silent())
 
 
 def test_a_chosen_value_is_what_was_decided() -> None:

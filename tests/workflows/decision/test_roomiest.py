@@ -66,6 +66,27 @@ def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> 
     assert batch(decided(batch(first), batch(second), 2048)) == batch(first), "none does"
 
 
+def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> None:
+    """A hint shrinks vLLM's encoder cache to the corpus' largest item: fewer requests wait in it,
+    and more are preempted.
+    """
+
+    def decided(default_kv_tokens: int) -> Decision:
+        return decide(
+            corpus([SOUND]),
+            model=opened(chunks=True),
+            kv_tokens=lambda one: 80_000 if one.hints else 70_000,
+            default_kv_tokens=default_kv_tokens,
+            serves_worse=lambda one: bool(one.hints),
+        )
+
+    found = decided(70_000)
+    assert (found.rounding, batch(found), found.hints) == ("none", 2048, {})
+    assert found.counts["audio"].value == 1
+    assert "preempted" in found.refused_hints["audio"]
+    assert decided(70_001).hints, "less KV cache than with the defaults is never taken"
+
+
 def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
     def less_with_caps(decision: Decision) -> int:
         return 90_000 if decision.setting.mm_processor_kwargs else 100_000

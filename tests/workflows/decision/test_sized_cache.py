@@ -70,7 +70,7 @@ def test_the_floor_is_any_request_that_the_limits_admit() -> None:
     """Finding §1 of the server conformance work: a logo, then a page; never three large pages."""
     decision = decide(corpus([A, B], [[C], [C], [C, C, C], [C]]), Policy(count={"image": 3}))
     cache = sized(decision)
-    largest = decision.unhinted.dummies["image"].tensor_bytes
+    largest = decision.plain.dummies["image"].tensor_bytes
     assert cache.curve.largest_request_bytes == tensor_bytes(C) < 3 * largest
     assert cache.size.capacity_bytes >= 3 * largest == cache.floor.nbytes
     assert "no smaller than what one admissible request may bring, 3 × image of " in reason(

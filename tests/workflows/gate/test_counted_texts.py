@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmcalib.admission.counting import Counting
+from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import TextCounting
 
 pytest.importorskip("transformers")
@@ -42,55 +42,55 @@ def folder_of(folder: Path, template: str = TEMPLATE) -> str:
     return str(folder)
 
 
-def says(words: str, **more: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": words, **more}]
+def says(content: Any, fields: dict[str, Any] | None = None, **more: Any) -> ChatRequest:
+    return ChatRequest([{"role": "user", "content": content, **more}], fields or {})
 
 
 def test_words_and_items_are_counted(tmp_path: Path) -> None:
     counting = Counting(folder_of(tmp_path), HOW)
-    assert counting.tokens(says("a b c"), {}, {}) == 4
-    assert counting.tokens(says("a b c"), {}, {"image": 3}) == 10
-    assert counting.tokens(says("a " * 100_000), {}, {}) == 100_001
+    assert counting.tokens(says("a b c")) == 4
+    assert counting.tokens(says(["a b c", *[url_part("image_url", "x")] * 3])) == 10
+    assert counting.tokens(says("a " * 100_000)) == 100_001
     assert counting.why == ""
 
 
 @pytest.mark.parametrize(
-    ("messages", "fields", "items"),
+    "asked",
     [
-        (says("a"), {"chat_template_kwargs": {"x": 1}}, {}),
-        (says("a"), {"tools": [{"type": "function", "function": {"name": "f"}}]}, {}),
-        (says("a"), {}, {"video": 1}),
-        (says("a", name="n"), {}, {}),
-        ([{"role": "user", "content": [{"type": "text", "text": "a", "own": 1}]}], {}, {}),
-        ([{"role": "developer", "content": "a"}], {}, {}),
-        ([{"content": "a"}], {}, {}),
+        says("a", {"chat_template_kwargs": {"x": 1}}),
+        says("a", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        says(["a", url_part("video_url", "x")]),
+        says("a", name="n"),
+        says([{"type": "text", "text": "a", "own": 1}]),
+        says("a", role="developer"),
+        ChatRequest([{"content": "a"}]),
     ],
 )
 def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
-    tmp_path: Path, messages: Any, fields: Mapping[str, Any], items: Any
+    tmp_path: Path, asked: ChatRequest
 ) -> None:
     counting = Counting(folder_of(tmp_path), HOW)
-    assert counting.tokens(messages, fields, items) is None
-    assert counting.tokens(says("a"), {}, {}) == 2
+    assert counting.tokens(asked) is None
+    assert counting.tokens(says("a")) == 2
 
 
 @pytest.mark.parametrize("template", [ENDLESS, FILLING])
 def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, template: str) -> None:
     counting = Counting(folder_of(tmp_path, template), HOW, patience_s=1.0)
     started = time.monotonic()
-    assert [counting.tokens(says("a"), {}, {}) for _ in range(4)] == [None] * 4
+    assert [counting.tokens(says("a")) for _ in range(4)] == [None] * 4
     assert time.monotonic() - started < 60
 
 
 def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
     touching = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
     counting = Counting(folder_of(tmp_path, touching), HOW)
-    assert counting.tokens(says("a"), {}, {}) is None
+    assert counting.tokens(says("a")) is None
 
 
 def test_a_model_that_is_not_here_is_named() -> None:
     counting = Counting("nobody/has-it", HOW)
-    assert counting.tokens(says("a"), {}, {}) is None
+    assert counting.tokens(says("a")) is None
     assert counting.why.startswith("nobody/has-it: ")
 
 
@@ -99,7 +99,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
     counting = Counting(folder_of(tmp_path), HOW)
     found: list[int | None] = []
     for _ in range(2):
-        thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"), {}, {})))
+        thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"))))
         thread.start()
         thread.join()
     assert found == [2, 2]
@@ -110,4 +110,4 @@ def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
     counting = Counting(folder_of(tmp_path, template), TextCounting("string"))
     parts = [{"type": "text", "text": "a b"}, "c"]
-    assert counting.tokens([{"role": "user", "content": parts}], {}, {}) == 4
+    assert counting.tokens(says(parts)) == 4

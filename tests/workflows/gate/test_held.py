@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmcalib.admission.admits import admitted
+from mmcalib.admission.admits import admit_item
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.storage.location import allowing
 from tests.corpus.serving import serving
@@ -53,32 +53,32 @@ def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
 )
 def test_a_shape_that_nothing_has_does_not_fit(shape: Any, reason: str) -> None:
     """Finding of a user: a table that lacks a size ended the pipeline with a ZeroDivisionError."""
-    found = admitted(GATE, shape)
+    found = admit_item(GATE, shape)
     assert found.answer == "no"
     assert found.reason.startswith(reason)
 
 
 def test_urls(tmp_path: Path) -> None:
     (tmp_path / "a b.png").write_bytes(png(PAGE))
-    assert admitted(GATE, (tmp_path / "a b.png").as_uri()).tokens == PAGE_TOKENS
-    assert admitted(GATE, frames_url(6)).fits
+    assert admit_item(GATE, (tmp_path / "a b.png").as_uri()).tokens == PAGE_TOKENS
+    assert admit_item(GATE, frames_url(6)).fits
     with serving() as server:
         url = server.put("a.png", png(PAGE))
-        away = admitted(GATE, url)
+        away = admit_item(GATE, url)
         assert (away.answer, away.reason[:10]) == ("unknown", "remote URL")
-        assert admitted(GATE, asking(url)).answer == "unknown"
+        assert admit_item(GATE, asking(url)).answer == "unknown"
         assert server.asked == 0
         with allowing(["127.0.0.1"]):
-            assert admitted(GATE, url).tokens == PAGE_TOKENS
-            assert admitted(GATE, asking(url)).fits
-    assert admitted(GATE, "gopher://host/a.png").reason == "URL of a scheme that is not read"
+            assert admit_item(GATE, url).tokens == PAGE_TOKENS
+            assert admit_item(GATE, asking(url)).fits
+    assert admit_item(GATE, "gopher://host/a.png").reason == "URL of a scheme that is not read"
 
 
 def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(PAGE))
-    page = admitted(GATE, ImageShape(*PAGE))
-    assert admitted(GATE, {"bytes": png(PAGE), "path": "a.png"}) == page
-    assert admitted(GATE, {"bytes": None, "path": str(tmp_path / "a.png")}) == page
+    page = admit_item(GATE, ImageShape(*PAGE))
+    assert admit_item(GATE, {"bytes": png(PAGE), "path": "a.png"}) == page
+    assert admit_item(GATE, {"bytes": None, "path": str(tmp_path / "a.png")}) == page
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
 def test_a_row_is_no_request(row: dict[str, Any]) -> None:
     """Its picture would go uncounted."""
     with pytest.raises(TypeError, match=r"this is dict of .*; mmcalib takes a path"):
-        admitted(GATE, row)
+        admit_item(GATE, row)
 
 
 def test_a_calibration_travels_to_workers() -> None:

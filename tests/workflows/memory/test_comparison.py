@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import BETTER, KEEP_DEFAULTS
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
@@ -15,14 +16,12 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
 from mmcalib.results.memory import ServedTraffic
 from tests.report.serving import figures
-from tests.workflows.memory.test_reserved import FOUR, Config
+from tests.workflows.memory.test_reserved import FOUR
 from tests.workflows.rehearsals import GIB, rehearsed
 
 GPU = gpus.find("L4")
 BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
-CAPPED = Config(
-    FOUR.budget, FOUR.plain, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}}
-)
+CAPPED = replace(FOUR, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}})
 NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
 
 
@@ -31,7 +30,7 @@ def compared(
     after: Rehearsed | None,
     policy: Policy | None = None,
     traffic: ServedTraffic | None = None,
-    config: Config = CAPPED,
+    config: JudgedConfig = CAPPED,
 ) -> Any:
     predicted = Predicted(GPU, before, after)
     return comparison_check(predicted, traffic, config, policy or Policy())

@@ -12,10 +12,10 @@ from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
-from mmcalib.memory.predict import pinned, pinned_evidence
+from mmcalib.memory.predict import fix_kv_cache, pinned_evidence
 from mmcalib.memory.worst_steps import Ask, with_less_kv_cache
 from mmcalib.workflows.run.job import Job
-from tests.workflows.memory.test_reserved import FOUR, Config, predicted
+from tests.workflows.memory.test_reserved import FOUR, config_of, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 
 MIB = 1 << 20
@@ -34,7 +34,8 @@ def answers(with_it: Rehearsed | None, asked: list[Mapping[str, Any]]) -> Ask:
 def test_it_is_rehearsed_as_it_is_written() -> None:
     asked: list[Mapping[str, Any]] = []
     after = rehearsed(capture_sizes=(1, 2))
-    found = pinned(predicted(FOUR, after), FOUR, answers(rehearsed(kv_cache_tokens=301_000), asked))
+    ask = answers(rehearsed(kv_cache_tokens=301_000), asked)
+    found = fix_kv_cache(predicted(FOUR, after), FOUR, ask)
     assert found is not None
     assert found.pool is not None
     assert asked == [found.pool.values]
@@ -59,7 +60,7 @@ def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
     """494,403,584 bytes are short there (`test_reserved.py`)."""
     short = predicted(FOUR, deepstack(FOUR.budget))
     left = replace(deepstack(FOUR.budget), spare_bytes=494_403_584)
-    found = pinned(short, FOUR, answers(left, []))
+    found = fix_kv_cache(short, FOUR, answers(left, []))
     assert found is not None
     assert found.pool is not None
     assert found.pool.spared_bytes == 494_403_584
@@ -96,7 +97,7 @@ def test_a_smaller_kv_cache_is_a_cure_where_requests_still_fit() -> None:
 def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences() -> None:
     """256 short sounds, each padded to 48 MiB, beside a cache of 4 GiB and a quarter reserved."""
     many = limits(2_250, 256, item=750, modality="audio")
-    sounds = Config(many, many, modality="audio")
+    sounds = config_of(many, modality="audio")
     short = Shortfall(
         GIB // 4, WorstStep("audio", 1_792, 12 * GIB, items=256, exemplar="punch.wav"), 2 * GIB
     )
@@ -111,7 +112,7 @@ def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences()
 
 def test_what_is_too_little_is_not_written() -> None:
     short = rehearsed(kv_cache_tokens=None, problem="one request wants more")
-    found = pinned(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
+    found = fix_kv_cache(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
     assert found is not None
     assert (found.pool, found.check.status) == (None, "fail")
     assert found.check.detail == "10.35 GiB are too little, rehearsed: one request wants more"

@@ -45,8 +45,8 @@ def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:
     at, process = prediction()
     with at:
         first, plain, again = (
-            *at.every([{"max_num_seqs": 1}, {}], STEPS),
-            at.tried({"max_num_seqs": 1}),
+            *at.rehearse_all([{"max_num_seqs": 1}, {}], STEPS),
+            at.rehearse_or_none({"max_num_seqs": 1}),
         )
         at.begin({"max_num_seqs": 1}, STEPS)
     assert [one and one.encoder_tokens for one in (first, plain, again)] == [1, 0, 0]
@@ -61,13 +61,13 @@ def test_the_first_failure_of_what_is_tried_is_kept() -> None:
         with pytest.raises(EngineError, match="two are too many"):
             at.rehearse({"max_num_seqs": 2})
         assert at.failure is None
-        assert at.every([{"max_num_seqs": 3}, {"max_num_seqs": 2}]) == [None, None]
+        assert at.rehearse_all([{"max_num_seqs": 3}, {"max_num_seqs": 2}]) == [None, None]
     assert isinstance(at.failure, EngineDied)
 
 
 def test_what_is_fatal_is_raised() -> None:
     at, _ = prediction(fatal=(EngineDied,))
     with at:
-        assert at.tried({"max_num_seqs": 2}) is None
+        assert at.rehearse_or_none({"max_num_seqs": 2}) is None
         with pytest.raises(EngineDied):
-            at.tried({"max_num_seqs": 3})
+            at.rehearse_or_none({"max_num_seqs": 3})

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import INPUT_RESERVED
 from mmcalib.checks.reserve import RESERVED, embeddings_alone
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
-from mmcalib.derive.item_cost import ItemCost
 from mmcalib.derive.limits import Adequacy, Count
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
     Budget,
@@ -31,18 +30,19 @@ from mmcalib.domain.memory import (
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import (
-    in_tokens,
     known_in_bytes,
     no_gpu,
+    not_rehearsed,
     predicted_shortfall,
+    qualify_tokens_only,
     reserved_check,
 )
 from mmcalib.memory.figures import rehearsal
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import Ask, cured, encoder_steps, views_check
+from mmcalib.memory.worst_steps import Ask, encoder_steps, find_remedies, views_check
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.workflows.run.stages import in_bytes
+from mmcalib.workflows.judging import judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
@@ -51,25 +51,19 @@ MIB = 1 << 20
 SECOND = AudioShape(16_000, 16_000)
 
 
-@dataclass(frozen=True)
-class Config:
-    budget: Budget
-    plain: Budget
-    table: CostTable = field(default_factory=lambda: table_of(DEFAULT, {}))
-    modality: Modality = "image"
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
-    adequacy: Adequacy = field(default_factory=lambda: Adequacy(1, 1))
-
-    @property
-    def counts(self) -> dict[Modality, Count]:
-        return {self.modality: Count(1, "", "given")}
+def config_of(
+    budget: Budget, table: CostTable | None = None, modality: Modality = "image"
+) -> JudgedConfig:
+    counts = {modality: Count(1, "", "given")}
+    table = table or table_of(DEFAULT, {})
+    return JudgedConfig({}, counts, budget, budget, Adequacy(1, 1), table)
 
 
-FOUR = Config(limits(16_384, 4), limits(16_384, 4))
+FOUR = config_of(limits(16_384, 4))
 
 
-def predicted(config: Config, after: Rehearsed) -> Predicted:
-    return Predicted(GPU, None, after, steps={config.modality: after})
+def predicted(config: JudgedConfig, after: Rehearsed) -> Predicted:
+    return Predicted(GPU, None, after, steps=dict.fromkeys(config.counts, after))
 
 
 def served(budget: Budget, alone: int, each: int) -> Rehearsed:
@@ -105,7 +99,7 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     found = predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, PromptsStep)
-    cures = list(cured(found, FOUR, answers(140_000, MIB)))
+    cures = list(find_remedies(found, FOUR, answers(140_000, MIB)))
     (batch,) = [cure.engine.max_num_batched_tokens for cure in cures]
     assert batch is not None
     assert batch < 16_384
@@ -122,7 +116,7 @@ def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
     nothing = replace(
         FOUR.budget, encoder_cache_size=0, encoder_compute_budget=0, max_tokens_per_item={}
     )
-    alone = Config(nothing, nothing)
+    alone = config_of(nothing)
     after = replace(served(nothing, 140_000, MIB), phases=peaks(0, 16_384 * 111_000))
     check = reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
     assert check is not None
@@ -165,7 +159,7 @@ def test_the_merge_decides_where_it_takes_the_most() -> None:
 def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     """Experts keep theirs from the profile's language model on, when its encoder has run."""
     full = limits(324 * 50, 64)
-    config = Config(full, full)
+    config = config_of(full)
     after = deepstack(full, kept_bytes=GIB)
     found = predicted_shortfall(predicted(config, after), config)
     bare = predicted_shortfall(predicted(config, deepstack(full)), config)
@@ -198,7 +192,7 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
 
     found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
     assert found is not None
-    less, more = cured(found, FOUR, ask)
+    less, more = find_remedies(found, FOUR, ask)
     assert less.engine == Engine(max_num_batched_tokens=batch)
     assert more.engine == Engine(max_num_seqs=51)
     assert less.found.passes
@@ -208,7 +202,7 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
 
 CLIP = ItemCost(SECOND, 12, "/c.wav", 27, 25, 1_536_000, 0.0, (), "real")
 LISTENING = limits(2250, 256, 750, "audio")
-CLIPS = Config(LISTENING, LISTENING, table_of(DEFAULT, {SECOND: CLIP}), "audio")
+CLIPS = config_of(LISTENING, table_of(DEFAULT, {SECOND: CLIP}), "audio")
 
 
 def listening(step_bytes: int | None) -> Rehearsed:
@@ -254,7 +248,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     alone = replace(
         limits(16_384, 4), max_tokens_per_item={}, profiled_modality=None, profiled_items=0
     )
-    config = Config(alone, alone)
+    config = config_of(alone)
     after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
     after = replace(after, encoder_tokens=0, outputs=Outputs(width), merge_peak_bytes=None)
     check = reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
@@ -263,7 +257,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     assert "16,384 tokens in the encoder cache" in check.detail
     said = embeddings_alone(alone)
     assert said is not None
-    (said,) = in_tokens([said], config, NO_GPU)
+    (said,) = qualify_tokens_only([said], config, NO_GPU)
     assert (said.status, "not known" in said.detail) == ("warn", True)
     assert embeddings_alone(FOUR.budget) is None
 
@@ -276,7 +270,7 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
         page: ItemCost(page, 90, "/p.png", 324, 324, 1, 0.0, (), "real"),
     }
     full = limits(324 * 50, 64)
-    config = Config(full, full, table_of(DEFAULT, costs))
+    config = config_of(full, table_of(DEFAULT, costs))
     at = predicted(config, deepstack(full))
     possible = views_check(at, config, Accesses())
     assert possible is not None
@@ -309,7 +303,6 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
 
 
 # Asked for cures alone.
-NOBODY = cast(Ask, None)
 NO_GPU = no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
     RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
@@ -318,7 +311,7 @@ TOKENS = Check(
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
-    (check,) = in_tokens([TOKENS], FOUR, NO_GPU)
+    (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
     for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
@@ -335,7 +328,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
     partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
         assert predicted_shortfall(at, FOUR) is None
-        (check,) = in_bytes([TOKENS], at, FOUR, Policy(), NOBODY, Accesses(), "mmcalib rehearse")  # type: ignore[arg-type]
+        (check,) = judge_memory([TOKENS], (), FOUR, not_rehearsed(at, "mmcalib rehearse"))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; bytes are not known of" in check.detail
@@ -344,7 +337,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
 
 def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
     """Of 22 GiB 0.3 GiB are left, of which the CUDA context takes 0.23."""
-    fits = Config(limits(16_384, 51), limits(16_384, 51))
+    fits = config_of(limits(16_384, 51))
     asked = 22 * GIB - 300 * MIB
     remedy = "--gpu-memory-utilization 0.98"
     for requested, found in ((20 * GIB, ("pass", "")), (asked, ("warn", remedy))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mmcalib.derive.fix_search import Found
@@ -18,15 +19,15 @@ from mmcalib.models import gpus
 from mmcalib.models.gpus import described
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.workflows.plan.plan import best, others, tried
+from mmcalib.workflows.plan.plan import best, others, try_fix
 from mmcalib.workflows.plan.trials import (
     Bench,
-    Judged,
-    judged,
+    JudgedFixes,
+    choose_safe,
+    judge_fixes,
     observe_oom,
     safe_outcome,
-    searched,
-    settled,
+    search_fixes,
     without_trap_hints,
 )
 from tests.derive.costed import AREA
@@ -64,8 +65,8 @@ def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Benc
     return found
 
 
-def judge(at: Bench, *fixes: Fix) -> Judged:
-    found = judged(at, fixes, GPU)
+def judge(at: Bench, *fixes: Fix) -> JudgedFixes:
+    found = judge_fixes(at, fixes)
     assert found is not None
     return found
 
@@ -75,7 +76,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     found = judge(at)
     assert found.check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
-    after = at.found(())
+    after = at.known()
     assert isinstance(after, Rehearsed)
     same = Predicted(GPU, None, after, steps={"image": after})
     assert found.shortfall == predicted_shortfall(same, found.configuration)
@@ -88,28 +89,28 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
 def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> None:
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
-    found = settled(at, Found({}, (), reached=True, proven=True), GPU)
+    found = choose_safe(at, Found({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
     (mend,) = found.best.best
     assert mend.changes == {"max_num_seqs": 51}
     assert (mend.cost, found.best.proven) == ("nothing", True)
     assert judge(at, mend).check.status == "pass"
-    held = settled(bench(ROOMY), Found({}, (), reached=True, proven=True), GPU)
+    held = choose_safe(bench(ROOMY), Found({}, (), reached=True, proven=True))
     assert (held.verdict, held.best.best) == ("reached already", ())
 
 
 def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     at = bench(ROOMY)
     at.outcome((SEQS,))
-    found = settled(at, Found({}, (SEQS,), reached=True, proven=True), GPU)
+    found = choose_safe(at, Found({}, (SEQS,), reached=True, proven=True))
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    proposed = best(found.best, at, GPU)
+    proposed = best(found.best, at)
     assert proposed is not None
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
     assert proposed.changes == {"max_num_seqs": 51}
-    alone = tried(SEQS, at, GPU)
+    alone = try_fix(SEQS, at)
     assert alone.reaches
     assert "under-reserved by 0.46 GiB" in alone.warning
 
@@ -120,9 +121,9 @@ def test_of_what_else_was_mended_less_may_do() -> None:
     at.outcome((batch,))
     at.outcome((SEQS,))
     asked = Found({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
-    found = settled(at, asked, GPU)
+    found = choose_safe(at, asked)
     assert found.best.best == (batch,)
-    (mended,) = others(found.best, at, GPU)
+    (mended,) = others(found.best, at)
     assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
     assert found.best.proven
 
@@ -130,7 +131,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
     """With each cure the KV cache has less than the goal."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    found = settled(at, Found({}, (), reached=True, proven=True), GPU)
+    found = choose_safe(at, Found({}, (), reached=True, proven=True))
     assert found.verdict == "under-reserved"
     assert found.best.best == ()
 
@@ -144,10 +145,9 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     )
     assert "no kernel" in found.check.detail
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
-    other = judged(at, (), described("12GiB", "8.6"))
-    assert other is not None
-    assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in other.check.remedy
-    assert settled(at, Found({}, (), reached=True, proven=True), GPU).verdict == "reached already"
+    at.prediction.gpu = described("12GiB", "8.6")
+    assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in judge(at).check.remedy
+    assert choose_safe(at, Found({}, (), reached=True, proven=True)).verdict == "reached already"
 
 
 def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
@@ -170,7 +170,7 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
     at = Bench(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
     at.rehearse(())
     at.outcome((hint,))
-    warning = tried(hint, at, GPU).warning
+    warning = try_fix(hint, at).warning
     assert warning.startswith(
         "a trap: image items of 324 tokens are still admitted; under-reserved"
     )
@@ -241,9 +241,9 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     (fix,) = honest.required
     assert fix.cost == "KV cache"
     assert fix.price.startswith("1.84 GiB less")
-    found = settled(honest, Found({}, (), reached=True, proven=True), L4)
+    found = choose_safe(honest, Found({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
-    proposed = best(found.best, honest, L4)
+    proposed = best(found.best, honest)
     assert proposed is not None
     assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert [price.flags for price in proposed.fixes] == [proposed.flags]
@@ -256,10 +256,10 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
 def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     at = served(HINTED, Goal("concurrency", 16))
     honest = without_trap_hints(at)
-    fixes, found = searched(honest, facts(at), Silent())
-    settled_so = settled(honest, found, L4)
+    fixes, found = search_fixes(honest, facts(at), Silent())
+    settled_so = choose_safe(honest, found)
     assert settled_so.verdict == "reached"
-    proposed = best(settled_so.best, honest, L4)
+    proposed = best(settled_so.best, honest)
     assert proposed is not None
     size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
     assert proposed.changes == {
@@ -271,7 +271,7 @@ def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     assert proposed.reserved.status == "pass"
     whole = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     for fix in fixes:
-        shown = tried(fix, honest, L4)
+        shown = try_fix(fix, honest)
         if not fix.untried and fix.knob not in {"limits", "size hint"}:
             assert shown.changes == {**fix.changes, **whole}
             assert shlex.quote('{"image": 2, "video": 0}') in shown.flags
@@ -289,7 +289,7 @@ OOM = OutOfMemory(
 
 def exhausted(at: Bench, *, phase: Phase | None = "serving: encoder") -> Bench:
     log = StartupLog(failures=(Failure("", phase, OOM),))
-    return replace(at, oom=observe_oom(at, log, L4))
+    return replace(at, oom=observe_oom(at, log))
 
 
 def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
@@ -310,7 +310,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    so = choose_safe(at, Found({}, (), reached=True, proven=True))
     assert so.verdict == "reached"
     (mend,) = so.best.best
     assert mend.changes == {"gpu_memory_utilization": 0.91}
@@ -322,20 +322,20 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
 def test_a_message_without_figures_still_asks_for_room() -> None:
     calm = served(2)
     failure = Failure("", "profile: sampler", OutOfMemory())
-    oom = observe_oom(calm, StartupLog(failures=(failure,)), L4)
+    oom = observe_oom(calm, StartupLog(failures=(failure,)))
     assert oom is not None
     assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
     at = replace(calm, oom=oom)
-    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    so = choose_safe(at, Found({}, (), reached=True, proven=True))
     # 0.15 of 22 GiB below the default of 0.92.
     assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    so = settled(at, Found({}, (), reached=True, proven=True), L4)
+    so = choose_safe(at, Found({}, (), reached=True, proven=True))
     assert so.verdict == "under-reserved"
-    _, found = searched(at, facts(at), Silent(), lambda fixes: safe_outcome(at, fixes, L4))
+    _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
     assert found.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
@@ -346,11 +346,11 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     calm = served(2, Goal("kv_tokens", 45_000), gpu_memory_utilization=0.95)
     at = exhausted(calm)
     assert at.outcome(()).reached
-    assert settled(at, Found({}, (), reached=True, proven=True), L4).verdict == "under-reserved"
-    _, found = searched(at, facts(at), Silent(), lambda fixes: safe_outcome(at, fixes, L4))
-    so = settled(at, found, L4)
+    assert choose_safe(at, Found({}, (), reached=True, proven=True)).verdict == "under-reserved"
+    _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
+    so = choose_safe(at, found)
     assert so.verdict == "reached"
-    proposed = best(so.best, at, L4)
+    proposed = best(so.best, at)
     assert proposed is not None
     assert proposed.changes["gpu_memory_utilization"] < 0.95
     assert proposed.memory.kv_cache_tokens is not None

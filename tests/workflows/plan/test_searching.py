@@ -13,7 +13,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.progress import Silent
-from mmcalib.workflows.plan.trials import MOST_REHEARSALS, Bench, searched
+from mmcalib.workflows.plan.trials import MOST_REHEARSALS, Bench, search_fixes
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, rehearsed
 
@@ -37,7 +37,7 @@ class Wanting:
 def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], Found]:
     with MemoryPrediction(gpus.find("H100-80G"), wanting) as prediction:
         bench = Bench(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
-        return searched(bench, FACTS, Silent())
+        return search_fixes(bench, FACTS, Silent())
 
 
 def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -> None:
@@ -69,7 +69,7 @@ def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
     facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
     with MemoryPrediction(gpus.find("H100-80G"), SharedCap()) as prediction:
         bench = Bench(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
-        fixes, _ = searched(bench, facts, Silent())
+        fixes, _ = search_fixes(bench, facts, Silent())
     caps = [fix for fix in fixes if fix.knob == AREA.name]
     assert [fix.level for fix in caps] == [0, 1]
     assert {fix.cost for fix in caps} == {"requests"}

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mmcalib.corpus.content_parts import url_part
+from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import Answered, Replayed
-from mmcalib.proof.replay import Burst, burst, choose_burst, filled, replay_check, with_files
+from mmcalib.proof.replay import Burst, burst, choose_burst, pad_burst, replay_check, with_files
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
 from tests.workflows.corpora import corpus, decide, path_of, pretended
@@ -91,7 +91,7 @@ def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(t
     decision = decide(read)
     own = burst(read.prompts, decision.table, decision.counts, 16_250, 1e9)
     assert (own.encoder_tokens, own.fills_step) == (8100, False)
-    found = filled(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
+    found = pad_burst(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
     assert found.made_up == 2
     assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
     assert (found.encoder_tokens, found.fills_step) == (16_200, True)
@@ -102,13 +102,9 @@ def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
     own = burst(read.prompts, decision.table, decision.counts, 8_000, 1e9)
-    named = [url_part("image_url", url_of(path_of(LARGE)))]
-    own = replace(own, prompts=tuple(replace(p, messages=asking(named)) for p in own.prompts))
+    asked = ChatRequest.of_user([url_part("image_url", url_of(path_of(LARGE)))])
+    own = replace(own, prompts=tuple(replace(p, request=asked) for p in own.prompts))
     left = with_files(own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media])
     assert (left.prompts, left.encoder_tokens, left.unreadable) == ((), 0, 1)
-    found = filled(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
+    found = pad_burst(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
     assert (found.made_up, found.encoder_tokens, found.fills_step) == (1, 8_000, True)
-
-
-def asking(content: list[dict[str, object]]) -> list[dict[str, object]]:
-    return [{"role": "user", "content": content}]

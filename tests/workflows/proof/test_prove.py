@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mmcalib.proof.prove import prove
 from mmcalib.proof.replay import burst, leave_out_exhausting, replay_check
 from mmcalib.proof.start import Launch
 from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import opened
 
 LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)
 
@@ -35,9 +37,10 @@ class Failing:
 def tried(error: Exception, folder: Path, *, serves: bool = False) -> Check:
     decision = decide(corpus([SMALL]))
     model = Path(resolve("Qwen/Qwen2.5-VL-3B-Instruct", cache_dir=folder).path)
-    launch = Launch(model, {}, decision.budget, "cpu", folder / "scratch", 90.0, serves, False)
+    on = replace(opened(), device="cuda" if serves else "cpu")
+    launch = Launch(decision, on, model, folder / "scratch", 90.0)
     host: Any = Failing(error)
-    (check,) = prove(host, launch, decision, None, Silent(), remedy="--validate budget").checks
+    (check,) = prove(host, launch, None, Silent(), remedy="--validate budget").checks
     return check
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
-from mmcalib.domain.items import Asked, Prompt, Text
+from mmcalib.corpus.chat import ChatRequest, Prompt, Text
+from mmcalib.domain.items import Asked
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import BareRequest
 from mmcalib.errors import UsageError
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.traffic.requests import TEXT_TOKENS, trace
@@ -21,18 +21,18 @@ from tests.workflows.corpora import corpus
 SMALL, LARGE = ImageShape(8, 8), ImageShape(800, 800)
 
 
-def words(request: BareRequest) -> int:
+def words(request: ChatRequest) -> int:
     return len(str(request.messages[0]["content"]).split())
 
 
-def count(requests: Sequence[BareRequest]) -> list[int | None]:
+def count(requests: Sequence[ChatRequest]) -> list[int | None]:
     return [words(request) for request in requests]
 
 
 def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) -> ReadCorpus:
     """The corpus with these texts of its requests, in order, and when they were sent."""
     every = [
-        Text(Asked(), {}, [{"role": "user", "content": text}], {}, f"r.jsonl:{number}", at_s)
+        Text(ChatRequest.of_user(text), f"r.jsonl:{number}", at_s)
         for number, (text, at_s) in enumerate(zip_longest(texts, sent), start=1)
     ]
 
@@ -43,9 +43,9 @@ def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) ->
 
 
 def test_equal_texts_are_one_and_are_counted_once() -> None:
-    counted: list[BareRequest] = []
+    counted: list[ChatRequest] = []
 
-    def counting(requests: Sequence[BareRequest]) -> list[int | None]:
+    def counting(requests: Sequence[ChatRequest]) -> list[int | None]:
         counted.extend(requests)
         return count(requests)
 
@@ -130,10 +130,10 @@ def test_without_requests_each_item_is_asked_about() -> None:
 
 def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
     asked = Asked(text_bytes=400, answer_tokens=7)
-    whole = Prompt("r.jsonl:1", (), "", [{"role": "user", "content": "a b c"}])
+    whole = Prompt("r.jsonl:1", (), ChatRequest.of_user("a b c"))
     prompts = PromptCensus(
         PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
-        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2", (), "")))
+        for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2")))
     )
     given = replace(corpus([SMALL]), prompts=prompts)
     found = trace(given, count)

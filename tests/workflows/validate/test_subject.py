@@ -8,23 +8,27 @@ from typing import Any, cast
 from mmcalib.checks import reserve
 from mmcalib.checks.check import Check
 from mmcalib.checks.reserve import RESERVED, SIZE_HINT
+from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import Count
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import here
-from mmcalib.memory.checks import reserved_check
+from mmcalib.memory.checks import no_gpu, reserved_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import configurations
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
+from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.subject import Subject
-from mmcalib.workflows.validate.validate import in_bytes, judge
+from mmcalib.workflows.validate.validate import judge
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
+NOBODY = cast(EngineHost, None)
 OPENED = opened({"image": None}, knobs=(), max_model_len=32_768)
 
 
@@ -32,7 +36,8 @@ def subject(**engine_args: Any) -> Subject:
     counts: dict[Modality, Count] = {"image": Count(1, "", "given")}
     return Subject(
         resolved=ResolvedModel("m", "/m", "local", None, ()),
-        opened=OPENED,
+        asks=BudgetSource(NOBODY, OPENED, "/m", Policy()),
+        progress=Silent(),
         engine_args=engine_args,
         counts=counts,
         budget=BUDGET,
@@ -67,7 +72,7 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
         predicted = Predicted(gpu, None, config, steps=worst)
         check = reserved_check(predicted, hinted, allow_under_reserve=False)
         assert check is not None
-        hint, reserved = in_bytes(before, [check])
+        hint, reserved = judge_memory(before, [check], hinted, no_gpu(""))
         assert (hint.status, reserved.status) == statuses
         assert "rehearsed" in reserved.detail
         assert reserved.remedy == ("the cure" if reserved.status == "fail" else "")
@@ -77,9 +82,6 @@ def test_what_needs_a_gpu_is_left_out_without_one() -> None:
     args = {"tensor_parallel_size": 2, "max_num_seqs": 4}
     assert here(args, "cpu") == {"max_num_seqs": 4}
     assert here(args, "cuda") == args
-
-
-NOBODY = cast(EngineHost, None)
 
 
 def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:

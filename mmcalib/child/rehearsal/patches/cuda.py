@@ -1,18 +1,17 @@
-"""Torch.cuda, Triton, torch.compile, process groups.
+"""torch.cuda, Triton, torch.compile and process groups without a GPU.
 
-torch.compile without compiling: what would be compiled runs as fused kernels, the rest as it is.
-
-vLLM compiles the language model, and turns its own kernels off for that, also in parts of the model
-that stay eager, such as vision encoders: there each step of a norm or an activation holds a tensor.
+What would be compiled runs as fused kernels, the rest as it is. vLLM compiles the language model,
+and turns its own kernels off for that, also in parts of the model that stay eager, such as vision
+encoders: there each step of a norm or an activation holds a tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +19,11 @@ from torch.utils._device import _device_constructors
 
 from mmcalib.child.rehearsal.allocator import parse_settings
 from mmcalib.child.rehearsal.ledger import GPUS, Ledger, Machine
-from mmcalib.child.rehearsal.patches.patching import replace
 from mmcalib.releases import models, platform, targets
-from mmcalib.releases.models import attention_layer
+from mmcalib.releases.targets import replace
+
+if TYPE_CHECKING:
+    from mmcalib.child.rehearsal.startup import Stage
 
 # What vLLM makes on `current_device()`, which is an index.
 _BY_INDEX = ("empty", "zeros", "ones", "full")
@@ -102,9 +103,9 @@ def properties(machine: Machine) -> SimpleNamespace:
     )
 
 
-def install_cuda(machine: Machine) -> None:
+def install_cuda(stage: Stage) -> None:
     """From now on torch believes that the machine's GPU is there."""
-    memory = _memory(machine)
+    machine = stage.machine
     about = properties(machine)
     stream = Stream()
     both: dict[str, Any] = {
@@ -112,7 +113,7 @@ def install_cuda(machine: Machine) -> None:
         "device_count": lambda: GPUS,
         "current_stream": lambda device=None: stream,
         "is_available": lambda: True,
-        **memory,
+        **_memory(machine),
     }
     cuda: dict[str, Any] = {
         "_lazy_init": lambda: None,
@@ -164,8 +165,10 @@ def install_cuda(machine: Machine) -> None:
     _device_constructors()
     for name in _BY_INDEX:
         replace(f"torch.{name}", _placed(getattr(torch, name)))
-    replace("torch.tensor", _unpinned(torch.tensor))
-    _settings(machine)
+    tensor = torch.tensor
+    # It pins what it makes without being dispatched: only a driver could.
+    replace("torch.tensor", lambda *args, pin_memory=False, **kwargs: tensor(*args, **kwargs))
+    _follow_settings(machine)
 
 
 def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,37 +182,31 @@ def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
     return placed
 
 
-def _unpinned(tensor: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.tensor pins what it makes without being dispatched: only a driver could."""
-
-    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
-        return tensor(*args, **kwargs)
-
-    return unpinned
+# Functions of torch.cuda, the statistic of the same name, and the allocator's figure.
+_FIGURES = (
+    ("memory_allocated", "allocated_bytes.all.current", "allocated_bytes"),
+    ("max_memory_allocated", "allocated_bytes.all.peak", "allocated_peak_bytes"),
+    ("memory_reserved", "reserved_bytes.all.current", "reserved_bytes"),
+    ("max_memory_reserved", "reserved_bytes.all.peak", "reserved_peak_bytes"),
+)
 
 
 def _memory(machine: Machine) -> dict[str, Any]:
-    def stats(device: Any = None) -> Mapping[str, int]:
-        return {
-            "allocated_bytes.all.current": machine.allocator.allocated_bytes,
-            "allocated_bytes.all.peak": machine.allocator.allocated_peak_bytes,
-            "reserved_bytes.all.current": machine.allocator.reserved_bytes,
-            "reserved_bytes.all.peak": machine.allocator.reserved_peak_bytes,
-            "num_alloc_retries": 0,
-        }
-
     return {
-        "memory_stats": stats,
-        "memory_allocated": lambda device=None: machine.allocator.allocated_bytes,
-        "max_memory_allocated": lambda device=None: machine.allocator.allocated_peak_bytes,
-        "memory_reserved": lambda device=None: machine.allocator.reserved_bytes,
-        "max_memory_reserved": lambda device=None: machine.allocator.reserved_peak_bytes,
+        **{
+            function: lambda device=None, figure=figure: getattr(machine.allocator, figure)
+            for function, _, figure in _FIGURES
+        },
+        "memory_stats": lambda device=None: {
+            **{name: getattr(machine.allocator, figure) for _, name, figure in _FIGURES},
+            "num_alloc_retries": 0,
+        },
         "reset_peak_memory_stats": lambda device=None: machine.allocator.reset_peak(),
         "empty_cache": lambda: machine.allocator.empty_cache(),
     }
 
 
-def _settings(machine: Machine) -> None:
+def _follow_settings(machine: Machine) -> None:
     """vLLM limits splitting while it loads and profiles: the allocator has to know."""
     held = [""]
 
@@ -232,46 +229,31 @@ class _Launched:
         return None
 
 
-def _nothing(self: Any, *args: Any, **kwargs: Any) -> _Launched:
-    return _Launched()
-
-
-class _Driver:
-    """The driver of the imaginary GPU. Linear attention asks it, when it is imported, for what
-    kind of device its kernels are and how much shared memory that has.
+def install_triton(stage: Stage) -> None:
+    """Needs the triton package, which every CUDA build of vLLM brings. Linear attention asks the
+    driver, when it is imported, for what kind of device its kernels are and how much shared memory
+    that has.
     """
-
-    def __init__(self, machine: Machine) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        about = properties(machine)
-        major, minor = machine.capability
-        known = {
-            "max_shared_mem": about.shared_memory_per_block_optin,
-            "multiprocessor_count": about.multi_processor_count,
-            "warpSize": about.warp_size,
-        }
-        self._target = GPUTarget("cuda", 10 * major + minor, about.warp_size)
-        self.utils = SimpleNamespace(get_device_properties=lambda index: known)
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-
-def install_triton(machine: Machine) -> None:
-    """Needs the triton package, which every CUDA build of vLLM brings."""
     import triton
+    from triton.backends.compiler import GPUTarget
 
-    triton.runtime.driver.set_active(_Driver(machine))
+    about = properties(stage.machine)
+    known = {
+        "max_shared_mem": about.shared_memory_per_block_optin,
+        "multiprocessor_count": about.multi_processor_count,
+        "warpSize": about.warp_size,
+    }
+    target = GPUTarget("cuda", 10 * about.major + about.minor, about.warp_size)
+    driver = SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda index: known),
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_active_torch_device=lambda: torch.device("cuda", 0),
+    )
+    triton.runtime.driver.set_active(driver)
     for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
         for method in ("run", "warmup"):
-            replace(targets.triton(f"{kind}.{method}"), _nothing)
+            replace(targets.triton(f"{kind}.{method}"), lambda *args, **kwargs: _Launched())
     # Nobody asks the driver for devices that are not there.
     replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
 
@@ -282,23 +264,22 @@ def _plain_autotuner(self: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: A
     self.configs = list(args[0]) if args else []
 
 
-def install_compilation(ledger: Ledger) -> None:
+def install_compilation(stage: Stage) -> None:
     """Must come before vLLM's layers are imported: some compile themselves when they are."""
 
     def would_be_compiled(self: Any, *args: Any, **kwargs: Any) -> None:
         """vLLM calls it, at the end of a module's own constructor, for what it will compile."""
         self.do_not_compile = True
-        _Compiled(self, ledger).take_over()
+        _Compiled(self, stage.ledger).take_over()
 
-    replace("torch.compile", _as_it_is)
+    def as_it_is(model: Any = None, **options: Any) -> Any:
+        return model if model is not None else lambda function: function
+
+    replace("torch.compile", as_it_is)
     replace(targets.COMPILED, would_be_compiled)
     replace(targets.MAYBE_COMPILE, _maybe_fused)
     # It would make examples of what it will look for.
     replace(targets.COMPILER_START, lambda device: None)
-
-
-def _as_it_is(model: Any = None, **options: Any) -> Any:
-    return model if model is not None else lambda function: function
 
 
 class _Compiled:
@@ -318,7 +299,7 @@ class _Compiled:
 
     def take_over(self) -> None:
         """Replace methods of the module and of what is in it."""
-        attention: Any = attention_layer()
+        attention: Any = models.attention_layer()
         for module in self._module.modules():
             if isinstance(module, attention):
                 module.register_forward_pre_hook(self._end_piece)
@@ -398,7 +379,7 @@ def _maybe_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> C
     return fn
 
 
-def install_process_groups() -> None:
+def install_process_groups(stage: Stage) -> None:
     """Every process group is torch's own fake one; a result has the shape it would have."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -413,16 +394,7 @@ def install_process_groups() -> None:
     replace("torch.distributed.init_process_group", init_process_group)
     replace("torch.distributed.new_group", new_group)
     replace("torch.distributed.all_gather", all_gather)
-    _alone()
-
-
-def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """Fills the parts; ProcessGroupNCCL::allgather gathers into one flat tensor first."""
-    torch.empty(len(parts) * part.numel(), dtype=part.dtype, device=part.device)
-
-
-def _alone() -> None:
-    """What vLLM's groups do beside collectives: look for neighbours, share memory, wait."""
+    # What vLLM's groups do beside collectives: look for neighbours, share memory, wait.
     replace(targets.SAME_NODE, lambda group, *args, **kwargs: [True] * group.size())
     replace(targets.NODE_COUNT, lambda *args, **kwargs: 1)
     replace(targets.BARRIER, lambda self: None)
@@ -434,6 +406,11 @@ def _alone() -> None:
     # vLLM then lets torch's groups do it all.
     replace(targets.NCCL, _NoNccl)
     replace(targets.MESSAGE_QUEUE, staticmethod(lambda *args, **kwargs: None))
+
+
+def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Fills the parts; ProcessGroupNCCL::allgather gathers into one flat tensor first."""
+    torch.empty(len(parts) * part.numel(), dtype=part.dtype, device=part.device)
 
 
 class _NoNccl:

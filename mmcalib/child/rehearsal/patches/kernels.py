@@ -1,8 +1,6 @@
-"""Custom operations, experts.
+"""vLLM's compiled CUDA operations and FlashAttention, of which only their results' shapes matter.
 
-vLLM's compiled CUDA operations, of which only their results' shapes are needed.
-
-Those with results get them from vLLM's own fake implementations; those that write into tensors
+Operations with results get them from vLLM's own fake implementations; those that write into tensors
 they are given do nothing. Any other is refused by name.
 """
 
@@ -12,42 +10,31 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mmcalib.child.rehearsal.device import NoFakeImplementation
 from mmcalib.child.rehearsal.ledger import Ledger
-from mmcalib.child.rehearsal.patches.patching import find, replace
 from mmcalib.child.rehearsal.scratch import radix_sort_scratch_bytes
 from mmcalib.releases import targets
-from mmcalib.releases.release import TargetMoved
-from mmcalib.releases.targets import (
-    EXTENSIONS,
-    MEMORY_ALLOCATOR,
-    NAMESPACES,
-    OUTPUTS,
-    WRITE_ONLY,
-    YES,
-)
+from mmcalib.releases.targets import FLASH_ATTENTION, OUTPUTS, WRITE_ONLY, find, replace
 
-# Questions to the compiled kernels, answered from the imaginary GPU where it matters.
+if TYPE_CHECKING:
+    from mmcalib.child.rehearsal.startup import Stage
+
+# The answer to a question that kernels choose tile sizes by.
 _MAX_SHARED_MEMORY_BYTES = 227 << 10
-
-
-def _into_what_is_given(*args: Any, **kwargs: Any) -> None:
-    """An overload `out`: its results are tensors of the caller's."""
 
 
 class Operation:
     """One compiled operation under any of its overloads; `out` writes to what it is given."""
 
-    def __init__(self, name: str, module: Callable[[], str]) -> None:
+    def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
         self.fake: Callable[..., Any] | None = None
-        self._module = module
+        self._ledger = ledger
         self.default = self
-        self.out = _into_what_is_given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self.name.partition("::")[2]
@@ -59,38 +46,39 @@ class Operation:
         if name in WRITE_ONLY:
             return None
         why = "vLLM describes no result for it; another --linear-backend or --moe-backend may do"
-        raise NoFakeImplementation(self.name, self._module(), f"{why} without it")
+        raise NoFakeImplementation(self.name, self._ledger.module, f"{why} without it")
+
+    def out(self, *args: Any, **kwargs: Any) -> None:
+        """An overload whose results are tensors of the caller's."""
 
 
 class _Namespace:
     """`torch.ops._C` and its like: every name is an operation."""
 
-    def __init__(self, name: str, module: Callable[[], str]) -> None:
-        self._name, self._module = name, module
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        self._name, self._ledger = name, ledger
 
     def __getattr__(self, name: str) -> Operation:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = Operation(f"{self._name}::{name}", self._module)
+        made = Operation(f"{self._name}::{name}", self._ledger)
         setattr(self, name, made)
         return made
 
 
-def install_operations(module: Callable[[], str]) -> None:
-    """Take the place of the compiled extensions. `module` says which part of the model is at work.
-
-    Must come before vLLM registers its fake implementations.
-    """
-    for extension in EXTENSIONS:
+def install_operations(stage: Stage) -> None:
+    """Take the place of the compiled extensions, before vLLM registers its fake implementations."""
+    for extension in targets.EXTENSIONS:
         sys.modules[extension] = types.ModuleType(extension)
     # Imported by name where vLLM's sleep mode is, which a rehearsal never is in.
     for name in ("init_module", "python_create_and_map", "python_unmap_and_release"):
-        setattr(sys.modules[MEMORY_ALLOCATOR], name, None)
-    spaces = {name: _Namespace(name, module) for name in NAMESPACES}
+        setattr(sys.modules[targets.MEMORY_ALLOCATOR], name, None)
+    spaces = {name: _Namespace(name, stage.ledger) for name in targets.NAMESPACES}
     for name, space in spaces.items():
         setattr(torch.ops, name, space)
-    _answers(spaces["_C_cuda_utils"])
-    for name in YES:
+    shared_memory = spaces["_C_cuda_utils"].get_max_shared_memory_per_block_device_attribute
+    shared_memory.fake = lambda device: _MAX_SHARED_MEMORY_BYTES
+    for name in targets.YES:
         getattr(spaces["_moe_C"], name).fake = lambda *args: True
     # Experts of tokens and their rows, int32 both.
     spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
@@ -113,11 +101,6 @@ def install_operations(module: Callable[[], str]) -> None:
     replace("torch.library.register_fake", register_fake)
 
 
-def _answers(space: _Namespace) -> None:
-    answer = space.get_max_shared_memory_per_block_device_attribute
-    answer.fake = lambda device: _MAX_SHARED_MEMORY_BYTES
-
-
 # The least compute capability for which vLLM's CUTLASS kernels exist, as its documentation of
 # quantization says (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell); not read
 # in the kernels' source.
@@ -130,16 +113,16 @@ _SUPPORTED_FROM = {
 }
 
 
-def install_kernels(ledger: Ledger, capability: tuple[int, int]) -> None:
+def install_kernels(stage: Stage) -> None:
     """Answer questions of support, and lend host memory to the device for nothing."""
-    number = capability[0] * 10 + capability[1]
+    major, minor = stage.machine.capability
     for name, least in _SUPPORTED_FROM.items():
-        replace(targets.custom_ops(name), lambda asked, yes=number >= least: yes)
+        replace(targets.custom_ops(name), lambda asked, yes=10 * major + minor >= least: yes)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
         """Pinned host memory seen from the device: takes nothing there."""
         view = torch.empty_like(host, device="cuda")
-        ledger.exempt(view)
+        stage.ledger.exempt(view)
         return view
 
     replace(targets.DEVICE_VIEW, device_view)
@@ -151,18 +134,13 @@ def install_kernels(ledger: Ledger, capability: tuple[int, int]) -> None:
 _Prepare = Callable[..., tuple[torch.Tensor, ...]]
 
 
-def install_experts() -> None:
+def install_experts(stage: Stage) -> None:
     """Where a layer's experts are packed for Marlin one by one, which is tens of thousands of
     operations: minutes on a device that keeps books of each.
     """
     for target in targets.PACKED_ONE_BY_ONE:
-        try:
-            holder, name = find(target.name)
-        except TargetMoved:
-            if not target.may_be_missing:
-                raise
-            continue
-        replace(target, for_one(getattr(holder, name)))
+        if (found := find(target)) is not None:
+            replace(target, for_one(getattr(*found)))
 
 
 def for_one(prepare: _Prepare) -> _Prepare:
@@ -186,3 +164,88 @@ def for_one(prepare: _Prepare) -> _Prepare:
         return tuple(part.new_empty((count, *part.shape[1:])) for part in one)
 
     return prepared
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *args: Any,
+    out: torch.Tensor | None = None,
+    return_softmax_lse: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Output like `q` (head size of `v`), and float32 log-sum-exp of (heads, tokens)."""
+    if out is None:
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    return (out, lse) if return_softmax_lse else out
+
+
+def apply_rotary_emb(
+    x: torch.Tensor, cos: Any, sin: Any, *args: Any, inplace: bool = False, **kwargs: Any
+) -> torch.Tensor:
+    """The Triton rotary kernel: one output of the input's size, or none in place."""
+    return x if inplace else torch.empty_like(x)
+
+
+def install_attention(stage: Stage) -> None:
+    """Put modules of FlashAttention's names in place, before attention backends are imported."""
+    capability = stage.machine.capability
+    supported = {2: capability[0] >= 8, 3: capability[0] == 9, 4: capability[0] == 10}
+
+    def module(name: str, **content: Any) -> types.ModuleType:
+        made = types.ModuleType(FLASH_ATTENTION + name)
+        made.__path__ = []
+        made.__dict__.update(content)
+        sys.modules[made.__name__] = made
+        return made
+
+    names: dict[str, Any] = {
+        "flash_attn_varlen_func": flash_attn_varlen_func,
+        "get_scheduler_metadata": lambda *args, **kwargs: None,
+        "compile_flash_attn_varlen_func_from_specs": lambda *args, **kwargs: None,
+        "fa_version_unsupported_reason": lambda version, *args: (
+            None if supported.get(version) else f"not on compute capability {capability}"
+        ),
+        "is_fa_version_supported": lambda version, *args: supported.get(version, False),
+        **{f"FA{version}_AVAILABLE": yes for version, yes in supported.items()},
+    }
+    module("", **names, flash_attn_interface=module(".flash_attn_interface", **names))
+    module(".layers")
+    module(".layers.rotary", apply_rotary_emb=apply_rotary_emb)
+    module(".ops")
+    module(".ops.triton")
+    module(".ops.triton.rotary", apply_rotary=apply_rotary_emb)
+
+
+def windows_by_sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """vLLM's loop over an encoder's windows: their outputs, and all of them in one tensor.
+
+    Torch's memory-efficient kernel runs where flash does not: neither writes scores out. The loop
+    itself would go through some hundred thousand operations.
+    """
+    windows = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return windows if cu_seqlens is None else torch.empty_like(windows)
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def install_windows(stage: Stage) -> None:
+    """Must come when vLLM's own operations can be imported."""
+    if not targets.WINDOWS_ARE_AN_OPERATION:
+        return
+    # vLLM registers it when it is imported.
+    find(targets.WINDOWS)
+    library = torch.library.Library("vllm", "FRAGMENT")
+    library.impl("torch_sdpa_wrapper", windows_by_sdpa, "CUDA", allow_override=True)
+    # Kept alive: the implementation goes when the library object does.
+    _libraries.append(library)

@@ -1,10 +1,4 @@
-"""Weights, parameters, dummy media, platform.
-
-vLLM's parameter classes over fake tensors: quantized layers ask them how they are packed.
-
-Torch makes a plain fake tensor of a parameter whose data are fake; what vLLM's class would have
-added is lost with it.
-"""
+"""Weights, parameters, dummy media and the platform of an imaginary GPU."""
 
 from __future__ import annotations
 
@@ -12,46 +6,40 @@ import importlib
 import importlib.metadata
 import importlib.util
 import itertools
-from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from mmcalib.child.rehearsal.ledger import GPUS, Machine
-from mmcalib.child.rehearsal.patches.patching import replace
+from mmcalib.child.rehearsal.ledger import GPUS
 from mmcalib.releases import models, platform, targets
 from mmcalib.releases.release import installed
+from mmcalib.releases.targets import replace
+
+if TYPE_CHECKING:
+    from mmcalib.child.rehearsal.startup import Stage
 
 
-def install_loading() -> None:
+def install_loading(stage: Stage) -> None:
     """Dummy weights stay as they were allocated; model classes are inspected in this process."""
     # It makes a small table when it is imported: on the GPU, if a layer asks for it first.
     if importlib.util.find_spec("compressed_tensors"):
         importlib.import_module("compressed_tensors")
     for target in targets.DUMMY_WEIGHTS:
-        replace(target, _nothing)
+        replace(target, lambda *args, **kwargs: None)
     # A subprocess would not know of the stand-ins.
-    replace(targets.INSPECTION, _run_here)
-    record = replace(targets.RELOADING, None)
+    replace(targets.INSPECTION, lambda function: function())
 
     def record_metadata_for_reloading(model: Any) -> None:
         """Costs a copy of every parameter's description; only online quantization needs it."""
         if models.quantizes():
             record(model)
 
-    replace(targets.RELOADING, record_metadata_for_reloading)
-    _quantize_without_weights()
-
-
-def _quantize_without_weights() -> None:
-    is_quantized = replace(targets.GPTQ_LAYER, None)
-    if is_quantized is None:
-        return
+    record = replace(targets.RELOADING, record_metadata_for_reloading)
 
     def is_layer_gptq_quantized(
         prefix: str, quantized_layers: list[str], *args: Any, **kwargs: Any
@@ -59,15 +47,7 @@ def _quantize_without_weights() -> None:
         """No list is that of a folder without weights, and not of a model without such layers."""
         return not quantized_layers or is_quantized(prefix, quantized_layers, *args, **kwargs)
 
-    replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None
-
-
-def _run_here(function: Callable[[], Any]) -> Any:
-    return function()
+    is_quantized = replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
 
 
 @cache
@@ -76,10 +56,13 @@ def faked(kind: Any) -> Any:
     return kind if issubclass(kind, FakeTensor) else type(kind.__name__, (kind, FakeTensor), {})
 
 
-def install_parameters() -> None:
-    """Parameters keep their kind where they are made, and where online quantization makes them."""
-    make = replace(targets.PARAMETER, None)
-    materialise = replace(targets.MATERIALIZE, None)
+def install_parameters(stage: Stage) -> None:
+    """Parameters keep their kind where they are made, and where online quantization makes them:
+    quantized layers ask them how they are packed. Torch makes a plain fake tensor of a parameter
+    whose data are fake, and what vLLM's class would have added is lost with it.
+    """
+    if not targets.PARAMETERS_ARE_FAKED:
+        return
 
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
         made = make(cls, data, **kwargs)
@@ -106,38 +89,35 @@ def install_parameters() -> None:
         plain.__dict__.update(facts)
         return plain
 
-    replace(targets.PARAMETER, new)
+    make = replace(targets.PARAMETER, new)
     replace(targets.SHALLOW_COPY, shallow_copy)
-    replace(targets.MATERIALIZE, materialize_meta_tensor)
+    materialise = replace(targets.MATERIALIZE, materialize_meta_tensor)
 
 
 _hashes = itertools.count()
 
 
-def install_dummy_media() -> None:
+def install_dummy_media(stage: Stage) -> None:
     """White frames share one byte, and no item is ever taken for one seen before."""
+
+    def hash_kwargs(cls: type, *args: Any, **kwargs: Any) -> str:
+        """A hash of its own for every item. What items share is compared by one too, so that those
+        that differ in it are not batched (0.26): there one object is one hash.
+        """
+        if kwargs.keys() == {"data"}:
+            return f"shared-{id(kwargs['data'])}"
+        return f"imaginary-{next(_hashes)}"
+
+    def numpy(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
+        """A long clip's features are a large host tensor that is not there: pages that nobody has
+        touched.
+        """
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return np.zeros(tuple(self.shape), dtype)
+
     replace(targets.DUMMY_PIXELS, _WhiteFrames())
-    replace(
-        targets.HASH,
-        classmethod(_hash),
-    )
-    # A long clip's features are a large host tensor.
-    replace("torch._subclasses.fake_tensor.FakeTensor.numpy", _untouched)
-
-
-def _hash(cls: type, *args: Any, **kwargs: Any) -> str:
-    """A hash of its own for every item. What items share is compared by one too, so that those that
-    differ in it are not batched (0.26): there one object is one hash.
-    """
-    if kwargs.keys() == {"data"}:
-        return f"shared-{id(kwargs['data'])}"
-    return f"imaginary-{next(_hashes)}"
-
-
-def _untouched(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
-    """An array for a large host tensor that is not there: pages that nobody has touched."""
-    dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
-    return np.zeros(tuple(self.shape), dtype)
+    replace(targets.HASH, classmethod(hash_kwargs))
+    replace("torch._subclasses.fake_tensor.FakeTensor.numpy", numpy)
 
 
 class _White(np.ndarray[Any, Any]):
@@ -172,66 +152,33 @@ def disown_build() -> None:
     replace(targets.VERSION_SAYS, lambda words: False)
 
 
-def install_platform(machine: Machine) -> None:
+def install_platform(stage: Stage) -> None:
     """Make it vLLM's current platform. Must come before anything of vLLM reads the platform."""
-    base: Any = platform.cuda_base()
-
-    class ImaginaryCudaPlatform(base):  # type: ignore[misc] # vLLM has no stubs
-        @classmethod
-        def get_device_capability(cls, device_id: int = 0) -> Any:
-            return platform.capability(*machine.capability)
-
-        @classmethod
-        def get_device_name(cls, device_id: int = 0) -> str:
-            return machine.gpu.torch_name
-
-        @classmethod
-        def get_device_uuid(cls, device_id: int = 0) -> str:
-            return "imaginary"
-
-        @classmethod
-        def get_device_total_memory(cls, device_id: int = 0) -> int:
-            return machine.gpu.total_bytes
-
-        @classmethod
-        def is_fully_connected(cls, device_ids: list[int]) -> bool:
-            return True
-
-        @classmethod
-        def is_pin_memory_available(cls) -> bool:
-            return True
-
-        @classmethod
-        def device_count(cls) -> int:
-            return GPUS
-
-        @classmethod
-        def log_warnings(cls) -> None:
-            return None
-
-        @classmethod
-        def get_device_numa_node(cls, device_id: int = 0) -> None:
-            return None
-
-        @classmethod
-        def get_all_device_numa_nodes(cls) -> None:
-            return None
-
-        @classmethod
-        def get_cuda_runtime_major(cls) -> int:
-            return 13
-
-    replace(targets.PLATFORM, ImaginaryCudaPlatform())
+    machine, base = stage.machine, platform.cuda_base()
+    answers = {
+        "get_device_capability": platform.capability(*machine.capability),
+        "get_device_name": machine.gpu.torch_name,
+        "get_device_uuid": "imaginary",
+        "get_device_total_memory": machine.gpu.total_bytes,
+        "is_fully_connected": True,
+        "is_pin_memory_available": True,
+        "device_count": GPUS,
+        "log_warnings": None,
+        "get_device_numa_node": None,
+        "get_all_device_numa_nodes": None,
+        "get_cuda_runtime_major": 13,
+    }
+    methods = {
+        name: classmethod(lambda cls, *args, answer=answer, **kwargs: answer)
+        for name, answer in answers.items()
+    }
+    replace(targets.PLATFORM, type("ImaginaryCudaPlatform", (base,), methods)())
     assert platform.current().is_cuda()
     if machine.gpu.unified:
-        _share_memory(machine)
 
+        def virtual_memory() -> SimpleNamespace:
+            """On an integrated GPU vLLM takes what the system has available for what is free."""
+            free, total = machine.memory_info()
+            return SimpleNamespace(available=free, total=total)
 
-def _share_memory(machine: Machine) -> None:
-    """On an integrated GPU vLLM takes what the system has available for what is free."""
-
-    def virtual_memory() -> SimpleNamespace:
-        free, total = machine.memory_info()
-        return SimpleNamespace(available=free, total=total)
-
-    replace(targets.SYSTEM_MEMORY, SimpleNamespace(virtual_memory=virtual_memory))
+        replace(targets.SYSTEM_MEMORY, SimpleNamespace(virtual_memory=virtual_memory))

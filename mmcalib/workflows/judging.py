@@ -1,0 +1,93 @@
+"""How `run`, `validate` and `plan` judge a configuration alike.
+
+A `JudgedConfig` becomes `CheckFacts`, which the rules of a stage judge; `proof.prove` starts the
+engine with it; then rehearsals say in bytes what was known in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import CorpusFacts, JudgedConfig, Over
+from mmcalib.checks.reserve import RESERVED, SIZE_HINT, embeddings_alone
+from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
+from mmcalib.derive.costs import CostTable
+from mmcalib.domain.items import Skipped
+from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
+from mmcalib.memory.rehearse import Predicted
+from mmcalib.workflows.corpus import ReadCorpus
+
+
+def corpus_facts(
+    corpus: ReadCorpus,
+    config: JudgedConfig,
+    table: CostTable,
+    left_out: Mapping[str, str],
+    unreadable: Sequence[Skipped] = (),
+) -> CorpusFacts:
+    """What rules may know of a corpus under this configuration. `table` has what vLLM refuses of
+    it, `left_out` says why a modality is not served.
+    """
+    most, prompts = config.items_per_prompt, corpus.prompts
+    above = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
+    over = None
+    if above:
+        over = Over(
+            requests=sum(entry.count for entry in above),
+            of=prompts.prompts(),
+            first=above[0].exemplar.origin,
+            most={m: max(e.signature.items(m) for e in prompts.signatures()) for m in most},
+        )
+    return CorpusFacts(
+        files=corpus.files,
+        skipped=corpus.skipped,
+        table=table,
+        left_out=left_out,
+        over=over,
+        unreadable=unreadable,
+        requests=prompts.prompts(),
+    )
+
+
+def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
+    """R4 in bytes, or where it was not rehearsed, in tokens, with what those leave unknown.
+    `rehearse` is the command that rehearses the configuration.
+    """
+    check = reserved_check(predicted, config, allow_under_reserve=False)
+    if check is not None:
+        return check
+    tokens = embeddings_alone(config.budget) or reserved_in_tokens(
+        config.adequacy, config.budget.profiled_modality, ()
+    )
+    (check,) = qualify_tokens_only([tokens], config, not_rehearsed(predicted, rehearse))
+    return check
+
+
+def judge_memory(
+    checks: Iterable[Check],
+    memory: Sequence[Check],
+    config: JudgedConfig,
+    unrehearsed: Unrehearsed,
+) -> list[Check]:
+    """The checks of all stages with those of rehearsed `memory`. R4 in bytes decides, and a cure of
+    the one in tokens is its cure too; where it was not rehearsed, tokens say what they leave
+    unknown.
+    """
+    reserved = next((check for check in memory if check.id == RESERVED), None)
+    if reserved is None:
+        return qualify_tokens_only([*checks, *memory], config, unrehearsed)
+    kept, failing = list[Check](), set()
+    for check in checks:
+        if check.status == "fail":
+            failing.add(check.id)
+        if check.id == RESERVED:
+            if check.status == reserved.status == "fail":
+                reserved = replace(reserved, remedy=check.remedy or reserved.remedy)
+        elif reserved.status == "pass" and SIZE_HINT.covers(check.id) and check.status == "fail":
+            kept.append(replace(check, status="warn"))
+        else:
+            kept.append(check)
+    more = [reserved if check.id == RESERVED else check for check in memory]
+    return [*kept, *(c for c in more if c.id == RESERVED or c.id not in failing)]
