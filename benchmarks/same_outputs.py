@@ -40,7 +40,7 @@ CLOCK = (
     # A rate is told of what took long enough.
     (re.compile(r", [\d.,]+/s\b"), ""),
     (re.compile(r"\b\d[\d.,]* cores?\b"), "CORES"),
-    (re.compile(r'("[a-z_0-9]*(?:_s|seconds)": )[-\d.e]+'), r"\1TIME"),
+    (re.compile(r'("[a-z_0-9]*(?:_s|_s_per_item|seconds)": )[-\d.e]+'), r"\1TIME"),
     # Seconds of a processor in tables, and what they come to per hundred items.
     (re.compile(r"(?<=\| )0\.\d{2,3} \| [\d.,]+ \|$", re.M), "TIME |"),
     (re.compile(r"(?<=\| )\d+\.\d{3} \|"), "TIME |"),

@@ -43,16 +43,22 @@ IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
     *("tempfile", "threading", "time", "PIL", "av", "soundfile", "librosa"),
 }
-MAX_LINES = 600
+MAX_LINES, MIN_LINES = 600, 60
+# Entries of processes, and what must stay light to import.
+SHORT = {
+    *("__main__", "version", "child.__main__", "child.serve", "engine.wheels"),
+    *("census.document", "census.ray_watch", "media.blank"),
+}
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 259,
-    "product lines": 50_271,
+    "modules": 238,
+    "product lines": 46_582,
+    "test files": 199,
     "test lines": 36_132,
     "words of docs": 46_142,
     "options of run": 40,
 }
-SLACK = {"modules": 5, "options of run": 0}
+SLACK = {"modules": 5, "test files": 5, "options of run": 0}
 
 # In pieces, so that this file does not hold what it looks for.
 REGISTRY_HOSTS = (
@@ -327,8 +333,10 @@ def test_every_module_says_what_it_is_and_stays_short() -> None:
     ]
     for path in sorted(PACKAGE.rglob("*.py")):
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        if lines > MAX_LINES:
-            found.append(f"{path.relative_to(ROOT)} has {lines} lines")
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        short = lines < MIN_LINES and name not in SHORT and path.stem != "__init__"
+        if lines > MAX_LINES or short:
+            found.append(f"{name} has {lines} lines")
     assert found == []
 
 
@@ -356,6 +364,7 @@ def test_the_house_does_not_grow() -> None:
     figures = {
         "modules": len(list(PACKAGE.rglob("*.py"))),
         "product lines": _lines(PACKAGE),
+        "test files": len(list((ROOT / "tests").rglob("test_*.py"))),
         "test lines": _lines(ROOT / "tests"),
         "words of docs": sum(len(path.read_text("utf-8").split()) for path in docs),
         "options of run": _run_options(),

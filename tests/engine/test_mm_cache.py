@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.sample import choose as choose_sample
+from mmcalib.census.census import choose_sample
 from mmcalib.decision.decision import SizedCache, size_cache
 from mmcalib.decision.measure import measure
 from mmcalib.derive.costs import ItemCost

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmcalib.census.sample import choose
+from mmcalib.census.census import choose_sample
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -77,7 +77,7 @@ def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> ReadCorpus:
 def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
     """What `run` finds to be longest, with the model's own processor settings."""
     files = files_of(found)
-    sample = choose(found.census, 1, 0)
+    sample = choose_sample(found.census, 1, 0)
     table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
     counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
     budget = lab.budget(build_dummy=False)

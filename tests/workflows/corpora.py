@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.accesses import AccessLog
-from mmcalib.census.census import Census
+from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.census.sample import choose
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.decision.decide import NoGpu
 from mmcalib.decision.decide import decide as decide_it
@@ -90,7 +89,7 @@ def decide(
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
-    sample = choose(read.census, 12, 0)
+    sample = choose_sample(read.census, 12, 0)
     judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.sample import choose
+from mmcalib.census.census import choose_sample
 from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.corpus import step
 from mmcalib.checks.facts import CheckFacts, CheckStage
@@ -95,7 +95,7 @@ class Decided:
 def derive(session: Session, served: Prepared) -> Decided:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
-    sample = choose(corpus.census, job.sample)
+    sample = choose_sample(corpus.census, job.sample)
     path, files = served.resolved.path, served.files
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
     serving = judge = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.census.sample import choose
+from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.check import Check, Dialect, Taken, line
 from mmcalib.checks.corpus import MEDIA_SERVED
@@ -260,7 +260,7 @@ def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[
     left_out = {str(m): f"{corpus.census.items(m):,} {m} items" for m in gone}
     kept = corpus.only(served) if gone else corpus
     host, progress = subject.asks.host, subject.progress
-    sample = choose(kept.census, SAMPLE_PER_MODALITY)
+    sample = choose_sample(kept.census, SAMPLE_PER_MODALITY)
     table, unreadable = measure(
         host, kept.census, subject.setting, sample, progress, files_of(kept)
     )
@@ -336,7 +336,7 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
     path = folder / "requests.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
     corpus = read((), [path], allowed_root=folder, cache=folder, progress=progress)
-    sample = choose(corpus.census, SAMPLE_PER_MODALITY)
+    sample = choose_sample(corpus.census, SAMPLE_PER_MODALITY)
     files = files_of(corpus)
     table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
     return replace(subject, table=table, corpus=corpus)
