@@ -52,10 +52,10 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 238,
-    "product lines": 46_582,
+    "product lines": 46_119,
     "test files": 199,
-    "test lines": 36_132,
-    "words of docs": 46_142,
+    "test lines": 36_105,
+    "words of docs": 45_707,
     "options of run": 40,
 }
 SLACK = {"modules": 5, "test files": 5, "options of run": 0}
