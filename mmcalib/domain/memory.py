@@ -33,8 +33,8 @@ class Clip:
 class Budget:
     """Encoder budget in tokens, as vLLM computes it, and what its profile would run.
 
-    Per modality: `max_tokens_per_item`, `max_items_per_prompt`, `max_items_per_batch`. The profile
-    runs `profiled_items` of `profiled_modality`; `dummies` holds what each such item costs.
+    Per modality: `max_tokens_per_item` and `max_items_per_prompt`. The profile runs
+    `profiled_items` of `profiled_modality`; `dummies` holds what each such item costs.
     `largest_clip` is the largest that loader and processor make of any video, None where nothing
     bounds it.
     """
@@ -43,7 +43,6 @@ class Budget:
     encoder_cache_size: int
     max_tokens_per_item: dict[Modality, int]
     max_items_per_prompt: dict[Modality, int]
-    max_items_per_batch: dict[Modality, int]
     profiled_modality: Modality | None
     profiled_items: int
     dummies: dict[Modality, Dummy]

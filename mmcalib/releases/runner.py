@@ -164,7 +164,6 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
         encoder_cache_size=mm.encoder_cache_size,
         max_tokens_per_item=most,
         max_items_per_prompt=per_prompt,
-        max_items_per_batch=per_batch,
         profiled_modality=profiled,
         profiled_items=per_batch[profiled] if profiled else 0,
         dummies={},

@@ -24,7 +24,6 @@ BUDGET = Budget(
     encoder_cache_size=114_688,
     max_tokens_per_item={"image": 16_384, "video": 114_688},
     max_items_per_prompt={"image": 2, "video": 1},
-    max_items_per_batch={"image": 7, "video": 1},
     profiled_modality="video",
     profiled_items=1,
     dummies={"image": IMAGE, "video": VIDEO},

@@ -79,7 +79,6 @@ def budget(
         encoder_cache_size=tokens,
         max_tokens_per_item=dict(most),
         max_items_per_prompt=dict.fromkeys(most, 1),
-        max_items_per_batch={m: tokens // n for m, n in most.items()},
         profiled_modality=profiled,
         profiled_items=tokens // most[profiled],
         dummies=dict(dummies or {}),

@@ -70,7 +70,7 @@ GIB = 1 << 30
 def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
     items = max(1, min(cache // item, seqs))
     return Budget(
-        cache, cache, {modality: item}, {modality: 1}, {modality: items}, modality, items, {},
+        cache, cache, {modality: item}, {modality: 1}, modality, items, {},
         32_768, cache, seqs,
     )  # fmt: skip
 
@@ -198,7 +198,7 @@ def sound(seconds: float) -> ItemCost:
 
 
 def encoder_budget(tokens: int, dummies: dict[Modality, Dummy], seqs: int = 256) -> Budget:
-    return Budget(tokens, tokens, {}, {}, {}, None, 0, dummies, 32_768, tokens, seqs)
+    return Budget(tokens, tokens, {}, {}, None, 0, dummies, 32_768, tokens, seqs)
 
 
 LISTENER = encoder_budget(2250, {"audio": Dummy(750, PADDED, {})})

@@ -34,7 +34,6 @@ def budget(**changed: Any) -> Budget:
         encoder_cache_size=6345,
         max_tokens_per_item={"image": 1269},
         max_items_per_prompt={"image": 4},
-        max_items_per_batch={"image": 5},
         profiled_modality="image",
         profiled_items=5,
         dummies={},

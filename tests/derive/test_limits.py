@@ -117,7 +117,6 @@ def budget(
         encoder_cache_size=encoder_tokens,
         max_tokens_per_item=most,
         max_items_per_prompt=dict.fromkeys(most, 1),
-        max_items_per_batch=dict.fromkeys(most, items),
         profiled_modality=profiled,
         profiled_items=items,
         dummies={profiled: Dummy(dummy, 0, {})} if profiled and dummy else {},

@@ -160,7 +160,7 @@ def costs(*found: tuple[Shape, int, int]) -> CostTable:
 def budget(most: Mapping[Modality, int]) -> Budget:
     """vLLM's own largest items; its dummies have as many tokens."""
     dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in most.items()}
-    return Budget(20_000, 20_000, dict(most), {}, {}, None, 0, dummies, 32_768, 8192, 8)
+    return Budget(20_000, 20_000, dict(most), {}, None, 0, dummies, 32_768, 8192, 8)
 
 
 def test_an_item_of_the_corpus_that_takes_more_than_the_dummy_counts() -> None:

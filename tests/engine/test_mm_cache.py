@@ -395,7 +395,7 @@ print(json.dumps(held))
 def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
     page = ImageShape(280, 280)
     cost = ItemCost(page, 9, "/page", 402, 400, 1, 0.0, (), "real")
-    budget = Budget(1000, 1000, {}, {}, {}, None, 0, {}, 4096, 256, 8)
+    budget = Budget(1000, 1000, {}, {}, None, 0, {}, 4096, 256, 8)
     (found,) = residencies(table_of(DEFAULT, {page: cost}), budget)
     items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
     held = in_vllm(ENCODER_CACHE, {"size": 1000, "items": items})

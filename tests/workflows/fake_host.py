@@ -239,7 +239,6 @@ def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> B
         encoder_cache_size=tokens,
         max_tokens_per_item=most,
         max_items_per_prompt=per_prompt,
-        max_items_per_batch=per_batch,
         profiled_modality=profiled,
         profiled_items=per_batch[profiled] if profiled else 0,
         dummies=dummies if build_dummy else {},
