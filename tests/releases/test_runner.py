@@ -51,12 +51,14 @@ def read(most: dict[str, int]) -> Budget:
         model_config=SimpleNamespace(max_model_len=32_768),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, max_num_seqs=128),
     )
+    one, four = dict.fromkeys(most, 1), dict.fromkeys(most, 4)
+    # As vLLM names them since 0.20, and before.
     mm = SimpleNamespace(
         encoder_compute_budget=8192,
         encoder_cache_size=8192,
-        mm_max_toks_per_item=most,
-        mm_max_items_per_prompt=dict.fromkeys(most, 1),
-        mm_max_items_per_batch=dict.fromkeys(most, 4),
+        **dict.fromkeys(("mm_max_toks_per_item", "max_tokens_by_modality"), most),
+        **dict.fromkeys(("mm_max_items_per_prompt", "max_items_per_prompt_by_modality"), one),
+        **dict.fromkeys(("mm_max_items_per_batch", "max_items_per_batch_by_modality"), four),
         get_modality_with_max_tokens=lambda: max(most, key=lambda name: most[name]),
         processor=None,
     )
