@@ -81,8 +81,8 @@ class DecisionBuilder:
         hinted: bool = True,
     ) -> Decision:
         """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
-        of none but the defaults of each option. Without hints vLLM's encoder cache holds its own
-        largest item, so that more items wait there and fewer requests are preempted.
+        of none but the defaults of each option. Without hints vLLM's encoder cache is as large as
+        its own largest item, and holds more of the corpus' items.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         turned = [e for e in self.explored.values() if moves(e)]

@@ -55,7 +55,6 @@ def _frontier_point(
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
     chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
-    counts = {modality: count.value for modality, count in decision.counts.items()}
     return FrontierPoint.showing(
         point,
         knob=point.knob.name,
@@ -66,7 +65,7 @@ def _frontier_point(
         process_s=round(point.process_s, 6),
         encoder_budget_tokens=budget.encoder_budget_tokens,
         profiled_items=budget.profiled_items,
-        adequacy=round(adequacy(budget, counts).ratio, 4),
+        adequacy=round(adequacy(budget, decision.items_per_prompt).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
         choice="chosen" if chosen else "beaten" if beaten else "open",
         bleeds=point.knob.bleeds,
@@ -102,7 +101,6 @@ def assemble(
     if memory_found is not None:
         checks = memory_found.checks
     predicted = memory_found.predicted if memory_found else None
-    counts = {m: count.value for m, count in decision.counts.items()}
     cpu = mean_cpu_s(decision.table)
     pool, gpu = memory_found.pool if memory_found else None, job.gpu
     engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
@@ -128,7 +126,9 @@ def assemble(
         budget=Budgets(
             default=encoder_budget(decision.default_budget, table=decision.default_table),
             calibrated=encoder_budget(
-                decision.budget, adequacy(decision.budget, counts), decision.table
+                decision.budget,
+                adequacy(decision.budget, decision.items_per_prompt),
+                decision.table,
             ),
             yours=decided.budget_yours,
         ),
