@@ -34,6 +34,11 @@ def size_bytes(text: str) -> int | None:
     return int(Decimal(match[1]) * BYTES_PER[match[2].lower()]) if match else None
 
 
+def whole_as_int(value: float) -> int | float:
+    """2 for 2.0, as people write it; other values as they are."""
+    return int(value) if value == int(value) else value
+
+
 LINE_CHARS = 200
 
 # Why bytes could not be had, which says nothing of them and may pass.

@@ -22,6 +22,7 @@ from mmcalib.domain.knobs import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
+from mmcalib.text import whole_as_int
 
 # Large enough for several tiles and slim enough for pan-and-scan; larger ones only take longer.
 _PROBES: Mapping[Modality, Shape] = {
@@ -205,20 +206,15 @@ def _frames(trial: Trial) -> Iterator[Knob]:
         now = _sampled_frames(trial.under(Setting(media_io_kwargs={"video": {name: tried}})))
         if now == kept:
             continue
-        value = kept if name == "num_frames" else _whole(kept / _CLIP.duration_s)
+        value = kept if name == "num_frames" else whole_as_int(kept / _CLIP.duration_s)
         parts = [value * step / _STEPS for step in range(1, _STEPS + 1)]
-        steps = {_whole(part) if name == "fps" else max(1, round(part)) for part in parts}
+        steps = {whole_as_int(part) if name == "fps" else max(1, round(part)) for part in parts}
         yield FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
         return
 
 
 def _sampled_frames(processor: Processor) -> int:
     return load(Blank(_CLIP), processor)[1][0]
-
-
-def _whole(value: float) -> int | float:
-    """2.0 as 2, the way that people write it; other values as they are."""
-    return int(value) if value == int(value) else value
 
 
 # An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands

@@ -29,7 +29,7 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
-from mmcalib.text import GIB
+from mmcalib.text import GIB, whole_as_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SizedCache:
 
     @property
     def mm_processor_cache_gb(self) -> int | float:
-        return _plain(self.size.mm_processor_cache_gb)
+        return whole_as_int(self.size.mm_processor_cache_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CappedCache:
 
     @property
     def mm_processor_cache_gb(self) -> int | float:
-        return _plain(self.gib)
+        return whole_as_int(self.gib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,6 @@ class UnsizedCache:
 NOT_SIZED: Final = UnsizedCache("not sized")
 
 DecidedCache = SizedCache | CappedCache | UnsizedCache
-
-
-def _plain(gib: float) -> int | float:
-    """As it is written: 0 rather than 0.0."""
-    return int(gib) if gib.is_integer() else gib
 
 
 def size_cache(
