@@ -197,12 +197,14 @@ def medium_of(part: object) -> tuple[UrlType, str] | None:
         kind = "image_url"
     elif kind is None or part.get("uuid") is not None:
         kind = next((name for name in (*MODALITY_OF, "input_audio") if name in part), kind)
-    match kind, part.get(str(kind)):
-        case "image_url" | "video_url" | "audio_url", given:
+    given = part.get(str(kind))
+    match kind:
+        case "image_url" | "video_url" | "audio_url":
             url = given.get("url") if isinstance(given, Mapping) else given
             return kind, str(url or "")
-        case "input_audio", {"data": data, **given}:
-            return "audio_url", f"data:audio/{given.get('format', 'wav')};base64,{data}"
+        case "input_audio" if isinstance(given, Mapping) and isinstance(given.get("data"), str):
+            form = given.get("format", "wav")
+            return "audio_url", f"data:audio/{form};base64,{given['data']}"
     return None
 
 

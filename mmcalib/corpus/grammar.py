@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import BadRequest
+from mmcalib.corpus.lines import BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
     (
         *("messages", "model", "user", "stream", "stream_options", "seed", "stop", "temperature"),
-        *("top_p", "top_k", "min_p", "n", "logprobs", "top_logprobs", "prompt_logprobs"),
+        *("top_p", "top_k", "min_p", "logprobs", "top_logprobs", "prompt_logprobs"),
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty"),
         *("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "request_id"),
         *("include_stop_str_in_output", "include_reasoning", "parallel_tool_calls", "session_id"),
@@ -25,12 +26,6 @@ _JUDGED = frozenset(
 )
 # Without a schema nothing is known of their values.
 _ANY_VALUE = frozenset(("messages", "model", "user"))
-# Keys by which vLLM finds a medium in a part that has no type, or a uuid
-# (`_parse_chat_message_content_mm_part` in vllm/renderers/chat_utils.py, 0.32).
-_UNTYPED = (
-    *("image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"),
-    *("audio_url", "input_audio", "video_url", "tool_reference"),
-)
 # pydantic takes other types for these than JSON Schema does: "7" and 7.0 for an int, say.
 _LAX: Mapping[str, TypeAdapter[Any]] = {
     "integer": TypeAdapter(int),
@@ -76,6 +71,12 @@ class Grammar:
             doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
+    def judge(self, unread: UnknownPart) -> BadRequest:
+        """The same of a part that cannot be read: whether vLLM knows its type."""
+        if not self._found or unread.kind in self._found["parts"]:
+            return unread
+        return BadRequest(f"a part of type {unread.kind}, which vLLM does not know")
+
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
         if request.uuids():
             return ["a uuid: vLLM serves what its cache holds under that name"]
@@ -116,13 +117,9 @@ class Grammar:
                 raise BadRequest(f"more {text} in a text than the message has {modality} items")
 
     def _validate_part(self, part: Mapping[str, Any]) -> None:
-        kind, parts = part.get("type"), self._found["parts"]
+        kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
-            if not any(name in part for name in _UNTYPED):
-                raise BadRequest("a part without a type, which vLLM refuses")
             return
-        if kind not in parts:
-            raise BadRequest(f"a part of type {kind}, which vLLM does not know")
         self._validate(self._parts[kind], part, f"{kind}.")
         if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
             raise BadRequest(f"a part of type {kind} without a text")
@@ -170,16 +167,23 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {kind: lambda _, value, to=to: _lax(to, value) is not None for kind, to in _LAX.items()}
     )
-    bounds = {name: _bound(name) for name in ("minimum", "maximum")}
+    bounds = {name: _bound(name, beyond) for name, beyond in _BEYOND.items()}
     return validators.extend(Draft202012Validator, bounds, type_checker=checker)(schema)
 
 
-def _bound(name: str) -> Any:
+_BEYOND: Mapping[str, Callable[[float, float], bool]] = {
+    "minimum": operator.lt,
+    "exclusiveMinimum": operator.le,
+    "maximum": operator.gt,
+}
+
+
+def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
     def check(_: Any, limit: float, value: object, schema: Any) -> Iterator[Any]:
         from jsonschema import ValidationError as Invalid
 
         number = _lax(_LAX["number"], value)
-        if number is not None and (number < limit if name == "minimum" else number > limit):
+        if number is not None and beyond(number, limit):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check

@@ -52,6 +52,14 @@ class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Sk
     """The line is no chat request; the message says where."""
 
 
+class UnknownPart(BadRequest):
+    """A part of a type that is not read here; the installed vLLM may know it."""
+
+    def __init__(self, kind: object, where: str) -> None:
+        super().__init__(f"{where}: a part of type {kind} {NOT_MODELLED}")
+        self.kind = kind
+
+
 def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     """The request that one line holds, and the time in seconds at which it was sent, None if it
     does not say. Raises `BadRequest`.
@@ -79,7 +87,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     if "messages" not in body and _is_responses(body):
         body, endpoint = _chat_of_responses(body), "/v1/responses"
     messages = _messages_of(body)
-    columns = (*_COLUMNS, _OFFLINE, *_PROMPTS)
+    columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
     body = {name: value for name, value in body.items() if name not in columns}
     _refuse_as_server(body)
     return ChatRequest.of_body({**body, "messages": messages}, endpoint), sent_s
@@ -156,7 +164,7 @@ _COLUMNS: Mapping[str, Modality] = {
     **dict.fromkeys(("audio", "audios"), "audio"),
 }
 # As `LLM.generate` takes them, by modality.
-_OFFLINE = "multi_modal_data"
+OFFLINE = "multi_modal_data"
 _MARK = re.compile("<(image|video|audio)>")
 
 
@@ -178,10 +186,10 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
     if isinstance(columns.get("audio"), dict):
         # OpenAI's voice of the answer.
         del columns["audio"]
-    held = body.get(_OFFLINE) or {}
+    held = body.get(OFFLINE) or {}
     if not isinstance(held, Mapping) or held.keys() - _COLUMNS.keys():
-        raise BadRequest(f"its media stand in `{_OFFLINE}`, in a form that is not read")
-    columns |= {f"{_OFFLINE}.{name}": value for name, value in held.items()}
+        raise BadRequest(f"its media stand in `{OFFLINE}`, in a form that is not read")
+    columns |= {f"{OFFLINE}.{name}": value for name, value in held.items()}
     return _with_columns(messages, columns, alone=alone) if columns else messages
 
 
@@ -197,12 +205,13 @@ def _with_columns(
     messages: list[Message], columns: Mapping[str, object], *, alone: bool
 ) -> list[Message]:
     """With media at their marks, or, where a lone prompt has no marks, behind it."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[Modality, list[dict[str, Any]]] = {}
     for name, value in columns.items():
         modality = _COLUMNS[name.rpartition(".")[2]]
         listed = value if isinstance(value, list) else [value]
-        urls = [one.get("path") if isinstance(one, Mapping) else one for one in listed]
-        if not all(isinstance(url, str) for url in urls):
+        named = [one.get("path") if isinstance(one, Mapping) else one for one in listed]
+        urls = [url for url in named if isinstance(url, str)]
+        if len(urls) < len(listed):
             raise BadRequest(f"its media stand in `{name}`, in a form that is not read")
         found.setdefault(modality, []).extend(url_part(PART_OF[modality], url) for url in urls)
     marks = Counter(mark for text in _texts_of(messages) for mark in _MARK.findall(text))
@@ -216,7 +225,7 @@ def _with_columns(
                 f"{len(parts)} media in {' and '.join(f'`{name}`' for name in columns)} and "
                 f"{marks[modality]} <{modality}> marks: it is not clear where they stand"
             )
-    left = {modality: iter(parts) for modality, parts in found.items()}
+    left = {str(modality): iter(parts) for modality, parts in found.items()}
     return [_marked(message, left) for message in messages]
 
 
@@ -325,6 +334,6 @@ def _check_part(part: object, where: str) -> None:
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "its data are required")
     elif part.get("type") not in _TEXT_TYPES:
-        raise BadRequest(f"{where}: a part of type {part.get('type')} {NOT_MODELLED}")
+        raise UnknownPart(part.get("type"), where)
     elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
         raise _bad(where, "a text is required")

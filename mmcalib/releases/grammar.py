@@ -5,7 +5,6 @@ beyond it written into it.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,12 +22,14 @@ _TOGETHER: Mapping[str, Any] = {
     "add_generation_prompt": True,
     "continue_final_message": True,
 }
-_TRUE = {"not": {"enum": [None, False, 0, "", [], {}, "none"]}}
+_TRUE: Mapping[str, Any] = {"not": {"enum": [None, False, 0, "", [], {}, "none"]}}
 # As far as an answer may go: the context bounds it elsewhere.
 _ANSWER_TOKENS = 1 << 40
 _SEEDS = (0, 1, 0.5)
 _LADDER = tuple(2**power for power in range(63))
 _TRIES = 64
+# What is less is no bound that somebody wrote.
+_LEAST = 1e-9
 Accepts = Callable[[Mapping[str, Any]], bool]
 
 
@@ -108,8 +109,13 @@ def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, 
             return {}
         for keyword, sign in (("minimum", -1), ("maximum", 1)):
             far = next((n for n in _LADDER if not takes(seed + sign * n)), None)
-            if far is not None:
-                found[keyword] = _edge(takes, seed, seed + sign * far, whole=whole)
+            if far is None:
+                continue
+            edge = _edge(takes, seed, seed + sign * far, whole=whole)
+            if 0 < edge < _LEAST:
+                found["exclusiveMinimum"] = 0
+            elif edge < _ANSWER_TOKENS:
+                found[keyword] = edge
     if "array" in kinds and not takes([]):
         found["minItems"] = 1
     if "array" in kinds and takes(["a"]) and not takes([""]):
@@ -128,14 +134,16 @@ def _edge(takes: Callable[[Any], bool], inside: float, outside: float, *, whole:
                 break
             between += 1
         inside, outside = (between, outside) if takes(between) else (inside, between)
-    return inside if whole or math.isfinite(inside) else outside
+    return inside
 
 
 def _pairs(accepts: Accepts) -> list[dict[str, Any]]:
     """Which fields need another, and which vLLM does not take together."""
-    both = {name: {"required": [name], "properties": {name: _TRUE}} for name in _TOGETHER}
+    both: dict[str, Any] = {
+        name: {"required": [name], "properties": {name: _TRUE}} for name in _TOGETHER
+    }
     alone = {name: accepts({name: value}) for name, value in _TOGETHER.items()}
-    rules = []
+    rules = list[dict[str, Any]]()
     for (one, value), (other, beside) in itertools.permutations(_TOGETHER.items(), 2):
         together = accepts({one: value, other: beside})
         if together and not alone[one] and alone[other]:
