@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,8 @@ _JUDGED = frozenset(
 )
 # Without a schema nothing is known of their values.
 _ANY_VALUE = frozenset(("messages", "model", "user"))
+# In what stands for an item, such as <|vision_start|><|image_pad|><|vision_end|>.
+_TOKEN = re.compile(r"<[^<>]+>|\[[^][]+\]")
 # pydantic takes other types for these than JSON Schema does: "7" and 7.0 for an int, say.
 _LAX: Mapping[str, TypeAdapter[Any]] = {
     "integer": TypeAdapter(int),
@@ -80,12 +83,12 @@ class Grammar:
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
         if request.uuids():
             return ["a uuid: vLLM serves what its cache holds under that name"]
-        held = self._found.get("placeholders", {})
+        held = "" if self._is_string else "".join(self._found.get("placeholders", {}).values())
         words = request.text()
         return [
             f"{text} in a text: vLLM may take it for an item"
-            for text in sorted(set(held.values()))
-            if text in words and not self._is_string
+            for text in dict.fromkeys(_TOKEN.findall(held))
+            if text in words
         ]
 
     @property
