@@ -52,7 +52,8 @@ class Grammar:
         refuses.
         """
         fields = {**request.fields, **request.others}
-        if fields.get("tools") and fields.get("tool_choice") != "none" and not self._tools:
+        chosen = fields.get("tool_choice", "auto") not in (None, "none")
+        if fields.get("tools") and chosen and not self._tools:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"it has tools, which vLLM refuses without {flags}")
         doubts = self._doubts_of_parts(request)
