@@ -114,7 +114,7 @@ def test_parts(found: dict[str, Any], part: object, right: str) -> None:
     assert answer(Grammar(found), body) == right
 
 
-CONTENTS = (
+CONTENTS: tuple[Any, ...] = (
     *(["a"], ["a", WORDS], [{"type": "input_text", "text": "a"}], [{"type": "text"}]),
     *([{"type": "refusal", "refusal": "a"}], [{"type": "thinking", "thinking": "a"}], [], "a"),
     *([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], None, 5),
@@ -131,8 +131,11 @@ CALLS = (
 @pytest.mark.slow
 def test_what_messages_may_be_is_what_vllm_takes(model: Lab, found: dict[str, Any]) -> None:
     """Contents of every role, and tool calls, rendered by vLLM."""
-    first = [{"role": role, "content": one} for role in ("user", "system") for one in CONTENTS]
-    turns = [*first, *({"role": "assistant", "content": "a", "tool_calls": [c]} for c in CALLS)]
+    roles = ("user", "system")
+    turns: list[dict[str, Any]] = [
+        *({"role": role, "content": one} for role in roles for one in CONTENTS),
+        *({"role": "assistant", "content": "a", "tool_calls": [c]} for c in CALLS),
+    ]
     asked = tuple(ChatRequest([turn, USER]) for turn in turns)
     grammar = Grammar(found)
     ours = [answer(grammar, {"messages": [turn, USER]}) for turn in json.loads(json.dumps(turns))]
