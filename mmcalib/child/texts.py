@@ -174,6 +174,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     """What vLLM says of requests, and how its template takes them: none of one in code."""
     config = texts.renderer.model_config
     found = grammar.request_grammar(config)
+    found["tools"] = grammar.parses_tools(texts.renderer.get_tokenizer())
     try:
         found["content"] = processors.content_format(texts.renderer)
     except ValueError:

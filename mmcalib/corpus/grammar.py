@@ -45,7 +45,7 @@ class Grammar:
     """
 
     def __init__(self, found: Mapping[str, Any], *, tools: bool = False) -> None:
-        self._found, self._tools = found, tools
+        self._found, self._tools = found, tools or bool(found.get("tools"))
 
     def doubt(self, request: ChatRequest) -> str:
         """What of it nobody modelled, empty where nothing. Raises `BadRequest` for what vLLM

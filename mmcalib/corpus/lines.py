@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,7 +89,9 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     messages = _messages_of(body)
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
     body = {name: value for name, value in body.items() if name not in columns}
-    _refuse_as_server(body)
+    for name, flag in _UNTRUSTED.items():
+        if body.get(name):
+            raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
     return ChatRequest.of_body({**body, "messages": messages}, endpoint), sent_s
 
 
@@ -145,13 +147,6 @@ def seconds_of(given: object) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _refuse_as_server(body: Mapping[str, Any]) -> None:
-    """Raises `BadRequest` for a well-formed request that vLLM refuses."""
-    for name, flag in _UNTRUSTED.items():
-        if body.get(name):
-            raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
-
-
 def _bad(where: str, what: str) -> BadRequest:
     return BadRequest(f"not a chat request: {where}: {what}")
 
@@ -183,8 +178,8 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
         raise _bad("messages", "Field required")
     _check_messages(messages)
     columns = {name: body[name] for name in _COLUMNS if body.get(name)}
-    if isinstance(columns.get("audio"), dict):
-        # OpenAI's voice of the answer.
+    if isinstance(voice := columns.get("audio"), dict) and "path" not in voice:
+        # OpenAI's, for the answer.
         del columns["audio"]
     held = body.get(OFFLINE) or {}
     if not isinstance(held, Mapping) or held.keys() - _COLUMNS.keys():
@@ -214,7 +209,7 @@ def _with_columns(
         if len(urls) < len(listed):
             raise BadRequest(f"its media stand in `{name}`, in a form that is not read")
         found.setdefault(modality, []).extend(url_part(PART_OF[modality], url) for url in urls)
-    marks = Counter(mark for text in _texts_of(messages) for mark in _MARK.findall(text))
+    marks = Counter(_MARK.findall(ChatRequest(messages).text()))
     if alone and not marks:
         (message,) = messages
         content = [*message["content"], *itertools.chain.from_iterable(found.values())]
@@ -227,10 +222,6 @@ def _with_columns(
             )
     left = {str(modality): iter(parts) for modality, parts in found.items()}
     return [_marked(message, left) for message in messages]
-
-
-def _texts_of(messages: Iterable[Message]) -> Iterable[str]:
-    return [ChatRequest([message]).text() for message in messages]
 
 
 def _marked(message: Message, left: Mapping[str, Iterator[dict[str, Any]]]) -> Message:
@@ -301,7 +292,7 @@ def _chat_parts(content: object) -> object:
 
 
 # Text parts, in the field that vLLM names after some of the types.
-_TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking", "tool_reference")
+_TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking")
 
 
 def _check_messages(messages: object) -> None:

@@ -54,6 +54,15 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     return {"schema": schema, "parts": parts, "texts": sorted(chat_utils.TEXT_PART_TYPES)}
 
 
+def parses_tools(tokenizer: Any) -> bool:
+    """Whether calls are parsed without a parser that is named (`OnlineRenderer.render_chat` in
+    vllm/renderers/online_renderer.py, 0.32).
+    """
+    from vllm.utils.mistral import is_mistral_tokenizer
+
+    return bool(is_mistral_tokenizer(tokenizer))
+
+
 def placeholders(model_config: Any, modalities: tuple[str, ...]) -> dict[str, str]:
     """What stands for the first item of a modality in a prompt."""
     from vllm.model_executor.model_loader import get_model_cls
