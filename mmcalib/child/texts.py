@@ -174,7 +174,9 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     """What vLLM says of requests, and how its template takes them: none of one in code."""
     config = texts.renderer.model_config
     found = grammar.request_grammar(config)
-    found["tools"] = grammar.parses_tools(texts.renderer.get_tokenizer())
+    # Its calls are parsed without a parser that is named (`OnlineRenderer.render_chat` in
+    # vllm/renderers/online_renderer.py, 0.32).
+    found["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
     try:
         found["content"] = processors.content_format(texts.renderer)
     except ValueError:

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mmcalib.releases.release import TargetMoved
+
 _BODY: Mapping[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
 _TOOL = {"type": "function", "function": {"name": "f"}}
 # A value of each field that vLLM looks at together with another. All are true to Python.
@@ -40,6 +42,8 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
 
     schema = _bare(ChatCompletionRequest.model_json_schema())
     accepts = _asking(ChatCompletionRequest, model_config)
+    if not accepts({}):
+        raise TargetMoved("SamplingParams.verify")
     for name, field in schema["properties"].items():
         if name != "messages":
             field.update(_bounds(accepts, name, field))
@@ -51,16 +55,7 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     for kind in chat_utils.MM_PARSER_MAP:
         parser = getattr(getattr(chat_utils, checked.get(kind, ""), None), "__self__", None)
         parts[kind] = _bare(parser.json_schema()) if parser else {}
-    return {"schema": schema, "parts": parts, "texts": sorted(chat_utils.TEXT_PART_TYPES)}
-
-
-def parses_tools(tokenizer: Any) -> bool:
-    """Whether calls are parsed without a parser that is named (`OnlineRenderer.render_chat` in
-    vllm/renderers/online_renderer.py, 0.32).
-    """
-    from vllm.utils.mistral import is_mistral_tokenizer
-
-    return bool(is_mistral_tokenizer(tokenizer))
+    return {"schema": schema, "parts": parts}
 
 
 def placeholders(model_config: Any, modalities: tuple[str, ...]) -> dict[str, str]:
