@@ -183,11 +183,12 @@ _BEYOND: Mapping[str, Callable[[float, float], bool]] = {
 
 
 def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
-    def check(_: Any, limit: float, value: object, schema: Any) -> Iterator[Any]:
+    def check(_: Any, limit: float | str, value: object, schema: Any) -> Iterator[Any]:
         from jsonschema import ValidationError as Invalid
 
         number = _lax(_LAX["number"], value)
-        if number is not None and beyond(number, limit):
+        # What is too large for a number of a calibration is a text there.
+        if number is not None and beyond(number, int(limit) if isinstance(limit, str) else limit):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check

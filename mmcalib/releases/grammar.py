@@ -30,6 +30,8 @@ _ANSWER_TOKENS = 1 << 40
 _SEEDS = (0, 1, 0.5)
 _LADDER = tuple(2**power for power in range(63))
 _TRIES = 64
+# A calibration holds no larger numbers.
+_LARGEST = 1 << 53
 # What is less is no bound that somebody wrote.
 _LEAST = 1e-9
 Accepts = Callable[[Mapping[str, Any]], bool]
@@ -73,10 +75,12 @@ def _bare(schema: Any) -> Any:
         return [_bare(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {}
+    kept: dict[str, Any] = {}
     for name, value in schema.items():
         if name in ("properties", "$defs"):
             kept[name] = {inner: _bare(one) for inner, one in value.items()}
+        elif name in ("minimum", "maximum") and abs(value) > _LARGEST:
+            kept[name] = str(value)
         elif not (name in ("title", "description") and isinstance(value, str)):
             kept[name] = _bare(value)
     return kept
@@ -118,7 +122,7 @@ def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, 
             edge = _edge(takes, seed, seed + sign * far, whole=whole)
             if 0 < edge < _LEAST:
                 found["exclusiveMinimum"] = 0
-            elif edge < _ANSWER_TOKENS:
+            elif abs(edge) < _ANSWER_TOKENS:
                 found[keyword] = edge
     if "array" in kinds and not takes([]):
         found["minItems"] = 1

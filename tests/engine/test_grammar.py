@@ -63,6 +63,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"1": 1}}, "unknown"),
     ({"allowed_token_ids": []}, "no"),
     ({"stop": [""]}, "no"),
+    ({"seed": 1 << 63}, "no"),
+    ({"seed": -(1 << 63)}, "fits"),
     ({"stop": "a"}, "fits"),
     ({"max_tokens": "2881"}, "fits"),
     ({"max_tokens": 2881.0}, "fits"),
