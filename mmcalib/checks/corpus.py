@@ -127,8 +127,8 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             TOOLS_PARSED,
             "warn",
-            f"{several(facts.corpus.tools, 'request')} of {facts.corpus.requests} have tools: vLLM "
-            "rejects those that let the model choose without --enable-auto-tool-choice and "
+            f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools: vLLM rejects "
+            "those that let the model choose without --enable-auto-tool-choice and "
             "--tool-call-parser",
             "-- --enable-auto-tool-choice --tool-call-parser NAME, of the model's own format",
         )
