@@ -69,7 +69,7 @@ class Grammar:
             self._validate_parts(message)
         schema = self._found["schema"]["properties"]
         for name in sorted(schema.keys() & fields.keys() - request.fields.keys() - _JUDGED):
-            if fields[name] not in (None, schema[name].get("default")):
+            if fields[name] not in (None, [], {}, schema[name].get("default")):
                 doubts.append(f"{name} is not modelled")
         if request.endpoint:
             doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
@@ -115,15 +115,18 @@ class Grammar:
 
     def _refuse_placeholders(self, turn: ChatRequest) -> None:
         """As `_get_full_multimodal_text_prompt` (vllm/renderers/chat_utils.py, 0.32) does it."""
-        items, words = turn.items(), turn.text()
-        for modality, text in self._found.get("placeholders", {}).items():
-            if items and words.count(text) > items.get(modality, 0):
+        held, words = self._found.get("placeholders", {}), turn.text()
+        for modality, items in turn.items().items():
+            text = held.get(modality)
+            if text and words.count(text) > items:
                 raise BadRequest(f"more {text} in a text than the message has {modality} items")
 
     def _validate_part(self, part: Mapping[str, Any]) -> None:
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
             return
+        if kind not in self._parts:
+            raise BadRequest(f"a part of type {kind}, which vLLM does not know")
         self._validate(self._parts[kind], part, f"{kind}.")
         if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
             raise BadRequest(f"a part of type {kind} without a text")
