@@ -36,7 +36,7 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
     "boolean": TypeAdapter(bool),
 }
 _ROLES = {"user", "assistant", "system", "developer"}
-_LONGEST = 120
+_LONGEST = 80
 
 
 class Grammar:
@@ -142,7 +142,9 @@ class Grammar:
         error = best_match(validator.iter_errors(value))
         if error is not None:
             path = ".".join(map(str, error.absolute_path))
-            words = " ".join(error.message.split())[:_LONGEST]
+            whole = repr(error.instance)
+            said = error.message if len(whole) < _LONGEST else error.message.replace(whole, "it")
+            words = " ".join(said.split())[:_LONGEST]
             raise BadRequest(f"vLLM refuses {where}{path or 'its fields'}: {words}")
 
     @cached_property
