@@ -56,6 +56,8 @@ class RequestLines:
         grammar: Grammar | None = None,
     ) -> None:
         self._folder, self._grammar = folder, grammar
+        # Requests that are well-formed, and that the grammar refuses.
+        self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
@@ -64,7 +66,11 @@ class RequestLines:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
         try:
             request, _ = parse_line(line)
-            doubt = self._grammar.doubt(request) if self._grammar else ""
+            try:
+                doubt = self._grammar.doubt(request) if self._grammar else ""
+            except BadRequest:
+                self.refused += 1
+                raise
             found = [self.find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
@@ -217,7 +223,7 @@ class RequestsSource:
                 if self._at_rest:
                     unusable.extend((len(items), line.number, line.offset))
             yield prompt
-        if not usable:
+        if not usable and not self._reader.refused:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
             raise CorpusError(
                 f"no usable request in {one_line(str(self.path))}: {why}",
