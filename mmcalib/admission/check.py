@@ -48,7 +48,13 @@ def check(
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         files = [
-            RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path, label=label)
+            RequestsSource(
+                path,
+                allowed_root=allowed_root,
+                scratch=scratch.path,
+                label=label,
+                grammar=calibration.grammar,
+            )
             for path, label in zip(requests, labels(requests), strict=True)
         ]
         for one, source in found:
@@ -58,7 +64,12 @@ def check(
             yield from gate.source(source, named=named)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
+        reader = RequestLines(
+            os.getcwd(),
+            allowed_root=allowed_root,
+            scratch=scratch.path,
+            grammar=calibration.grammar,
+        )
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)

@@ -200,6 +200,10 @@ class Service:
                 from mmcalib.child.texts import find_counting
 
                 return find_counting(self.model.texts, request.modalities)
+            case m.AskGrammar():
+                from mmcalib.child.texts import find_grammar
+
+                return find_grammar(self.model.texts, request.modalities)
             case m.CompareDevices():
                 from mmcalib.child.processor import compare_devices
 

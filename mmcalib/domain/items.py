@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Literal
 
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -133,13 +132,11 @@ class TextBound:
 
 @dataclass(frozen=True, slots=True)
 class TextCounting:
-    """With what transformers comes to vLLM's number of tokens of a text: templates get the
-    `content` of a message as its parts or as one text, and an item adds the tokens in `around` it
-    to those of its placeholder, which may be less than none. Modalities that are not there cannot
-    be counted. It agreed with vLLM's renderer on each of `compared` requests.
+    """With what transformers comes to vLLM's number of tokens of a text: an item adds the tokens in
+    `around` it to those of its placeholder, which may be less than none. Modalities that are not
+    there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests.
     """
 
-    content: Literal["openai", "string"]
     around: dict[Modality, int] = field(default_factory=dict)
     compared: int = 0
 

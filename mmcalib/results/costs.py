@@ -68,8 +68,9 @@ class Costs(DocumentPart):
     """By modality, *measured*; those that the model takes and the corpus lacks are not there.
     `text` bounds what texts take, and `counted` has those of the corpus that it does not settle:
     the digest of all of a request but its media, and its tokens. By `counting` other such texts are
-    counted, without vLLM; `uncounted` says why none are, or which are not. With `encoder_decoder`
-    items are no part of the context.
+    counted, without vLLM; `uncounted` says why none are, or which are not. `grammar` is what the
+    installed vLLM says of chat requests, as `mmcalib.corpus.grammar` reads it. With
+    `encoder_decoder` items are no part of the context.
     """
 
     text_reserve_tokens: int
@@ -78,6 +79,7 @@ class Costs(DocumentPart):
     counted: Annotated[list[tuple[str, int]], FailFast()] = Field(default_factory=list)
     counting: TextCounting | None = None
     uncounted: str = ""
+    grammar: dict[str, Any] = Field(default_factory=dict)
     encoder_decoder: bool = False
 
 

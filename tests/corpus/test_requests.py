@@ -210,9 +210,9 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (json.dumps({"request": json.dumps(user("\ud800"))}), "not Unicode: "),
         (json.dumps({"request": "[" * 100_000}), "not a chat request: messages: "),
         ('{"messages": [{"role": "user", "content": 3}]}', "not a chat request: 0.content: "),
-        (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url.image_url: "),
+        (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url: "),
         (user({"type": "image_url", "image_url": {"url": 3}}), "not a chat request: 0.content.0"),
-        (user({"type": "image_embeds"}), "not a chat request: 0.content.0: "),
+        (user({"type": "image_embeds"}), "0.content.0: a part of type image_embeds is not"),
         (user(image("a\0b")), "not a path"),
         (user(image("file://elsewhere/a.jpg")), "file URL of another host: elsewhere"),
         (user(image("https://example.com/a.jpg")), REMOTE),
@@ -224,12 +224,13 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         # New in the server conformance work: what vLLM refuses as a whole.
         (
             {**user(image("a.jpg")), "media_io_kwargs": {"video": {"fps": 30}}},
-            "media_io_kwargs in a request, which vLLM refuses",
+            "media_io_kwargs in a request, which vLLM refuses without --trust-request-mm-kwargs",
         ),
-        (
-            user({"type": "input_audio", "input_audio": {"data": PIXEL, "format": "flac"}}),
-            "input_audio of format flac in a message without text",
-        ),
+        ({**user("a"), "chat_template": "x"}, "chat_template in a request, which vLLM refuses"),
+        ({**user("<image>"), "images": ["a.jpg"] * 2}, "2 media in `images` and 1 <image> marks"),
+        ({**user("<image>"), "images": [3]}, "its media stand in `images`, in a form"),
+        ({**user("a"), "multi_modal_data": {"x": 1}}, "its media stand in `multi_modal_data`, in"),
+        (user({"type": "image_url", "image_url": None, "uuid": "k"}), "a uuid without its data"),
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:
@@ -400,6 +401,48 @@ def test_audio(loose: Path) -> None:
     assert one(loose, {"audio": "c.wav"}).items == prompt.items
 
 
+def names_of(prompt: Prompt) -> list[str]:
+    return [Path(item.path).name for item in prompt.items]
+
+
+def test_columns_of_media_stand_at_their_marks(loose: Path) -> None:
+    """Training sets: rows beside whose messages the pictures are listed."""
+    words = "<image> and <image>: what differs?"
+    turns = [{"role": "user", "content": words}, {"role": "assistant", "content": "a"}]
+    prompt = one(loose, {"messages": turns, "images": ["a.png", {"path": "b.png"}]})
+    assert names_of(prompt) == ["a.png", "b.png"]
+    kinds = [part["type"] for part in prompt.request.messages[0]["content"]]
+    assert kinds == ["image_url", "text", "image_url", "text"]
+    assert prompt.request.text() == " and \n: what differs?\na"
+
+
+def test_offline_prompts_have_their_media(loose: Path) -> None:
+    data = {"image": ["a.png", "b.png"], "audio": "c.wav"}
+    prompt = one(loose, {"prompt": "What?", "multi_modal_data": data})
+    assert names_of(prompt) == ["a.png", "b.png", "c.wav"]
+
+
+def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
+    picture = {"type": "input_image", "detail": "auto", "image_url": "a.png"}
+    given = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Total?"}, picture]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": [picture]},
+    ]
+    body = {"input": given, "instructions": "Be brief.", "max_output_tokens": 7}
+    prompt = one(loose, {"timestamp": 3, "request": body})
+    assert names_of(prompt) == ["a.png", "a.png"]
+    assert prompt.request.answer_tokens == 7
+    assert [turn["role"] for turn in prompt.request.messages] == [
+        *("system", "user", "assistant", "tool"),
+    ]
+
+
+def test_parts_without_a_type(loose: Path) -> None:
+    parts = ({"image_url": "a.png"}, {"type": "input_image", "image_url": "b.png"})
+    assert names_of(one(loose, user(*parts))) == ["a.png", "b.png"]
+
+
 def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
@@ -415,11 +458,9 @@ def test_beside_chat_requests(loose: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ({"prompt": "x", "image_files": "a.png"}, "image_files: "),
-        ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "image_files.0: "),
-        ({"prompt": ["x"], "image_files": ["a.png"]}, "prompt: "),
-        ({"content": "words"}, "content: "),
-        ({"content": [{"type": "image"}]}, "image: "),
+        ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "`image_files`, in a form that is not"),
+        ({"prompt": ["x"], "image_files": ["a.png"]}, "messages: Field required"),
+        ({"content": [{"type": "image"}]}, "content.image: "),
         ({"prompt": "x", "image_files": ["none.png"]}, "names a missing file: "),
     ],
 )

@@ -98,7 +98,10 @@ def test_it_never_comes_to_another_number_than_vllm(
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why
-    how, counter = found.counting, Counting(str(model.folder), found.counting)
+    how, counter = (
+        found.counting,
+        Counting(str(model.folder), found.counting, "string" if name == INTERN else "openai"),
+    )
     seen = {"taken": 0, "compared": 0}
 
     @settings(

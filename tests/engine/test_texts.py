@@ -27,6 +27,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BoundTexts, CountTexts
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
+from tests.engine.checkpoints import speaking
 from tests.engine.conftest import Lab
 from tests.upstream import needs_device
 
@@ -188,3 +189,28 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         assert tokens <= most
 
     check()
+
+
+def test_an_added_token_of_one_letter_leaves_a_bound(
+    lab: Callable[[str], Lab], host: Any, tmp_path: Path
+) -> None:
+    """Gemma 3's line break is one: every request with a picture was unknown."""
+    folder = speaking(lab(GEMMA).folder, tmp_path / "model", None)
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text())
+    number = max(document["model"]["vocab"].values()) + len(document["added_tokens"]) + 1
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    breaks = ({"id": number + n, "content": "\n" * n, **plain} for n in (1, 2))
+    document["added_tokens"] += breaks
+    path.write_text(json.dumps(document))
+    model = Lab(host, folder)
+    bound = model.host.ask(BoundTexts(("image",)), "bounding")
+    picture = {"type": "image_url", "image_url": {"url": "x"}}
+    words = {"type": "text", "text": "a\n\n\nb\n"}
+    asked = [ChatRequest.of_user([words, *[picture] * n]).bare() for n in (0, 1, 2)]
+    counted = model.host.ask(CountTexts(tuple(asked)), "counting").tokens
+    for request, tokens in zip(asked, counted, strict=True):
+        most = bound.most(request.asked(), request.items())
+        assert isinstance(tokens, int), tokens
+        assert most is not None
+        assert tokens <= most

@@ -134,6 +134,7 @@ def prepare(
     taken, refused = drop_refused(read, opened.server)
     corpus, left_out = drop_unserved(taken, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    texts.find_grammar(opened.modalities)
     if resolved.source == "bundled":
         texts.uncounted = "a bundled geometry has a tokenizer that was made up"
     else:

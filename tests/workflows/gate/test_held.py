@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.admission.admits import admit_item
+from mmcalib.corpus.grammar import Grammar
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.storage.location import allowing
 from tests.corpus.serving import serving
@@ -94,6 +95,31 @@ def test_a_row_is_no_request(row: dict[str, Any]) -> None:
     """Its picture would go uncounted."""
     with pytest.raises(TypeError, match=r"this is dict of .*; mmcalib takes a path"):
         admit_item(GATE, row)
+
+
+def test_an_offline_prompt_has_the_media_that_it_holds() -> None:
+    """They were passed over without a word."""
+    photo = Image.new("RGB", PAGE)
+    row = {"prompt": "<|image_pad|>Describe", "multi_modal_data": {"image": [photo] * 60}}
+    found = admit_item(GATE, row)
+    assert (found.answer, found.reason[:14]) == ("no", "60 image items")
+    one = admit_item(GATE, {"prompt": "a", "multi_modal_data": {"image": photo}})
+    assert (one.answer, one.tokens) == ("fits", PAGE_TOKENS)
+
+
+def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+    asked = asking(str(tmp_path / "a.png"))
+    grammar = Grammar({})
+    assert admit_item(GATE, asked, tmp_path, None, grammar).fits
+    found = admit_item(GATE, {**asked, "temperature": 1}, tmp_path, None, grammar)
+    assert (found.answer, found.reason[:18]) == ("unknown", "temperature is not")
+    part = {"type": "image_url", "image_url": None, "uuid": "k"}
+    named = {"messages": [{"role": "user", "content": [part]}]}
+    assert admit_item(GATE, named, tmp_path, None, grammar).answer == "unknown"
+    tools = {**asked, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    refused = admit_item(GATE, tools, tmp_path, None, grammar)
+    assert (refused.answer, "--tool-call-parser" in refused.reason) == ("no", True)
 
 
 def test_a_calibration_travels_to_workers() -> None:
