@@ -74,7 +74,7 @@ class _Gate:
     def source(self, source: Source, *, named: str) -> Iterator[Checked | Skipped]:
         """The file that was `named` must be media, and so must one whose name says that it is."""
         for found in source.items():
-            seen = examine_whole(found) if isinstance(found, Item) else found
+            seen = self._examine(found)
             says_media = found.path == named or (
                 ending_of(found.path.partition(BEHIND)[0]) in _SAY_MEDIA
             )
@@ -82,6 +82,11 @@ class _Gate:
                 yield seen
             else:
                 yield self._check_file(found.path, seen)
+
+    def _examine(self, found: Item | Skipped) -> Encoded | Skipped:
+        if isinstance(found, Skipped):
+            return found
+        return examine_whole(found, sound=self._gate.hears_alone)
 
     def _check_file(self, path: str, seen: Encoded | Skipped) -> Checked:
         shapes = () if isinstance(seen, Skipped) else (seen.shape,)
@@ -104,6 +109,6 @@ class _Gate:
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
         item = item_named(os.fsdecode(text))
-        seen = examine_whole(item) if isinstance(item, Item) else item
+        seen = self._examine(item)
         # What carries its bytes has no other name.
         return self._check_file(origin if item.path == NOWHERE else item.path, seen)

@@ -14,6 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from mmcalib.text import MIB
 
+# libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
+OPEN_LENGTH_SAMPLES = 1 << 62
+
 Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
 
@@ -104,6 +107,12 @@ def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
     return SHAPES[modality](*values)
 
 
+# `cut_short`: the end of the file is missing, where anybody looked. Of sound: libsndfile cannot
+# seek in it (`unseekable`), or refuses it with an error after which vLLM does not try FFmpeg
+# (`unreadable`).
+Fault = Literal["", "cut_short", "unseekable", "unreadable"]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Encoding:
     """How a file holds its shape; fields that do not bear on its modality keep their defaults.
@@ -113,7 +122,8 @@ class Encoding:
     where libsndfile does, to float32. `promised_frames` is what the header of a video says that
     has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
     `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
-    segments of HLS. `cut_short`: the end of a picture is missing, where anybody looked.
+    segments of HLS. `claimed_samples` is the length by which the server's loader judges a sound
+    that has another one, 0 where it judges by the real one. `fault` is what else it stumbles on.
     """
 
     file_mib: int = 1
@@ -126,7 +136,8 @@ class Encoding:
     sent_frames: bool = False
     fetched: bool = False
     transport_stream: bool = False
-    cut_short: bool = False
+    claimed_samples: int = 0
+    fault: Fault = ""
 
 
 PLAIN = Encoding()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import warnings
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
@@ -129,6 +130,8 @@ _MORE_FORMATS = (
     *("PCD", "PIXAR", "SPIDER", "TGA", "XBM", "XPM", "XVTHUMB"),
 )
 
+HEIC = "HEIC, which vLLM does not open"
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 TOO_LARGE = f"image of more than the {MAX_PIXELS:,} pixels that Pillow opens, for vLLM too"
 
 # What `warnings.simplefilter("ignore")` puts first.
@@ -144,6 +147,9 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
         with reading_by_pillow():
             return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
     except UnidentifiedImageError as error:
+        head = read_at(file, 0, 12)
+        if head[4:8] == b"ftyp" and head[8:] in _HEIC_BRANDS:
+            raise Unreadable(HEIC) from error
         raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
     except Image.DecompressionBombError as error:
         raise Unreadable(TOO_LARGE) from error
@@ -176,3 +182,113 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
     if is_sideways(image, file):
         width_px, height_px = height_px, width_px
     return ImageShape(width_px, height_px)
+
+
+# What follows a 0xFF among the pixels of a JPEG without being a marker: itself, padding, restarts.
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
+# Bits of a pixel in Pillow's raw modes, where they are not eight for each letter.
+_RAW_BITS = {"1": 1, "P;1": 1, "P;2": 2, "P;4": 4, "L;2": 2, "L;4": 4, "I;16": 16, "I;16B": 16}
+_RAW_BITS |= {"BGR;15": 16, "BGR;16": 16, "BGRA;15Z": 16, "BGRA;15": 16, "I;32B": 32, "F;32BF": 32}
+
+
+def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
+    """Whether its first picture goes on behind the end of the file, by the structure of its format.
+
+    Of JPEG, PNG, GIF, WebP, AVIF, TIFF, and formats of bare pixels such as BMP, PPM and TGA. Raises
+    `Unreadable` or one of `read_errors`.
+    """
+    head = read_at(file, 0, 12)
+    if head.startswith(b"\xff\xd8"):
+        return not _jpeg_ends(read_at(file, 0, size_bytes))
+    if head.startswith(b"\x89PNG"):
+        return not _png_ends(file, size_bytes)
+    if head.startswith(b"GIF8"):
+        return not _gif_ends(read_at(file, 0, size_bytes))
+    if head.startswith(b"RIFF"):
+        return 8 + int.from_bytes(head[4:8], "little") > size_bytes
+    if head[4:8] == b"ftyp":
+        return not _boxes_end(file, size_bytes)
+    file.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = open_image(file, any_format=True)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        tags = image.tag_v2
+        pairs = ((273, 279), (324, 325))  # where strips and tiles begin, and their bytes
+        ends = (map(sum, zip(tags[at], tags[n], strict=False)) for at, n in pairs if at in tags)
+        return any(end > size_bytes for each in ends for end in each)
+    return any(_pixels_end(tile, image.size[0]) > size_bytes for tile in image.tile)
+
+
+def _jpeg_ends(data: bytes) -> bool:
+    """The end is a marker of its own, not one in a segment, such as that of a small preview."""
+    at = 2
+    while found := _MARKER.search(data, at):
+        marker, at = data[found.end() - 1], found.end()
+        if marker == _JPEG_END:
+            return True
+        if marker not in _JPEG_BARE:
+            at += max(2, int.from_bytes(data[at : at + 2]))
+    return False
+
+
+def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
+    """All chunks of pixels are whole. Pillow needs no end behind the last of them, which is shorter
+    than the others.
+    """
+    at, pixels = 8, list[int]()
+    while at + 8 <= size_bytes:
+        header = read_at(file, at, 8)
+        size = int.from_bytes(header[:4])
+        at += size + _CHUNK_BYTES
+        if header[4:] == b"IEND":
+            return True
+        if at > size_bytes:
+            return False
+        pixels += [size] if header[4:] == b"IDAT" else []
+    return len(pixels) == 1 or pixels[-1:] < pixels[:1]
+
+
+def _gif_ends(data: bytes) -> bool:
+    """Of the first frame, which is all that vLLM looks at."""
+
+    def table_bytes(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+    try:
+        at = 13 + table_bytes(data[10])
+        while True:
+            is_frame = data[at] == ord(",")
+            at += 11 + table_bytes(data[at + 9]) if is_frame else 2
+            while size := data[at]:
+                at += size + 1
+            if is_frame or data[at + 1] == ord(";"):
+                return True
+            at += 1
+    except IndexError:
+        return False
+
+
+def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
+    """A box that says no length goes on to the end, wherever that is."""
+    at = 0
+    while at + 8 <= size_bytes:
+        header = read_at(file, at, 16)
+        size = int.from_bytes(header[:4])
+        size = int.from_bytes(header[8:]) if size == 1 else size
+        if size < 8:
+            return True
+        at += size
+    return at == size_bytes
+
+
+def _pixels_end(tile: Any, width_px: int) -> int:
+    """Where the pixels end of a picture that is not compressed, 0 of others."""
+    codec, box, offset, args = tile
+    if codec != "raw":
+        return 0
+    mode, stride = (args, 0) if isinstance(args, str) else args[:2]
+    bits = _RAW_BITS.get(mode, 8 * len(mode.partition(";")[0]))
+    rows = box[3] - box[1]
+    return int(offset + rows * (stride or -(-width_px * bits // 8)))

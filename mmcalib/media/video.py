@@ -22,6 +22,7 @@ from mmcalib.domain.shapes import Encoded, Encoding, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
+    Shown,
     duration_s,
     found_frames,
     irregular_pace,
@@ -194,6 +195,9 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     promised, unpromised = 0, not frames
     if not 0 < frames <= (container.size or 0):
         frames, seconds = _count(container, stream)
+    elif stream.frames and fps and seconds and frames > seconds * fps + 1:
+        # Behind an edit list: the header counts hidden ones too, its seconds do not.
+        frames = found_frames(_presented(stream), frames, fps)
     elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
         found = found_frames(pace, frames, fps)
         # Of the last frame a header may be wrong, which matters where there is no other.
@@ -218,6 +222,16 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )
     return Encoded(shape, held)
+
+
+def _presented(stream: VideoStream) -> list[Shown]:
+    """The frames that an edit list shows, by the index; the first can be read by the hidden ones.
+
+    FFmpeg's index has the times of decoding, which are as far apart.
+    """
+    tick_s = float(stream.time_base or 0)
+    shown = [e for e in stream.index_entries if not e.is_discard]
+    return [Shown(e.timestamp * tick_s, e.is_keyframe or not n) for n, e in enumerate(shown)]
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
