@@ -101,7 +101,7 @@ def hiding(path: Path, frames: int, hidden: int, rate: int = 30) -> Path:
         for packet in source.demux(of):
             if packet.pts is None or packet.dts is None:
                 continue
-            early = round(hidden / rate / float(of.time_base))
+            early = round(hidden / rate / float(of.time_base or 1))
             packet.pts, packet.dts, packet.stream = packet.pts - early, packet.dts - early, stream
             file.mux(packet)
     return path

@@ -25,7 +25,7 @@ from mmcalib.derive.admission import (
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Encoded
+from mmcalib.domain.shapes import Encoded, hears_alone
 from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
 
@@ -54,7 +54,7 @@ def admit_item(
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admit_request(gate, prompt, counting)[1]
-    return admit_file(gate, describe_item(item, sound=gate.hears_alone))
+    return admit_file(gate, describe_item(item, sound=hears_alone(gate.counts)))
 
 
 def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
@@ -74,7 +74,7 @@ def admit_request(
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine_whole(item, sound=gate.hears_alone)
+        seen = examine_whole(item, sound=hears_alone(gate.counts))
         if isinstance(seen, Skipped):
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)

@@ -17,7 +17,7 @@ from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Encoded
+from mmcalib.domain.shapes import Encoded, hears_alone
 from mmcalib.files import Scratch
 from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
@@ -86,7 +86,7 @@ class _Gate:
     def _examine(self, found: Item | Skipped) -> Encoded | Skipped:
         if isinstance(found, Skipped):
             return found
-        return examine_whole(found, sound=self._gate.hears_alone)
+        return examine_whole(found, sound=hears_alone(self._gate.counts))
 
     def _check_file(self, path: str, seen: Encoded | Skipped) -> Checked:
         shapes = () if isinstance(seen, Skipped) else (seen.shape,)

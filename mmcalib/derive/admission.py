@@ -84,11 +84,6 @@ class Gate:
     counted: Mapping[str, int] = field(default_factory=dict)
     hearing: Hearing = ANY_HEARING
 
-    @property
-    def hears_alone(self) -> bool:
-        """Whether it takes sound and no video: of a recording with pictures it gets the sound."""
-        return "audio" in self.counts and "video" not in self.counts
-
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}

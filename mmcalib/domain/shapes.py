@@ -7,7 +7,7 @@ apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -150,6 +150,11 @@ _PLAIN = asdict(PLAIN)
 def told(encoding: Encoding) -> dict[str, int | str]:
     """What is not `PLAIN` in it, by name: all that is written of one."""
     return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
+
+
+def hears_alone(modalities: Container[Modality]) -> bool:
+    """Whether a model takes sound and no video: of a recording with pictures it gets the sound."""
+    return "audio" in modalities and "video" not in modalities
 
 
 def mib(size_bytes: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.shapes import hears_alone
 from mmcalib.engine.vllm_config import serves
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import gpu_of
@@ -116,11 +117,14 @@ def _run(
                 session.fitting.result()
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
-        outcome.skipped.extend(shared.corpus.skipped)
+        corpus = shared.corpus
+        if corpus.census.items("video") and hears_alone(opened.modalities):
+            corpus = read_corpus(job, progress, sound=True)
+        outcome.skipped.extend(corpus.skipped)
         outcome.now(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        served = prepare(session, resolved, shared.corpus, opened)
+        served = prepare(session, resolved, corpus, opened)
         decided = derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)

@@ -63,3 +63,16 @@ def test_nothing_left_names_the_command_that_counts_it_in() -> None:
         drop_refused(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
     hint = caught.value.hint
     assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")
+
+
+def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
+    """Fault 1 of the gate: such a file would end the child, a stand-in of its shape as well."""
+    odd = AudioShape(2174, 21_739), "odd.wav", Encoding(channels=1)
+    left, refused = drop_refused(corpus((SHORT, "a.wav", Encoding(channels=1)), odd), SERVER)
+    assert [e.shape for e in left.census.shapes()] == [SHORT]
+    (check,) = server_checks(refused, 2, environment(refused, SERVER))
+    assert "odd.wav: sound at 21,739 Hz" in check.detail
+    assert check.remedy == "resample to 16 kHz"
+    with pytest.raises(CorpusError) as caught:
+        drop_refused(corpus(odd), SERVER)
+    assert caught.value.hint == "resample to 16 kHz"
