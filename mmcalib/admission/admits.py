@@ -97,7 +97,7 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     """
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
-    from mmcalib.media.audio import NO_SAMPLES
+    from mmcalib.media.failure import NO_SAMPLES
     from mmcalib.media.image import HEIC, TOO_LARGE
 
     if reason == NO_SAMPLES:

@@ -13,7 +13,7 @@ from av.container import InputContainer
 from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
 from mmcalib.media.bounded import Bounded, Medium
 from mmcalib.media.container import duration_s, open_container
-from mmcalib.media.failure import Unreadable, failures, read_errors, reason
+from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
 
 
 @contextmanager
@@ -71,9 +71,6 @@ _LEFT_TO_FFMPEG = frozenset((0, 1, 3, 4))
 
 # `SoundFile.read` seeks. libsndfile says that it can seek in this one, and fails.
 _UNSEEKABLE = "DWVW"
-
-# vLLM takes a sound of no samples; whether the model does depends on the model.
-NO_SAMPLES = "a sound without samples"
 
 # Raw streams without a table of contents: FFmpeg guesses their duration from the bit rate.
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))

@@ -11,8 +11,8 @@ from PIL import Image
 
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
-from mmcalib.media.audio import NO_SAMPLES
 from mmcalib.media.decode import decode_check
+from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine_sound, examine_whole, probe
 from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence
 
