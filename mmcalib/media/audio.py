@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import BinaryIO
 
 import soundfile
 from av.container import InputContainer
 
 from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
-from mmcalib.media.bounded import Bounded, Medium
+from mmcalib.media.bounded import Bounded, Medium, read_at
 from mmcalib.media.container import duration_s, open_container
 from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
 
@@ -78,6 +79,7 @@ _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 # The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
 # fewer bytes for its length has a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
+_MPEG_FRAME_BYTES = 2048
 # Frames that an encoder begins and ends with, which may count or not.
 _MPEG_PADDING_SAMPLES = 4 * 1152
 
@@ -114,9 +116,10 @@ def audio_shape(medium: Medium) -> Encoded:
     return Encoded(_shape(num_samples, rate_hz), held)
 
 
-def examine_to_the_end(medium: Medium, seen: Encoded) -> Encoded:
-    """The same sound, looked at where its header may be wrong: an MP3, whose length libsndfile
-    takes from a header or from the first frames, and the last block of a FLAC.
+def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded:
+    """The same sound, looked at where its header says nothing: the packets of an MP3 without a
+    table, whose length libsndfile guesses from the first frames, and the last block of a FLAC.
+    `file` has the bytes of the medium.
 
     Raises `Unreadable` or one of `read_errors`.
     """
@@ -132,7 +135,7 @@ def examine_to_the_end(medium: Medium, seen: Encoded) -> Encoded:
             except soundfile.SoundFileError:
                 whole = False
             return seen if whole else replace(seen, encoding=replace(held, fault="cut_short"))
-        if sound.format != "MP3":
+        if sound.format != "MP3" or _has_table(file):
             return seen
     counted = _by_ffmpeg(medium, refusal="no MPEG audio", trust_header=False).shape
     assert isinstance(counted, AudioShape)
@@ -141,6 +144,16 @@ def examine_to_the_end(medium: Medium, seen: Encoded) -> Encoded:
     if counted.num_samples + _MPEG_PADDING_SAMPLES >= claimed:
         return seen
     return Encoded(counted, replace(held, claimed_samples=claimed))
+
+
+def _has_table(file: BinaryIO) -> bool:
+    """Whether the first frame of an MP3 says how many there are."""
+    head = read_at(file, 0, 10)
+    start = 0
+    if head.startswith(b"ID3"):
+        start = 10 + sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
+    frame = read_at(file, start, _MPEG_FRAME_BYTES)
+    return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
 
 def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:

@@ -182,7 +182,7 @@ def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
                 from mmcalib.media.audio import examine_to_the_end
 
                 where = item.path if is_plain_file(item) else medium_of(item, opened)
-                return examine_to_the_end(where, seen)
+                return examine_to_the_end(where, opened.file, seen)
             short = is_cut_short(opened.file, opened.size_bytes)
     except failures():
         return seen

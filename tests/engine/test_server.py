@@ -61,6 +61,10 @@ def uniform(num_frames: int = 32) -> Setting:
     return Setting(media_io_kwargs={"video": {"video_backend": "opencv", "num_frames": num_frames}})
 
 
+def rare(form: str, subtype: str) -> Callable[[Path], Path]:
+    return lambda folder: odd_sound(folder / f"a.{form}", subtype)
+
+
 SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
     "more than 25 MiB": (lambda f: silence(f / "a.wav", 290, 48_000), REFUSED),
     "25 MiB": (lambda f: silence(f / "a.wav", 272, 48_000), TAKEN),
@@ -80,7 +84,7 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
     "G.722": (lambda f: heard(f / "a.wav", "adpcm_g722", "wav", 2), REFUSED),
     "recording": (lambda f: meeting(f / "a.mp4"), TAKEN),
     **{
-        name: (lambda f, s=subtype, e=form: odd_sound(f / f"a.{e}", s), refused)
+        name: (rare(form, subtype), refused)
         for name, form, subtype, refused in (
             ("GSM", "wav", "GSM610", REFUSED),
             ("G.721", "wav", "G721_32", REFUSED),
