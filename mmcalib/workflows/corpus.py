@@ -28,7 +28,7 @@ from mmcalib.decision.media_files import Files, files
 from mmcalib.derive.costs import CostTable, spread
 from mmcalib.derive.frontier import retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, hears_alone
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
@@ -120,6 +120,10 @@ class ReadCorpus:
     accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
     texts: ReadTexts | None = None
+
+    def is_heard_by(self, modalities: Container[Modality]) -> bool:
+        """Whether a model of these takes its videos for their sound, as `read` with `sound`."""
+        return self.census.items("video") > 0 and hears_alone(modalities)
 
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""

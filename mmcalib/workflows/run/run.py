@@ -12,7 +12,6 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.shapes import hears_alone
 from mmcalib.engine.vllm_config import serves
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import gpu_of
@@ -118,7 +117,7 @@ def _run(
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
         corpus = shared.corpus
-        if corpus.census.items("video") and hears_alone(opened.modalities):
+        if corpus.is_heard_by(opened.modalities):
             corpus = read_corpus(job, progress, sound=True)
         outcome.skipped.extend(corpus.skipped)
         outcome.now(None)
