@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import warnings
+from itertools import chain
 from typing import Any, BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
@@ -187,15 +188,14 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
 # What follows a 0xFF among the pixels of a JPEG without being a marker: itself, padding, restarts.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
-# Bits of a pixel in Pillow's raw modes, where they are not eight for each letter.
-_RAW_BITS = {"1": 1, "P;1": 1, "P;2": 2, "P;4": 4, "L;2": 2, "L;4": 4, "I;16": 16, "I;16B": 16}
-_RAW_BITS |= {"BGR;15": 16, "BGR;16": 16, "BGRA;15Z": 16, "BGRA;15": 16, "I;32B": 32, "F;32BF": 32}
+# Where the parts of a TIFF begin, and their bytes: strips and tiles.
+_PARTS = ((273, 279), (324, 325))
 
 
 def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
     """Whether its first picture goes on behind the end of the file, by the structure of its format.
 
-    Of JPEG, PNG, GIF, WebP, AVIF, TIFF, and formats of bare pixels such as BMP, PPM and TGA. Raises
+    Of JPEG, PNG, GIF, WebP, AVIF, JPEG 2000, TIFF, and bare pixels as in BMP, PPM and TGA. Raises
     `Unreadable` or one of `read_errors`.
     """
     head = read_at(file, 0, 12)
@@ -207,18 +207,18 @@ def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
         return not _gif_ends(read_at(file, 0, size_bytes))
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
-    if head[4:8] == b"ftyp":
+    if head[4:8] in (b"ftyp", b"jP  "):
         return not _boxes_end(file, size_bytes)
     file.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = open_image(file, any_format=True)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        tags = image.tag_v2
-        pairs = ((273, 279), (324, 325))  # where strips and tiles begin, and their bytes
-        ends = (map(sum, zip(tags[at], tags[n], strict=False)) for at, n in pairs if at in tags)
-        return any(end > size_bytes for each in ends for end in each)
-    return any(_pixels_end(tile, image.size[0]) > size_bytes for tile in image.tile)
+        parts = (zip(*(image.tag_v2.get(tag, ()) for tag in pair), strict=False) for pair in _PARTS)
+        ends = [at + size for at, size in chain(*parts) if isinstance(at, int)]
+    else:
+        ends = [_pixels_end(tile, image.size[0]) for tile in image.tile]
+    return max(ends, default=0) > size_bytes
 
 
 def _jpeg_ends(data: bytes) -> bool:
@@ -284,11 +284,17 @@ def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
 
 
 def _pixels_end(tile: Any, width_px: int) -> int:
-    """Where the pixels end of a picture that is not compressed, 0 of others."""
+    """Where the pixels end of a picture that is not compressed, 0 of others. Pillow's raw modes are
+    letters, of eight bits each or of as many as follow: `RGB`, `P;4`, `RGB;16B`, `1;I`, `BGR;15`.
+    """
     codec, box, offset, args = tile
-    if codec != "raw":
+    mode, stride = (*args, 0)[:2] if isinstance(args, tuple) else (args, 0)
+    if codec != "raw" or not isinstance(mode, str):
         return 0
-    mode, stride = (args, 0) if isinstance(args, str) else args[:2]
-    bits = _RAW_BITS.get(mode, 8 * len(mode.partition(";")[0]))
-    rows = box[3] - box[1]
-    return int(offset + rows * (stride or -(-width_px * bits // 8)))
+    bands, _, form = mode.partition(";")
+    digits = re.match(r"\d+", form)
+    bits = (int(digits[0]) if digits else 1 if bands == "1" else 8) * len(bands)
+    if bands.startswith("BGR") and digits:
+        bits = 16
+    row_bytes = stride or -(-width_px * bits // 8)
+    return int(offset + (box[3] - box[1]) * row_bytes)

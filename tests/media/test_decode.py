@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import av
@@ -86,9 +87,9 @@ def test_text_decodes_as_nothing(tmp_path: Path, modality: Modality) -> None:
     assert "\n" not in why
 
 
-def noise(form: str, **options: object) -> bytes:
+def noise(form: str, mode: str = "RGB", **options: object) -> bytes:
     page = io.BytesIO()
-    Image.effect_noise((300, 200), 90).convert("RGB").save(page, form, **options)
+    Image.effect_noise((301, 200), 90).convert(mode).save(page, form, **options)
     return page.getvalue()
 
 
@@ -119,6 +120,13 @@ def with_preview() -> bytes:
     return noise("JPEG", exif=exif)
 
 
+FORMS = [
+    *(("BMP", mode) for mode in ("1", "L", "P")),
+    *(("PPM", mode) for mode in ("1", "L", "I;16")),
+    *(("TGA", mode) for mode in ("1", "P", "RGBA")),
+    *(("TIFF", mode) for mode in ("1", "I;16", "CMYK")),
+    *(("SGI", "RGB"), ("ICO", "RGB"), ("JPEG2000", "RGB"), ("ICNS", "RGBA"), ("IM", "F")),
+]
 PICTURES = {
     "jpeg": lambda: noise("JPEG"),
     "progressive": lambda: noise("JPEG", progressive=True),
@@ -132,6 +140,7 @@ PICTURES = {
     "lzw": lambda: noise("TIFF", compression="tiff_lzw"),
     "ppm": lambda: noise("PPM"),
     "tga": lambda: noise("TGA"),
+    **{f"{form} of {mode}": partial(noise, form, mode) for form, mode in FORMS},
 }
 
 
@@ -170,7 +179,7 @@ def test_an_image_in_words_that_help(tmp_path: Path) -> None:
     assert seen.reason == "HEIC, which vLLM does not open"
     path = tmp_path / "scan.tga"
     path.write_bytes(noise("TGA"))
-    assert probe(Item(str(path))) == ImageShape(300, 200)
+    assert probe(Item(str(path))) == ImageShape(301, 200)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
