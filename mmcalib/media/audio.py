@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import BinaryIO
 
 import soundfile
@@ -76,6 +77,8 @@ _UNSEEKABLE = "DWVW"
 # Raw streams without a table of contents: FFmpeg guesses their duration from the bit rate.
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
+_LONE_PACKETS = frozenset(("aac", "amr", "caf"))
+
 # The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
 # fewer bytes for its length has a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
@@ -118,14 +121,18 @@ def audio_shape(medium: Medium) -> Encoded:
 
 def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded:
     """The same sound, looked at where its header says nothing: the packets of an MP3 without a
-    table, whose length libsndfile guesses from the first frames, and the last block of a FLAC.
+    table, whose length libsndfile guesses from the first frames, and the last block of a FLAC, an
+    AAC or AMR stream, or a CAF.
     `file` has the bytes of the medium.
 
     Raises `Unreadable` or one of `read_errors`.
     """
     assert isinstance(seen.shape, AudioShape)
     held, claimed = seen.encoding, seen.shape.num_samples
-    if held.sample_format or held.fault or held.claimed_samples:
+    cut = replace(seen, encoding=replace(held, fault="cut_short"))
+    if held.sample_format and not held.fault:
+        return seen if _ends_whole(medium) else cut
+    if held.fault or held.claimed_samples:
         return seen
     with open_sound(medium) as sound:
         if sound.format == "FLAC":
@@ -134,7 +141,7 @@ def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded
                 whole = len(sound.read(1)) == 1
             except soundfile.SoundFileError:
                 whole = False
-            return seen if whole else replace(seen, encoding=replace(held, fault="cut_short"))
+            return seen if whole else cut
         if sound.format != "MP3" or _has_table(file):
             return seen
     counted = _by_ffmpeg(medium, refusal="no MPEG audio", trust_header=False).shape
@@ -144,6 +151,22 @@ def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded
     if counted.num_samples + _MPEG_PADDING_SAMPLES >= claimed:
         return seen
     return Encoded(counted, replace(held, claimed_samples=claimed))
+
+
+def _ends_whole(medium: Medium) -> bool:
+    """Whether the last packet can be decoded, of formats whose packets can be by themselves."""
+    with open_container(medium) as container:
+        stream, last = container.streams.audio[0], None
+        if container.format.name not in _LONE_PACKETS:
+            return True
+        try:
+            for packet in islice(container.demux(stream), PACKET_LIMIT):
+                last = packet if packet.size else last
+            if last is not None:
+                last.decode()
+        except read_errors():
+            return False
+    return True
 
 
 def _has_table(file: BinaryIO) -> bool:
