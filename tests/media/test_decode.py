@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -127,7 +128,7 @@ FORMS = [
     *(("TIFF", mode) for mode in ("1", "I;16", "CMYK")),
     *(("SGI", "RGB"), ("ICO", "RGB"), ("JPEG2000", "RGB"), ("ICNS", "RGBA"), ("IM", "F")),
 ]
-PICTURES = {
+PICTURES: dict[str, Callable[[], bytes]] = {
     "jpeg": lambda: noise("JPEG"),
     "progressive": lambda: noise("JPEG", progressive=True),
     "preview": with_preview,
@@ -197,7 +198,7 @@ def test_a_stream_without_its_end_is_seen(tmp_path: Path, name: str) -> None:
     assert examined(Path(cut(path, 0.71)).read_bytes()).encoding.fault == "cut_short"
 
 
-SOUNDS = {
+SOUNDS: dict[str, tuple[Callable[[Path], Path], int, int, str]] = {
     "a.amr": (lambda path: amr(path, 20.02), 160_160, 165_326, ""),
     "a.flac": (lambda path: open_flac(path, 3), 48_000, 2**63 - 1, ""),
     "a.aac": (lambda path: heard(path, "aac", "adts", 20), 321_536, 8_206_342, ""),
