@@ -187,7 +187,9 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
 
 # What follows a 0xFF among the pixels of a JPEG without being a marker: itself, padding, restarts.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
+_JPEG_END, _JPEG_BARE = 0xD9, (0x01, *range(0xD0, 0xD9))
+# Chunks, segments and boxes that are looked at; what has more is not said to be whole.
+_MOST_PARTS = 1 << 18
 # Where the parts of a TIFF begin, and their bytes: strips and tiles.
 _PARTS = ((273, 279), (324, 325))
 
@@ -224,7 +226,9 @@ def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
 def _jpeg_ends(data: bytes) -> bool:
     """The end is a marker of its own, not one in a segment, such as that of a small preview."""
     at = 2
-    while found := _MARKER.search(data, at):
+    for _ in range(_MOST_PARTS):
+        if (found := _MARKER.search(data, at)) is None:
+            break
         marker, at = data[found.end() - 1], found.end()
         if marker == _JPEG_END:
             return True
@@ -238,8 +242,10 @@ def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
     than the others.
     """
     at, pixels = 8, list[int]()
-    while at + 8 <= size_bytes:
+    for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)
+        if len(header) < 8:
+            break
         size = int.from_bytes(header[:4])
         at += size + _CHUNK_BYTES
         if header[4:] == b"IEND":
@@ -273,8 +279,10 @@ def _gif_ends(data: bytes) -> bool:
 def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
     """A box that says no length goes on to the end, wherever that is."""
     at = 0
-    while at + 8 <= size_bytes:
+    for _ in range(_MOST_PARTS):
         header = read_at(file, at, 16)
+        if len(header) < 8:
+            break
         size = int.from_bytes(header[:4])
         size = int.from_bytes(header[8:]) if size == 1 else size
         if size < 8:
