@@ -103,6 +103,7 @@ _UNREADABLE_SOUND: Mapping[Fault, str] = {
     "unseekable": "libsndfile cannot seek in it, which the server needs to read it",
     "unreadable": "libsndfile refuses it, and the server does not try FFmpeg after that",
     "cut_short": "its end is missing",
+    "tags": "its tags are no UTF-8, with which the server's PyAV does not open it",
 }
 _CONVERT = "convert it to WAV or FLAC"
 

@@ -109,8 +109,8 @@ def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
 
 # `cut_short`: the end of the file is missing, where anybody looked. Of sound: libsndfile cannot
 # seek in it (`unseekable`), or refuses it with an error after which vLLM does not try FFmpeg
-# (`unreadable`).
-Fault = Literal["", "cut_short", "unseekable", "unreadable"]
+# (`unreadable`), or its tags are no UTF-8 (`tags`).
+Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,7 +14,7 @@ from av.container import InputContainer
 
 from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
 from mmcalib.media.bounded import Bounded, Medium, read_at
-from mmcalib.media.container import duration_s, open_container
+from mmcalib.media.container import duration_s, has_odd_tags, open_container
 from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
 
 
@@ -200,6 +200,7 @@ def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> En
             channels=codec.channels,
             sample_format=codec.format.name if codec.format else "",
             claimed_samples=claimed if claimed > shape.num_samples else 0,
+            fault="tags" if has_odd_tags(container) else "",
         )
         return Encoded(shape, held)
 

@@ -198,6 +198,20 @@ def test_a_stream_without_its_end_is_seen(tmp_path: Path, name: str) -> None:
     assert examined(Path(cut(path, 0.71)).read_bytes()).encoding.fault == "cut_short"
 
 
+def tagged(path: Path) -> Path:
+    """With a title in Latin-1."""
+    heard(path, "aac", "matroska", 2)
+    with av.open(str(path)) as source, av.open(str(path) + "2", "w", format="matroska") as file:
+        file.metadata["title"] = "caf@"
+        stream = file.add_stream_from_template(source.streams.audio[0])
+        for packet in source.demux(source.streams.audio[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                file.mux(packet)
+    path.write_bytes(Path(str(path) + "2").read_bytes().replace(b"caf@", b"caf\xe9"))
+    return path
+
+
 SOUNDS: dict[str, tuple[Callable[[Path], Path], int, int, str]] = {
     "a.amr": (lambda path: amr(path, 20.02), 160_160, 165_326, ""),
     "a.flac": (lambda path: open_flac(path, 3), 48_000, 2**63 - 1, ""),
@@ -206,6 +220,7 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], int, int, str]] = {
     "a.wav": (lambda path: odd_sound(path, "GSM610"), 16_000, 0, "unseekable"),
     "b.wav": (lambda path: odd_sound(path, "NMS_ADPCM_16"), 16_000, 0, "unseekable"),
     "c.wav": (lambda path: heard(path, "adpcm_g722", "wav", 2), 32_000, 0, "unreadable"),
+    "a.mka": (lambda path: tagged(path), 34_816, 0, "tags"),
     "a.xi": (lambda path: odd_sound(path, "DPCM_16"), 16_000, 0, "unseekable"),
     "a.nist": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
     "a.avr": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
