@@ -205,7 +205,7 @@ def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | 
         remedy = "make it anew" if held.fault == "cut_short" else _CONVERT
         return ServerRefusal(_UNREADABLE_SOUND[held.fault], remedy)
     if by_libsndfile and held.claimed_samples >= OPEN_LENGTH_SAMPLES:
-        why = f"its header has no length, which the server takes for endless ({shape})"
+        why = "its header has no length, which the server takes for endless"
         return ServerRefusal(why, "write it anew, so that its header has the length")
     believed = shape
     if held.claimed_samples and (by_libsndfile or held.sample_format):
