@@ -28,7 +28,7 @@ from mmcalib.derive.admission import (
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Encoded
+from mmcalib.domain.shapes import Encoded, hears_alone
 from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
 
@@ -63,7 +63,7 @@ def admit_item(
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admit_request(gate, prompt, counting)[1]
-    return admit_file(gate, describe_item(item))
+    return admit_file(gate, describe_item(item, sound=hears_alone(gate.counts)))
 
 
 def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
@@ -83,7 +83,7 @@ def admit_request(
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine_whole(item)
+        seen = examine_whole(item, sound=hears_alone(gate.counts))
         if isinstance(seen, Skipped):
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
@@ -111,10 +111,13 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     """
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
-    from mmcalib.media.image import TOO_LARGE
+    from mmcalib.media.failure import NO_SAMPLES
+    from mmcalib.media.image import HEIC, TOO_LARGE
 
-    change = "make it smaller, or leave it out"
-    instead = change if reason == TOO_LARGE else "leave it out, or send another copy"
+    if reason == NO_SAMPLES:
+        return undecided(f"{of}{reason}, which some models take", "leave it out")
+    remedies = {TOO_LARGE: "make it smaller, or leave it out", HEIC: "convert it to JPEG"}
+    instead = remedies.get(reason, "leave it out, or send another copy")
     return rejected(f"{of}{reason}", instead, basis="none", unread=reason)
 
 

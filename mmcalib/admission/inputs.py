@@ -29,15 +29,15 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def describe_item(item: Any) -> Encoded | Skipped:
-    """What it is; of what is elsewhere nothing, unless its host is allowed. Raises TypeError for
-    what is no medium.
+def describe_item(item: Any, *, sound: bool = False) -> Encoded | Skipped:
+    """What it is, `sound` as in `examine`; of what is elsewhere nothing, unless its host is
+    allowed. Raises TypeError for what is no medium.
     """
     found = _find_medium(item)
     if isinstance(found, Item):
         from mmcalib.media.probe import examine_whole
 
-        found = examine_whole(found)
+        found = examine_whole(found, sound=sound)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
         return Skipped(NOWHERE, one_line(why))
     return found

@@ -75,6 +75,16 @@ LEAST_ANSWER_TOKENS: Final = 1
 # renderers/chat_utils.py:793 of 0.32.
 COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
 
+# The rate to which vLLM resamples sound for nearly all models, where nobody asked.
+# multimodal/parse.py:614 of 0.32.
+RESAMPLED_HZ: Final = 16_000
+# So many samples at that rate are one frame of features, whose axis of time is then dropped, and
+# the engine ends. `batch_audio_features`, model_executor/models/gemma3n_mm.py:119 of 0.32, of the
+# frames that transformers' extractor for Gemma 4 makes: 321 samples each, half of the first silent.
+ENGINE_DIES_OF: Final[Mapping[str, range]] = {
+    "Gemma4ForConditionalGeneration": range(161, 321),
+}
+
 # `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
 # One API server and one engine: vLLM says that each of these processes has a cache of its own,

@@ -5,18 +5,21 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from mmcalib.admission.admits import admit_item
 from mmcalib.corpus.grammar import Grammar
+from mmcalib.derive.bounds import Ladder, Rung
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.storage.location import allowing
 from tests.corpus.serving import serving
-from tests.odd_media import frames_url
+from tests.odd_media import frames_url, meeting, silence
 from tests.report.example import calibration
 from tests.report.test_presented import GATE, PAGE, png
 
@@ -128,3 +131,35 @@ def test_a_calibration_travels_to_workers() -> None:
     there = pickle.loads(pickle.dumps(kept))
     assert there.to_json() == kept.to_json()
     assert there.admits(ImageShape(1316, 756)).fits
+
+
+LISTENING = replace(
+    GATE, counts={"audio": 1}, rules={"audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 20, 9, 9)))}
+)
+
+
+def test_a_recording_with_pictures_is_sound_to_a_model_of_sound(tmp_path: Path) -> None:
+    """A meeting that is sent to be transcribed was refused: "the model takes no video"."""
+    path = meeting(tmp_path / "a.mp4")
+    for item in (path, path.read_bytes()):
+        assert admit_item(LISTENING, item).fits
+    seeing = replace(LISTENING, counts={"audio": 1, "video": 0})
+    assert admit_item(seeing, path).reason == "limit_mm_per_prompt admits no video"
+
+
+def test_sound_as_an_array_is_held_to_its_rate_too() -> None:
+    answer = admit_item(LISTENING, (np.zeros(2174), 21_739))
+    assert (answer.answer, answer.remedy) == ("no", "resample to 16 kHz")
+
+
+def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
+    assert admit_item(LISTENING, silence(tmp_path / "a.wav", 0, 16_000)).answer == "unknown"
+
+
+def test_a_heic_is_to_be_converted() -> None:
+    answer = admit_item(GATE, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
+    assert (answer.answer, answer.reason, answer.remedy) == (
+        "no",
+        "HEIC, which vLLM does not open",
+        "convert it to JPEG",
+    )
