@@ -49,7 +49,9 @@ def admit_item(
         # Inline media are kept until the answer.
         with Scratch() as scratch:
             allowed = Path(root) if root is not None else None
-            reader = RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
+            reader = RequestLines(
+                os.getcwd(), allowed_root=allowed, scratch=scratch.path, as_sent=True
+            )
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)

@@ -58,7 +58,9 @@ def check(
             yield from gate.source(source, named=named)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
+        reader = RequestLines(
+            os.getcwd(), allowed_root=allowed_root, scratch=scratch.path, as_sent=True
+        )
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)

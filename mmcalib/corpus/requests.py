@@ -16,7 +16,15 @@ from pathlib import Path
 
 from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, parse_line
-from mmcalib.corpus.urls import Outside, Unresolved, inline_file, is_inline, local_path, remote_url
+from mmcalib.corpus.urls import (
+    SERVED_SCHEMES,
+    Outside,
+    Unresolved,
+    inline_file,
+    is_inline,
+    local_path,
+    remote_url,
+)
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
@@ -51,8 +59,10 @@ class RequestLines:
         allowed_root: str | Path | None = None,
         scratch: Path,
         at_rest: bool = False,
+        as_sent: bool = False,
     ) -> None:
         self._folder = folder
+        self._as_sent = as_sent
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
@@ -84,10 +94,10 @@ class RequestLines:
     def _find(self, part_type: UrlType, url: str) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
-        elif (remote := remote_url(url)) and is_allowed(remote):
+        elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
-            path = local_path(url, self._folder, self._root)
+            path = local_path(url, self._folder, self._root, paths=not self._as_sent)
         item = Item(path, MODALITY_OF[part_type])
         return _Medium(item, url_of(path), exists(item))
 
