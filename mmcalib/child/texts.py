@@ -130,7 +130,12 @@ class TextRenderer:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
-        return processors.rendered(self.renderer, request.messages, request.fields)
+        prompting = self._model.prompting
+        return processors.rendered(self.renderer, request.messages, request.fields, prompting)
+
+    @property
+    def content_format(self) -> Any:
+        return processors.content_format(self.renderer, self._model.prompting)
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
@@ -170,9 +175,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     try:
         counter = TextCounter(str(texts.folder))
         plain = (ONE, *conversations(), *worded())
-        found = _agreeing(
-            texts, counter, TextCounting(processors.content_format(texts.renderer)), plain
-        )
+        found = _agreeing(texts, counter, TextCounting(texts.content_format), plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
