@@ -25,21 +25,24 @@ class Uncounted(ValueError):  # noqa: N818 - a value in flight: the text stays b
 
 
 class TextCounter:
-    """By the tokenizer of a checkpoint folder, or of one in the hub cache. Raises `Uncounted`
-    without a template, ImportError without transformers, and what transformers raises.
+    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by this template, or
+    its own. Raises `Uncounted` without one, ImportError without transformers, and what transformers
+    raises.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, template: str | None) -> None:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(
             model, local_files_only=True, trust_remote_code=False
         )
-        template = self._tokenizer.chat_template
+        if template is None:
+            template = self._tokenizer.chat_template
         if not isinstance(template, str):
             raise Uncounted("it has no chat template, or several")
         if "strftime_now" in template:
             raise Uncounted("its chat template reads the clock")
+        self._template = template
 
     def count(self, counting: TextCounting, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
@@ -53,7 +56,11 @@ class TextCounter:
         turns = [_turn(message, counting) for message in request.messages]
         try:
             prompt = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
+                turns,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **counting.kwargs,
             )
         except Exception as error:
             raise Uncounted(f"the chat template refuses it: {error}") from error
@@ -98,7 +105,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     confine(memory_bytes)
     model, counting = pipe.recv()
     try:
-        counter = TextCounter(model)
+        counter = TextCounter(model, counting.template)
     except ImportError:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return

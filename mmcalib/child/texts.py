@@ -118,6 +118,7 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
+        self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
         self._media: dict[Modality, Any] = {}
 
@@ -130,12 +131,16 @@ class TextRenderer:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
-        prompting = self._model.prompting
-        return processors.rendered(self.renderer, request.messages, request.fields, prompting)
+        return processors.rendered(self.renderer, request.messages, request.fields, self.prompting)
 
     @property
-    def content_format(self) -> Any:
-        return processors.content_format(self.renderer, self._model.prompting)
+    def counting(self) -> TextCounting:
+        """What it tells of counting without it, before anything is compared."""
+        return TextCounting(
+            processors.content_format(self.renderer, self.prompting),
+            template=self.prompting.template,
+            kwargs=dict(self.prompting.kwargs),
+        )
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
@@ -173,9 +178,9 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     """What agrees with vLLM on all that is tried; without a modality where that alone does not."""
     left_out = []
     try:
-        counter = TextCounter(str(texts.folder))
+        counter = TextCounter(str(texts.folder), texts.prompting.template)
         plain = (ONE, *conversations(), *worded())
-        found = _agreeing(texts, counter, TextCounting(texts.content_format), plain)
+        found = _agreeing(texts, counter, texts.counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:

@@ -106,6 +106,12 @@ def test_threads_share_it(tmp_path: Path) -> None:
     assert counting.why == ""
 
 
+def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
+    template = "{{ lead }} {% for m in messages %}{{ m.content[0].text }}{% endfor %}"
+    counting = TextCounting("openai", template=template, kwargs={"lead": "a a a"})
+    assert Counting(folder_of(tmp_path), counting).tokens(says("a b")) == 5
+
+
 def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
     counting = Counting(folder_of(tmp_path, template), TextCounting("string"))
