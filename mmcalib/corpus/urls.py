@@ -133,11 +133,13 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
     try:
         data = base64.b64decode(payload, validate=True)
     except ValueError as error:
-        why = next((why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), "damaged")
-        raise Unresolved(f"base64: {why}") from error
+        why = next(
+            (why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), "that is damaged"
+        )
+        raise Unresolved(f"base64 {why}") from error
     # pybase64, which vLLM decodes with, takes no more padding than there has to be.
     if len(payload) != 4 * -(-len(data) // 3):
-        raise Unresolved("base64: it has more = at its end than belong there")
+        raise Unresolved("base64 with more = at its end than belong there")
     for mark, kind in _DRAWN.items():
         if mark in data[:_HEAD_BYTES]:
             raise Unresolved(f"{kind}, which vLLM does not read: render it to PNG")
@@ -146,10 +148,10 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
 
 # What makes a payload no base64, most telling first.
 _NO_BASE64 = {
-    r"litellm_truncated": "LiteLLM cut its media (MAX_STRING_LENGTH_PROMPT_IN_DB)",
-    r"\s": "vLLM takes none with line breaks or blanks in it",
-    r"[-_]": "vLLM takes none with - and _ in it: write + and /",
-    r"\.\.\.": "its media were cut",
+    r"litellm_truncated": "that LiteLLM cut (MAX_STRING_LENGTH_PROMPT_IN_DB)",
+    r"\s": "with line breaks or blanks in it, which vLLM refuses",
+    r"[-_]": "with - and _ in it, which vLLM refuses for + and /",
+    r"\.\.\.": "that was cut",
 }
 _DRAWN = {b"%PDF-": "PDF", b"<svg": "SVG"}
 _HEAD_BYTES = 1024
