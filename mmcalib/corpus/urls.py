@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import io
@@ -16,6 +15,7 @@ from urllib.request import url2pathname
 from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
+from mmcalib.text import decode_base64
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"
 
@@ -131,15 +131,10 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
         raise Unresolved("data URL that is not ;base64, vLLM takes no other")
     extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
     try:
-        data = base64.b64decode(payload, validate=True)
+        data = decode_base64(payload)
     except ValueError as error:
-        why = next(
-            (why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), "that is damaged"
-        )
+        why = next((why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), _DAMAGED)
         raise Unresolved(f"base64 {why}") from error
-    # pybase64, which vLLM decodes with, takes no more padding than there has to be.
-    if len(payload) != 4 * -(-len(data) // 3):
-        raise Unresolved("base64 with more = at its end than belong there")
     for mark, kind in _DRAWN.items():
         if mark in data[:_HEAD_BYTES]:
             raise Unresolved(f"{kind}, which vLLM does not read: render it to PNG")
@@ -152,7 +147,9 @@ _NO_BASE64 = {
     r"\s": "with line breaks or blanks in it, which vLLM refuses",
     r"[-_]": "with - and _ in it, which vLLM refuses for + and /",
     r"\.\.\.": "that was cut",
+    r"=$": "with too many or too few = at its end",
 }
+_DAMAGED = "that is damaged, or lacks = at its end"
 _DRAWN = {b"%PDF-": "PDF", b"<svg": "SVG"}
 _HEAD_BYTES = 1024
 

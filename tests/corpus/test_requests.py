@@ -241,7 +241,10 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("https://example.com/a.jpg")), REMOTE),
         (user(image("s3://bucket/a.jpg")), "vLLM loads no s3:// URL, only http, https, file"),
         (user(image("data:image/png;base64,%%%")), "base64 that is damaged"),
-        (user(image("data:image/png;base64,AAAA=")), "base64 with more = at its end"),
+        (
+            user(image("data:image/png;base64,AAAA=")),
+            "base64 with too many or too few = at its end",
+        ),
         (user(image("data:image/png;base64,AA\nAA")), "base64 with line breaks or blanks"),
         (user(image("data:image/png;base64, AAAA")), "base64 with line breaks or blanks"),
         (user(image("data:image/png;base64,AA-_")), "base64 with - and _ in it"),
