@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -347,12 +348,12 @@ class Prompting:
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Prompting:
         """Raises vLLM's error where it takes the template for a file that is not there."""
-        if (template := arguments.get("chat_template")) is not None:
-            try:
-                from vllm.renderers.chat_utils import load_chat_template
-            except ImportError:
-                from vllm.entrypoints.chat_utils import load_chat_template
-            template = load_chat_template(template)
+        if template := arguments.get("chat_template"):
+            from vllm.renderers import hf
+
+            # The module of it has moved between releases, and is that of what the renderer uses.
+            utils = sys.modules[hf.parse_chat_messages.__module__]
+            template = utils.load_chat_template(template)
         return cls(
             template,
             arguments.get("chat_template_content_format") or "auto",
