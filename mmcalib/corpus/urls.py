@@ -30,7 +30,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 SERVED_SCHEMES = ("http", "https")
 _UNSERVED = "vLLM loads no {}:// URL, only http, https, file and data"
 # Longer than a name of a file may be.
-_BARE_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4}){75,}[A-Za-z0-9+/]*={0,2}")
+_BARE_BASE64 = re.compile(r"[A-Za-z0-9+/]{300,}={0,2}")
 
 
 class Unresolved(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
@@ -54,7 +54,7 @@ def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     elif scheme and url[scheme.end() :].startswith("//"):
         served = scheme[1].lower() in SERVED_SCHEMES
         raise Unresolved(REMOTE if served else _UNSERVED.format(scheme[1]))
-    elif _BARE_BASE64.fullmatch(url):
+    elif _BARE_BASE64.fullmatch(url[:400]):
         raise Unresolved("base64 without its header: write data:image/png;base64, before it")
     elif not paths:
         raise Unresolved("a path, where vLLM takes URLs alone: file:///, data: or https://")
@@ -135,9 +135,9 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
     except ValueError as error:
         why = next((why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), _DAMAGED)
         raise Unresolved(f"base64 {why}") from error
-    for mark, kind in _DRAWN.items():
-        if mark in data[:_HEAD_BYTES]:
-            raise Unresolved(f"{kind}, which vLLM does not read: render it to PNG")
+    if drawn := _DRAWN.match(data):
+        kind = "PDF" if drawn[1] else "SVG"
+        raise Unresolved(f"{kind}, which vLLM does not read: render it to PNG")
     return data, extension
 
 
@@ -150,8 +150,7 @@ _NO_BASE64 = {
     r"=$": "with too many or too few = at its end",
 }
 _DAMAGED = "that is damaged, or lacks = at its end"
-_DRAWN = {b"%PDF-": "PDF", b"<svg": "SVG"}
-_HEAD_BYTES = 1024
+_DRAWN = re.compile(rb"\s{0,9}(?:(%PDF-)|<[?!]?(?:.{0,999}<)?svg)", re.DOTALL)
 
 
 def sent_frames(url: str) -> bytes | None:

@@ -441,11 +441,8 @@ def _served_words(said: Sequence[str]) -> slice | None:
         ]
     if not starts:
         return None
-    ends = (
-        at
-        for at, word in enumerate(said)
-        if at >= starts[0] and (word in _ENDS or re.match(r"\d?>", word))
-    )
+    rest = enumerate(said[starts[0] :], starts[0])
+    ends = (at for at, word in rest if word in _ENDS or re.match(r"\d?>", word))
     return slice(starts[0], next(ends, None))
 
 
