@@ -27,6 +27,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import allowing
+from mmcalib.text import decode_base64
 from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
@@ -174,6 +175,20 @@ def test_a_mark_that_is_not_percent_encoded_ends_the_path(folder: Path, mark: st
     (folder / "a").write_bytes(b"x")
     prompt = only(source(folder, user(image(f"file://{folder}/a{mark}b.jpg"))))
     assert prompt.items == (Item(str(folder / "a"), "image"),)
+
+
+@given(st.text("AAAA==\n-é ", max_size=12))
+def test_base64_is_what_vllm_s_decoder_takes(payload: str) -> None:
+    vllm_decodes_with = pytest.importorskip("pybase64")
+    try:
+        theirs = vllm_decodes_with.b64decode(payload, validate=True)
+    except ValueError:
+        theirs = None
+    try:
+        ours = decode_base64(payload)
+    except ValueError:
+        ours = None
+    assert ours == theirs
 
 
 def test_a_path_as_it_stands_is_no_url(folder: Path) -> None:
