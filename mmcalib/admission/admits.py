@@ -57,7 +57,11 @@ def admit_item(
         with Scratch() as scratch:
             allowed = Path(root) if root is not None else None
             reader = RequestLines(
-                os.getcwd(), allowed_root=allowed, scratch=scratch.path, grammar=grammar
+                os.getcwd(),
+                allowed_root=allowed,
+                scratch=scratch.path,
+                grammar=grammar,
+                as_sent=True,
             )
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):

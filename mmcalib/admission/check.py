@@ -69,6 +69,7 @@ def check(
             allowed_root=allowed_root,
             scratch=scratch.path,
             grammar=calibration.grammar,
+            as_sent=True,
         )
         for number, line in enumerate(lines, start=1):
             if text := line.strip():

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, remote_url
+from mmcalib.corpus.urls import (
+    REMOTE,
+    Unresolved,
+    decode_data_url,
+    file_url_path,
+    is_inline,
+    remote_url,
+)
 from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, VideoShape, flaw
@@ -91,9 +97,9 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     """A path, or a URL unless there is a file of that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
-    if name.lower().startswith(_FILE):
-        return Item(os.path.abspath(unquote(urlsplit(name).path, errors="surrogateescape")))
     try:
+        if name.lower().startswith(_FILE):
+            return Item(os.path.abspath(file_url_path(name)))
         if is_inline(name):
             return _in_memory(frames_of(name) or decode_data_url(name)[0])
         remote = remote_url(name)

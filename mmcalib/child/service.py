@@ -149,6 +149,7 @@ class Service:
         self._pipe = pipe
         self._model: OpenedModel | None = None
         self._engine: Any = None
+        self._engine_args: dict[str, Any] = {}
         self._stage: Stage | None = None
 
     def say(self, answer: object) -> None:
@@ -224,11 +225,13 @@ class Service:
                 from mmcalib.child.engine import start
 
                 self._engine, started = start(request, say=self._note)
+                self._engine_args = request.engine_args
                 return started
             case m.Replay():
                 from mmcalib.child.engine import replay
+                from mmcalib.releases.processors import Prompting
 
-                return replay(self._engine, request)
+                return replay(self._engine, request, Prompting.of(self._engine_args))
             case m.Imagine():
                 self._imagine(request.gpu)
                 return m.Done()

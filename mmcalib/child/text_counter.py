@@ -29,12 +29,13 @@ class Unrendered(Uncounted):
 
 
 class TextCounter:
-    """By the tokenizer of a checkpoint folder, or of one in the hub cache. Its template gets the
-    `content` of a message as its parts ("openai") or as one text ("string"). Raises `Uncounted`
-    without a template, ImportError without transformers, and what transformers raises.
+    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by this template, or
+    its own, which gets the `content` of a message as its parts ("openai") or as one text
+    ("string"). Raises `Uncounted` without a template, ImportError without transformers, and what
+    transformers raises.
     """
 
-    def __init__(self, model: str, content: str) -> None:
+    def __init__(self, model: str, content: str, template: str | None = None) -> None:
         from transformers import AutoTokenizer
 
         self._content = content
@@ -42,11 +43,13 @@ class TextCounter:
         self._tokenizer = AutoTokenizer.from_pretrained(
             model, local_files_only=True, trust_remote_code=False
         )
-        template = self._tokenizer.chat_template
+        if template is None:
+            template = self._tokenizer.chat_template
         if not isinstance(template, str):
             raise Uncounted("it has no chat template, or several")
         if "strftime_now" in template:
             raise Uncounted("its chat template reads the clock")
+        self._template = template
 
     def count(
         self, counting: TextCounting, request: ChatRequest, *, tokenise: bool = True
@@ -64,7 +67,11 @@ class TextCounter:
 
         try:
             prompt = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
+                turns,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **counting.kwargs,
             )
         except TemplateError as error:
             raise Unrendered(f"the chat template refuses it: {error}") from error
@@ -114,7 +121,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     confine(memory_bytes)
     model, counting, content = pipe.recv()
     try:
-        counter = TextCounter(model, content)
+        counter = TextCounter(model, content, counting.template)
     except ImportError:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return

@@ -124,6 +124,7 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
+        self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
         self._media: dict[Modality, Any] = {}
 
@@ -136,7 +137,12 @@ class TextRenderer:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
-        return processors.rendered(self.renderer, request.messages, request.fields)
+        return processors.rendered(self.renderer, request.messages, request.fields, self.prompting)
+
+    @property
+    def content(self) -> str:
+        """How its template takes the content of a message. Raises ValueError without one."""
+        return str(processors.content_format(self.renderer, self.prompting))
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
@@ -178,7 +184,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     # vllm/renderers/online_renderer.py, 0.32).
     found["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
     try:
-        found["content"] = processors.content_format(texts.renderer)
+        found["content"] = texts.content
     except ValueError:
         return GrammarFound(found)
     return GrammarFound({**found, "placeholders": grammar.placeholders(config, tuple(modalities))})
@@ -188,9 +194,10 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     """What agrees with vLLM on all that is tried; without a modality where that alone does not."""
     left_out = []
     try:
-        counter = TextCounter(str(texts.folder), processors.content_format(texts.renderer))
+        template, kwargs = texts.prompting.template, dict(texts.prompting.kwargs)
+        counter = TextCounter(str(texts.folder), texts.content, template)
         plain = (ONE, *conversations(), *worded())
-        found = _agreeing(texts, counter, TextCounting(), plain)
+        found = _agreeing(texts, counter, TextCounting(template=template, kwargs=kwargs), plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:

@@ -17,7 +17,15 @@ from pathlib import Path
 from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
-from mmcalib.corpus.urls import Outside, Unresolved, inline_file, is_inline, local_path, remote_url
+from mmcalib.corpus.urls import (
+    SERVED_SCHEMES,
+    Outside,
+    Unresolved,
+    inline_file,
+    is_inline,
+    local_path,
+    remote_url,
+)
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
@@ -54,8 +62,9 @@ class RequestLines:
         scratch: Path,
         at_rest: bool = False,
         grammar: Grammar | None = None,
+        as_sent: bool = False,
     ) -> None:
-        self._folder, self._grammar = folder, grammar
+        self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
         # Requests that are well-formed, and that the grammar refuses.
         self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
@@ -96,10 +105,10 @@ class RequestLines:
     def _find(self, part_type: UrlType, url: str) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
-        elif (remote := remote_url(url)) and is_allowed(remote):
+        elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
-            path = local_path(url, self._folder, self._root)
+            path = local_path(url, self._folder, self._root, paths=not self._as_sent)
         item = Item(path, MODALITY_OF[part_type])
         return _Medium(item, url_of(path), exists(item))
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -134,11 +135,14 @@ class TextBound:
 class TextCounting:
     """With what transformers comes to vLLM's number of tokens of a text: an item adds the tokens in
     `around` it to those of its placeholder, which may be less than none. Modalities that are not
-    there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests.
+    there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests. The
+    server has the `template`, None for the checkpoint's, and gives it `kwargs`.
     """
 
     around: dict[Modality, int] = field(default_factory=dict)
     compared: int = 0
+    template: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 Seen = Shape | Encoded | Skipped

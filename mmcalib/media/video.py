@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import io
 import os
@@ -32,6 +30,7 @@ from mmcalib.media.container import (
 from mmcalib.media.failure import Unreadable, read_errors
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import FRAMES
+from mmcalib.text import decode_base64
 
 # Boxes looked at on one level at most; real headers have a dozen, and one per track.
 _MOST_BOXES = 256
@@ -314,6 +313,6 @@ def _pictures(file: BinaryIO) -> Iterator[bytes]:
         raise Unreadable(f"frames of more than {_MOST_BYTES >> 20} MiB")
     for part in text.split(b","):
         try:
-            yield base64.b64decode(part, validate=True)
-        except binascii.Error as error:
+            yield decode_base64(part)
+        except ValueError as error:
             raise Unreadable(f"base64: {error}") from error

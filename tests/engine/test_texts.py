@@ -24,11 +24,11 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import BoundTexts, CountTexts
+from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
 from tests.engine.checkpoints import speaking
-from tests.engine.conftest import Lab
+from tests.engine.conftest import Lab, forget
 from tests.upstream import needs_device
 
 pytestmark = pytest.mark.engine
@@ -85,6 +85,49 @@ def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, cont
     fit = longest_prompt(found.prompts, table, counts, budget, reserve_tokens, context, texts)
     assert fit is not None
     return fit
+
+
+# Of each part what it is, with a variable in front.
+TEMPLATE = (
+    "{% if tools %}t{% endif %}{% for m in messages %}{{ lead }}"
+    "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}"
+    "{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab) -> None:
+    """A server started so has these tokens more in each prompt (finding of November 2026)."""
+    asked = ChatRequest.of_user([{"type": "text", "text": "a"}])
+    tools = {"tools": [TOOL], "tool_choice": "none"}
+    found: list[Any] = []
+    try:
+        for lead, more in (
+            ("", {}),
+            ("a", {}),
+            ("aaa", {"chat_template_content_format": "openai"}),
+        ):
+            given: dict[str, Any] = {
+                "chat_template": TEMPLATE,
+                "default_chat_template_kwargs": {"lead": lead},
+                **more,
+            }
+            qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
+            found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
+            bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
+            most = bound.most(asked.asked(), {})
+            assert most is not None
+            assert most >= found[-1]
+        for drops in (False, True):
+            given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
+            qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
+            with_tools = ChatRequest(asked.messages, tools)
+            asks = CountTexts((asked, with_tools))
+            none, some = qwen.host.ask(asks, "counting").tokens
+            assert (none == some) is drops
+    finally:
+        forget(qwen.host)
+    assert qwen.budget(chat_template=TEMPLATE, tool_call_parser="hermes") == qwen.budget()
+    assert found == [1, 2, 4]
 
 
 @needs_device

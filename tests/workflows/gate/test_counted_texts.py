@@ -104,13 +104,19 @@ def test_a_model_that_is_not_here_is_named() -> None:
 def test_threads_share_it(tmp_path: Path) -> None:
     """The process ends with the thread that began it."""
     counting = Counting(folder_of(tmp_path), HOW, "openai")
-    found: list[int | None] = []
+    found: list[int | str | None] = []
     for _ in range(2):
         thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"))))
         thread.start()
         thread.join()
     assert found == [2, 2]
     assert counting.why == ""
+
+
+def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
+    template = "{{ lead }} {% for m in messages %}{{ m.content[0].text }}{% endfor %}"
+    counting = TextCounting(template=template, kwargs={"lead": "a a a"})
+    assert Counting(folder_of(tmp_path), counting, "openai").tokens(says("a b")) == 5
 
 
 def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
