@@ -35,7 +35,7 @@ ORDER = (
 )
 HEAVY = {"torch", "vllm", "transformers"}
 MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
-NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy")
+NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy", "annotated_types", "pydantic", "yaml")
 
 PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.text")
