@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from mmcalib.checks.check import ASSUMED, Check, CheckId, Dialect, line
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
@@ -275,3 +276,17 @@ def step(tokens: int, device: str) -> Check:
         "more memory for the encoder where it is less",
         "--gpu NAME takes that GPU's default, --max-num-batched-tokens N says it",
     )
+
+
+RULES: Final[Rules] = {
+    check_readable: {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10},
+    check_stand_ins: {CheckStage.DECIDED: 20},
+    check_sound_lengths: {CheckStage.DECIDED: 30, CheckStage.MEASURED: 30},
+    check_loaded: {CheckStage.MEASURED: 40},
+    check_accepted: {CheckStage.DECIDED: 40, CheckStage.MEASURED: 50},
+    check_served: {CheckStage.DECIDED: 50, CheckStage.MEASURED: 20},
+    check_unseen: {CheckStage.DECIDED: 130},
+    check_counts: {CheckStage.DECIDED: 70},
+    check_tools: {CheckStage.DECIDED: 85},
+    check_answer_length: {CheckStage.DECIDED: 100},
+}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
-from mmcalib.checks.check import Dialect, OptionFacts
+from mmcalib.checks.check import Check, Dialect, OptionFacts
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
@@ -195,3 +195,9 @@ class CheckStage(Enum):
     WRITTEN = "validate"
     OPTIONS = "validate, options beside the profile"
     MEASURED = "validate, with a corpus"
+
+
+# One check, or several that are found in one go.
+Rule = Callable[[CheckFacts], Iterable[Check]]
+# With their places in each stage, among those of all subjects: lower where it would hurt more.
+Rules = Mapping[Rule, Mapping[CheckStage, int]]

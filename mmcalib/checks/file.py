@@ -6,10 +6,10 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.checks.check import Check, CheckId, line
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, sizes
 from mmcalib.derive.retired import retired_among
@@ -279,3 +279,9 @@ def check_effects(facts: CheckFacts) -> Iterator[Check]:
         yield Check(SETTINGS_EFFECT, "warn", "; ".join(said), remedy)
     else:
         yield Check(SETTINGS_EFFECT, "pass", "; ".join(said))
+
+
+RULES: Final[Rules] = {
+    check_ineffective: {CheckStage.DECIDED: 190},
+    check_effects: {CheckStage.DECIDED: 200},
+}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
-from mmcalib.checks.facts import CheckFacts, Fullest
+from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Rules
 from mmcalib.checks.limits import LIMIT, hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, excesses
@@ -379,3 +379,15 @@ def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     for excess in excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)
+
+
+RULES: Final[Rules] = {
+    check_items_admitted: {CheckStage.DECIDED: 60, CheckStage.MEASURED: 60},
+    check_cap: {CheckStage.DECIDED: 120},
+    check_still_accepted: {CheckStage.DECIDED: 150},
+    check_kept_whole: {CheckStage.DECIDED: 160},
+    check_shrunk: {CheckStage.DECIDED: 170},
+    check_prompts_fit: {CheckStage.DECIDED: 90, CheckStage.WRITTEN: 40, CheckStage.MEASURED: 90},
+    check_requests_admitted: {CheckStage.DECIDED: 80, CheckStage.MEASURED: 80},
+    check_input_reserved: {CheckStage.DECIDED: 220, CheckStage.MEASURED: 70},
+}

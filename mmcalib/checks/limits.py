@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.checks.check import Check, CheckId, line
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
@@ -212,3 +212,10 @@ def bleeding(
         f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
         "\n".join(lines),
     )
+
+
+RULES: Final[Rules] = {
+    check_written_limits: {CheckStage.WRITTEN: 20},
+    check_every_limited: {CheckStage.WRITTEN: 30},
+    check_given_counts: {CheckStage.DECIDED: 140},
+}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.checks.check import Check, CheckId, Taken, line, size
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.domain.memory import Budget
 from mmcalib.releases.constants import (
@@ -253,3 +253,14 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
         return
     more = "; its decoders take more for each API server, which vLLM subtracts too"
     yield Check(API_SERVER_MEMORY, "pass", detail + more, taken=taken)
+
+
+RULES: Final[Rules] = {
+    check_trusted_kwargs: {CheckStage.OPTIONS: 10},
+    check_pruning: {CheckStage.OPTIONS: 20},
+    check_tower_parallel: {CheckStage.OPTIONS: 30},
+    check_prompt_logprobs: {CheckStage.OPTIONS: 40},
+    check_encoder_graphs: {CheckStage.OPTIONS: 50},
+    check_embeddings: {CheckStage.OPTIONS: 60},
+    check_api_server: {CheckStage.OPTIONS: 70},
+}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId, Dialect, line
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT, hint, options
 from mmcalib.derive.limits import Adequacy, Count, adequacy
 from mmcalib.derive.processor_cache import parts, written_gib
@@ -298,3 +298,14 @@ def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM refuses to start with its defaults: {error}"
         yield Check(DEFAULT_CONFIGURATION, "warn", detail)
+
+
+RULES: Final[Rules] = {
+    check_skipped_profile: {CheckStage.WRITTEN: 60},
+    check_reserved: {CheckStage.DECIDED: 210, CheckStage.WRITTEN: 80},
+    check_written_hints: {CheckStage.WRITTEN: 50},
+    check_derived_hints: {CheckStage.DECIDED: 180},
+    check_cache_floor: {CheckStage.WRITTEN: 70},
+    check_parts: {CheckStage.WRITTEN: 10},
+    check_default_starts: {CheckStage.DECIDED: 110},
+}

@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Lt
-
-from mmcalib.options.option import argument, option, options, switch
+from mmcalib.options.option import Bounds, argument, option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS
 
 
@@ -31,7 +29,7 @@ class CheckOptions:
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     allow_unknown: bool = switch("Treat unknown items as fitting.")
-    tolerate: Annotated[float, Ge(0), Lt(1)] = option(
+    tolerate: Annotated[float, Bounds(ge=0, lt=1)] = option(
         "SHARE",
         "Exit 3 only if more than this share does not fit.",
         0.0,

@@ -22,7 +22,7 @@ from mmcalib.media.sniff import (
     sniff,
 )
 from mmcalib.processes import Worker
-from mmcalib.storage.archive import Archive, Member
+from mmcalib.storage.archive import ARCHIVES, Archive, Member
 from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, inside, is_here
 from mmcalib.storage.remote import plain_errors
 from mmcalib.text import MIB
@@ -113,8 +113,7 @@ def end_readers() -> None:
 
 
 _KINDS: Mapping[str, str] = {
-    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"), "tar"),
-    ".zip": "zip",
+    **{ending: kind for kind, one in ARCHIVES.items() for ending in one.endings},
     ".parquet": "parquet",
 }
 # Of a million names few are an archive's: most are told by their last letter.
@@ -153,7 +152,7 @@ def archive_at(path: str) -> Source | None:
 
 
 class ArchiveSource:
-    """The files in the archive of this kind, `tar` or `zip`, at `path` or a URL.
+    """The files in the archive of this kind, one of `ARCHIVES`, at `path` or a URL.
 
     In a tar, files that stand together and share the path up to the first dot of the name are one
     sample, as the WebDataset library reads them: of two files and more it is a prompt, its media in
@@ -183,7 +182,7 @@ class ArchiveSource:
         sample = None
         empty = True
         try:
-            with Archive(self.kind, self.path) as archive:
+            with ARCHIVES[self.kind](self.path) as archive:
                 for found in self._files(archive):
                     empty = False
                     if isinstance(found, Skipped):
@@ -233,7 +232,7 @@ class ArchiveSource:
 
     def _file(self, archive: Archive, member: Member, path: str) -> _File:
         size_bytes = member.size_bytes
-        if self.kind == "zip":
+        if self.kind != "tar":
             return _File(Item(path, held=ByteSource(archive.version, size_bytes)), member.name)
         key, ending = _key(member.name)
         head, data = b"", None

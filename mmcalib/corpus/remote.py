@@ -14,6 +14,7 @@ from mmcalib.corpus.source import Source, at_least_one
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import reason
+from mmcalib.storage.archive import ARCHIVES
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http
 from mmcalib.storage.remote import extra_of, file_system, held, need, plain_errors
 from mmcalib.text import one_line
@@ -72,9 +73,6 @@ _MOST_LEVELS = 128
 
 _ANY_LEVELS = "**"
 
-# Schemes of what stands in an archive.
-_MEMBERS = ("zip", "tar", "parquet")
-
 # A tree of nothing but folders has no end, or no media.
 _MOST_FOLDERS = 10_000
 
@@ -90,7 +88,7 @@ class RemoteSource:
     def __init__(self, url: str) -> None:
         self.url = url
         location = Location.of(url)
-        if location.archive is not None or location.scheme in _MEMBERS:
+        if location.archive is not None or location.scheme in (*ARCHIVES, "parquet"):
             whole = location.archive or url.partition("://")[2]
             raise UsageError(f"cannot list {one_line(url)}", hint=f"--data {one_line(whole)}")
         try:

@@ -21,6 +21,23 @@ from mmcalib.errors import UsageError
 T = TypeVar("T")
 
 
+class Bounds:
+    """Of a number, named as in annotated_types; `holds` of any other value. It is their
+    GroupedMetadata by protocol, so that pydantic reads it, and showing help does not import them.
+    """
+
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __init__(self, *, holds: Callable[[Any], bool] | None = None, **interval: float) -> None:
+        self._holds, self._interval = holds, interval
+
+    def __iter__(self) -> Iterator[object]:
+        from annotated_types import Interval, Predicate
+
+        yield from Interval(**self._interval)
+        yield from [Predicate(self._holds)] if self._holds else []
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option or argument of a command. The field that it is assigned to gives its name and type.

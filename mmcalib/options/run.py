@@ -7,22 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, Predicate
-
 from mmcalib.census.executor import TIMEOUT_S
 from mmcalib.derive.policy import FIT, Prefer
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
-from mmcalib.options.option import option, options, switch
+from mmcalib.options.option import Bounds, option, options, switch
 from mmcalib.text import size_bytes
 
 Where = Literal["local", "ray"]
 Depth = Literal["budget", "startup", "replay"]
 Validate = Literal["none", "budget", "startup", "replay"]
 Device = Literal["cpu", "cuda"]
-Positive = Annotated[int, Ge(1)]
-Seconds = Annotated[float, Ge(0), Lt(math.inf)]
-Share = Annotated[float, Gt(0), Le(1)]
+Positive = Annotated[int, Bounds(ge=1)]
+Seconds = Annotated[float, Bounds(ge=0, lt=math.inf)]
+Share = Annotated[float, Bounds(gt=0, le=1)]
+Size = Annotated[str, Bounds(holds=lambda text: size_bytes(text) is not None)]
 
 # Seconds that one profile and one replay may each take on this machine.
 STARTUP_BUDGET_S = 90.0
@@ -77,7 +76,7 @@ class ProbeOptions:
     workers: Positive | None = count_option(
         "Processes that read media; default: one per CPU.", hint="--workers 4"
     )
-    item_timeout_s: Annotated[float, Gt(0), Lt(math.inf)] = option(
+    item_timeout_s: Annotated[float, Bounds(gt=0, lt=math.inf)] = option(
         "SECONDS",
         "An item that takes longer to read is skipped.",
         TIMEOUT_S,
@@ -180,9 +179,9 @@ class RunOptions:
     data: list[str | Path] | None = DATA
     requests: list[Path] | None = REQUESTS
     out: Path = option("DIR", "Folder for the results.", Path("out"), basic=True)
-    allowed_local_media_path: Annotated[Path, Predicate(Path.is_dir)] | None = ALLOWED_ROOT
+    allowed_local_media_path: Annotated[Path, Bounds(holds=Path.is_dir)] | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
-    count: dict[Modality, Annotated[int, Ge(0)]] | None = option(
+    count: dict[Modality, Annotated[int, Bounds(ge=0)]] | None = option(
         "MODALITY=N",
         "Items per prompt, such as image=4; may be repeated.",
         words_type=list[str],
@@ -214,7 +213,7 @@ class RunOptions:
     min_video_frames: Positive | None = count_option(
         "Keep at least N frames of every video that has them."
     )
-    text_reserve_tokens: Annotated[int, Ge(0)] | None = option(
+    text_reserve_tokens: Annotated[int, Bounds(ge=0)] | None = option(
         "N",
         "Tokens kept for text and answer; default: 1024.",
         wrong="{option} must not be negative",
@@ -233,20 +232,18 @@ class RunOptions:
     max_num_batched_tokens: Positive | None = count_option(
         "Tokens per step; default: derived from vLLM's default."
     )
-    concurrency: Annotated[float, Gt(0), Lt(math.inf)] | None = option(
+    concurrency: Annotated[float, Bounds(gt=0, lt=math.inf)] | None = option(
         "N",
         "Sequences of full context that the KV cache must hold; needs --gpu.",
         wrong="{option} must be a number above 0",
         hint="--concurrency 16",
         basic=True,
     )
-    ram_budget: Annotated[str, Predicate(lambda text: size_bytes(text) is not None)] | None = (
-        option(
-            "SIZE",
-            "Host memory for vLLM's processor caches, as 8GiB.",
-            wrong="{option} {given}: not a size",
-            hint="--ram-budget 16GiB",
-        )
+    ram_budget: Size | None = option(
+        "SIZE",
+        "Host memory for vLLM's processor caches, as 8GiB.",
+        wrong="{option} {given}: not a size",
+        hint="--ram-budget 16GiB",
     )
     media_io_kwargs: dict[Modality, dict[str, Any]] | None = option(
         "JSON",

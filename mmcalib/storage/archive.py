@@ -1,4 +1,4 @@
-"""Members of tar and zip archives, by the standard library.
+"""Archives by kind, and their members, by the standard library.
 
 An archive is foreign: its headers may ask for any memory and time. For processes that have a bound.
 """
@@ -9,20 +9,14 @@ import errno
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import IO
+from typing import IO, BinaryIO
 
 from mmcalib.domain.items import Item
 from mmcalib.processes import Closing
-from mmcalib.storage.location import (
-    Location,
-    Opened,
-    member_name,
-    open_whole,
-    path_version,
-)
+from mmcalib.storage.location import Location, Opened, member_name, open_whole, path_version
 from mmcalib.storage.remote import foreign, plain_errors
 
 
@@ -38,51 +32,75 @@ class Member:
 
 
 class Archive(Closing):
-    """The archive at a path or URL; `scheme` is `tar` or `zip`, and `version` changes when it does.
+    """The archive at a path or URL; `version` changes when it does. Names of its kind have one of
+    the `endings`. `compressed`: a member can only be had by unpacking those before it.
 
     Raises OSError or ValueError, UsageError when a package is not installed.
     """
 
-    def __init__(self, scheme: str, path: str) -> None:
-        self.version, self._file, self.size_bytes = open_whole(path)
-        self._zip: zipfile.ZipFile | None = None
-        self._known: dict[str, Member] = {}
-        with plain_errors():
-            if scheme == "zip":
-                self._zip = zipfile.ZipFile(self._file)
-                return
-            try:
-                self._tar = tarfile.open(fileobj=self._file, tarinfo=_Header)  # noqa: SIM115
-            except tarfile.ReadError as error:
-                raise ValueError("not a tar archive") from error
+    endings: tuple[str, ...]
+    compressed = False
 
-    @property
-    def compressed(self) -> bool:
-        """Whether a member can only be had by unpacking those before it."""
-        return self._zip is None and self._tar.fileobj is not self._file
+    def __init__(self, path: str) -> None:
+        self.version, self._file, self.size_bytes = open_whole(path)
+        with plain_errors():
+            self.begin(self._file)
+
+    def begin(self, file: BinaryIO) -> None:
+        raise NotImplementedError
 
     def members(self) -> Iterator[Member]:
-        """All of a tar in its order, those of a zip by name. Raises OSError and ValueError."""
-        if self._zip:
-            for name in sorted(self._zip.NameToInfo):
-                yield self._in_zip(self._zip, self._zip.NameToInfo[name])
-        else:
-            while member := self._next():
-                yield member
+        """All of a tar in its order, of others by name. Raises OSError and ValueError."""
+        raise NotImplementedError
 
     def find(self, name: str) -> Member:
         """The one that is meant by a name: in a tar the first. Raises OSError and ValueError."""
-        if self._zip and name in self._zip.NameToInfo:
-            return self._in_zip(self._zip, self._zip.NameToInfo[name])
-        while not self._zip and name not in self._known and (member := self._next()):
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
+
+class _Zip(Archive):
+    endings = (".zip",)
+
+    def begin(self, file: BinaryIO) -> None:
+        self._zip = zipfile.ZipFile(file)
+
+    def members(self) -> Iterator[Member]:
+        return map(self.find, sorted(self._zip.NameToInfo))
+
+    def find(self, name: str) -> Member:
+        if not (info := self._zip.NameToInfo.get(name)):
+            raise FileNotFoundError(errno.ENOENT, "no such member")
+        opening = partial(self._zip.open, info)
+        return Member(info.filename, info.file_size, not info.is_dir(), info.is_dir(), opening)
+
+
+class _Tar(Archive):
+    endings = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+
+    def begin(self, file: BinaryIO) -> None:
+        self._known: dict[str, Member] = {}
+        try:
+            self._tar = tarfile.open(fileobj=file, tarinfo=_Header)  # noqa: SIM115
+        except tarfile.ReadError as error:
+            raise ValueError("not a tar archive") from error
+        self.compressed = self._tar.fileobj is not file
+
+    def members(self) -> Iterator[Member]:
+        return iter(self._next, None)
+
+    def find(self, name: str) -> Member:
+        while name not in self._known and (member := self._next()):
             self._known.setdefault(member.name, member)
         if name not in self._known:
             raise FileNotFoundError(errno.ENOENT, "no such member")
         return self._known[name]
-
-    def _in_zip(self, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
-        opening = partial(file.open, info)
-        return Member(info.filename, info.file_size, not info.is_dir(), info.is_dir(), opening)
 
     def _next(self) -> Member | None:
         with plain_errors():
@@ -95,13 +113,6 @@ class Archive(Closing):
         is_file = info.isreg() and not info.issparse()
         opening = partial(self._tar.extractfile, info)
         return Member(info.name, info.size, is_file, info.isdir(), opening)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self.close()
 
 
 class _Header(tarfile.TarInfo):
@@ -117,16 +128,22 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
 
+# By the scheme of a member's location.
+ARCHIVES: Mapping[str, type[Archive]] = {"tar": _Tar, "zip": _Zip}
+
+
 def open_item(item: Item, location: Location) -> Opened:
     """The member that `item` names. Raises OSError, and ValueError when the archive is damaged, has
     changed since it was listed, or has no such member.
     """
+    if location.scheme not in ARCHIVES:
+        raise ValueError(f"no archive of this kind: {location.scheme}")
     path = location.archive or ""
     here = Location.of(path).is_file
     version = item.held.version if item.held and not here else path_version(path)
     if item.held and item.held.version != version:
         raise ValueError("its archive has changed since it was listed")
-    archive = _opened(location.scheme or "", path, version, threading.get_ident())
+    archive = _opened(location.scheme, path, version, threading.get_ident())
     member = archive.find(member_name(location.member or ""))
     with plain_errors():
         file = member.open() if member.is_file else None
@@ -138,4 +155,4 @@ def open_item(item: Item, location: Location) -> Opened:
 # The archive that was opened last stays open: its other members come next.
 @lru_cache(maxsize=1)
 def _opened(scheme: str, path: str, version: str, thread: int) -> Archive:
-    return Archive(scheme, path)
+    return ARCHIVES[scheme](path)

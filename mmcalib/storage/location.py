@@ -195,13 +195,13 @@ class Opened(Closing):
         self.file.close()
 
 
-# What reads each scheme, loaded when it is met. Any other scheme is one of fsspec's file systems.
+# What reads each scheme, loaded when it is met. Any other scheme is an archive's where it names a
+# member, else one of fsspec's file systems.
 _OPENERS: Mapping[str, tuple[str, str]] = {
-    "tar": ("mmcalib.storage.archive", "open_item"),
-    "zip": ("mmcalib.storage.archive", "open_item"),
     "parquet": ("mmcalib.storage.tables", "open_cell"),
     "hf-dataset": ("mmcalib.storage.tables", "open_row"),
 }
+_MEMBER = ("mmcalib.storage.archive", "open_item")
 _ANY = ("mmcalib.storage.remote", "open_item")
 
 
@@ -215,7 +215,8 @@ def open_item(item: Item) -> Opened:
     if location.is_file:
         file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
         return Opened(file, os.fstat(file.fileno()).st_size, item.path)
-    module, name = _OPENERS.get(location.scheme or "", _ANY)
+    other = _ANY if location.archive is None else _MEMBER
+    module, name = _OPENERS.get(location.scheme or "", other)
     opened: Opened = getattr(importlib.import_module(module), name)(item, location)
     return opened
 

@@ -140,10 +140,8 @@ _TAGS = (
 )
 
 
-def open_item(item: Item, location: Location) -> Opened:
+def open_item(item: Item, _: Location) -> Opened:
     """Raises OSError or ValueError, UsageError when a package is not installed."""
-    if location.archive is not None:
-        raise ValueError(f"no archive of this kind: {location.scheme}")
     file, size_bytes = open_url(item.path)
     return Opened(file, size_bytes)
 

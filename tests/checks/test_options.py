@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.checks.check import Check, Dialect, OptionFacts, Taken
 from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
-from mmcalib.checks.judge import judge
+from mmcalib.checks.judge import SUBJECTS, judge
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.domain.knobs import DEFAULT
@@ -157,3 +157,10 @@ def test_one_video_is_one_ranks_alone() -> None:
     assert found.taken == Taken("a largest item on one rank", round(14 * GIB * 2.5))
     assert only(DATA).status == "pass"
     assert only(DATA, REHEARSED, budget=images, video=0).status == "pass"
+
+
+def test_no_two_rules_of_a_stage_have_one_place() -> None:
+    every = [places for subject in SUBJECTS for places in subject.RULES.values()]
+    for stage in CheckStage:
+        places = [found[stage] for found in every if stage in found]
+        assert sorted(places) == sorted({*places}) != []
