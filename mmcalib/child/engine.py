@@ -140,10 +140,7 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kv_cache_bytes(config: Any) -> int:
-    """Room for one request of the whole context and a quarter more, as vLLM asks for at a start.
-
-    The formula is that of full attention, an upper bound for every other kind.
-    """
+    """Room for one request of the whole context and a quarter, if all attention is full."""
     model, parallel = config.model_config, config.parallel_config
     heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
@@ -187,9 +184,8 @@ STAND_IN = torch.float32
 
 
 def emulates(model_config: Any) -> bool:
-    """Whether this CPU has no products of bfloat16, and the model can do without: where PyTorch
-    emulates them, one of 2048 × 2048 took two hundred times as long as in float32. Quantised
-    weights come in a type of their own.
+    """Whether this CPU only emulates bfloat16, and the model can do without. PyTorch's emulation
+    took 200 times as long as float32 for 2048 × 2048. Quantised weights have types of their own.
     """
     if model_config.quantization is not None or model_config.dtype != torch.bfloat16:
         return False
@@ -201,9 +197,7 @@ _ANSWER_TOKENS = 1
 
 
 def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replayed:
-    """Take in and drop every prompt that is to be admitted only; then queue the others, before the
-    first step, and run the engine until all are answered.
-    """
+    """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
     queued: dict[str, ReplayPrompt] = {}
     answers: list[Answered] = []

@@ -52,9 +52,7 @@ class Trial:
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
-        """The spellings in which the value moves items of its own modality, with the modalities
-        into which it bleeds; those first that bleed into none.
-        """
+        """Spellings that move this modality, with those they bleed into; clean ones come first."""
         bleeding = []
         for path, beside in spellings:
             setting = Setting(nested(path, value, beside))
@@ -72,9 +70,7 @@ class Trial:
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
-        """The path under which an option of images is heeded, alone of images or of all, and the
-        modalities into which it bleeds; nothing where it is not.
-        """
+        """The path of an image option that works, and what it bleeds into; nothing if none does."""
         spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
         for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
             yield path, bleeds
@@ -116,9 +112,7 @@ def tiles(trial: Trial) -> Iterator[Knob]:
 
 
 def tiles_images(default: Any) -> bool:
-    """Whether images are cut into tiles in one of a list of layouts: InternVL's numbers of tiles,
-    LLaVA's list of sizes.
-    """
+    """Whether images are cut into tiles by a list of layouts, as InternVL's or LLaVA's are."""
     names = ("max_dynamic_patch", "image_grid_pinpoints")
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
 
@@ -140,9 +134,8 @@ _SOFT_TOKENS = (70, 140, 280, 560, 1120)
 
 
 def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
-    """Yield the knobs that this model has, each with its default value and in the spelling that
-    moves items of its own modality, and if there is one, of no other. `under` gives the processor
-    of another setting.
+    """Yield each knob of the model with its default, spelled so that it moves its own modality and,
+    if possible, no other. `under` gives the processor of another setting.
     """
     trial = Trial(default, under)
     for kind in KNOBS:
@@ -229,9 +222,7 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 
 
 def areas(trial: Trial) -> Iterator[Knob]:
-    """The largest area of an image, and of a video or its frames: by whichever of its names the
-    installed transformers heeds, and vLLM takes beside the other's.
-    """
+    """Caps on the area of images and of video frames, by names that vLLM takes together."""
     first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
     if _together(trial, first):
         yield from first

@@ -54,9 +54,7 @@ _WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
 
 
 def read_server(*, videos: bool) -> Server:
-    """Asks vLLM's `envs`, and for `videos` its loader, about clips made here: without a file of the
-    user. What cannot be made here is not said to be refused.
-    """
+    """The server's limits; with `videos`, also which codecs it decodes, by clips encoded here."""
     limits = platforms.whole_numbers(VARIABLES)
     found = Server(
         limits=limits,
@@ -104,9 +102,7 @@ T = TypeVar("T")
 
 
 class OpenedModel:
-    """A checkpoint that vLLM accepted as multimodal. Raises NotMultimodalError, or vLLM's
-    own error.
-    """
+    """A multimodal checkpoint. Raises NotMultimodalError, or vLLM's own error."""
 
     def __init__(self, request: OpenModel) -> None:
         self._args: dict[str, Any] = {
@@ -127,9 +123,7 @@ class OpenedModel:
         self.video_loader = processors.video_loader_name(default.config)
 
     def on(self, setting: Setting, device: str) -> Processor:
-        """The same on a device of torch, with its tensors left there as an encode-only server
-        leaves them.
-        """
+        """The processor on a torch device, its tensors left there as in an encode-only server."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
         return self.under(placed, **processors.device_transport())

@@ -133,9 +133,7 @@ _Frames = Callable[[int], int]
 
 
 def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
-    """Of each in order, as far as vLLM's code tells. A sound is resampled to the model's rate, and
-    a frame of features begins at every hop.
-    """
+    """Counts of these sounds in order, as far as vLLM's code tells; None where it does not."""
     try:
         return _count_by_code(shapes, under) if shapes else []
     except Exception:  # noqa: BLE001 - then they are measured
@@ -175,9 +173,7 @@ def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processo
 
 
 def resampled(subject: Blank | File, under: Processor) -> tuple[int, ...]:
-    """Samples of a file of sound at the model's rate, by vLLM's loader and by librosa. Empty for
-    other items, and without a librosa that reads it.
-    """
+    """Samples at the model's rate, by vLLM and by librosa; empty unless librosa reads the sound."""
     rate_hz = processors.audio_rate_hz(under.processor)
     if not isinstance(subject, File) or subject.modality != "audio" or rate_hz is None:
         return ()
@@ -267,9 +263,7 @@ def _count_embeds(counter: Callable[..., int] | None, sampled: tuple[int, ...]) 
 
 
 def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
-    """vLLM's counting method with everything but the size filled in, by the names of its
-    parameters: models differ in which they want.
-    """
+    """vLLM's counting method with all but the size filled in by parameter name; models differ."""
     info = under.info
     method: Callable[..., Any] | None = getattr(info, f"get_num_{modality}_tokens", None)
     if method is None:
@@ -304,9 +298,7 @@ _known: dict[tuple[str, str], Clip | None] = {}
 
 
 def largest_clip(config: Any, processor: Any) -> Clip | None:
-    """The clip of most embeds under this model config; None where the loader keeps any number of
-    frames, or the model has no count.
-    """
+    """The clip of most embeds; None without a count or where the loader keeps any number."""
     mm = config.multimodal_config
     setting = Setting(dict(mm.mm_processor_kwargs or {}), dict(mm.media_io_kwargs or {}))
     key = (str(config.model), setting.key)
@@ -331,9 +323,7 @@ def _most_frames(under: Processor) -> int | None:
 
 
 def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
-    """Of every size at the most frames, and at fewer: where a cap bounds the whole clip, these
-    round less of it away.
-    """
+    """Clips of every size at most frames and fewer, where a cap on the clip rounds less away."""
     pairs = itertools.combinations_with_replacement(_SIDES_PX, 2)
     sizes = [(low, high) for low, high in pairs if high <= low * _MOST_ASPECT]
     for frames in sorted({max(1, most_frames // fewer) for fewer in _FEWER}):
@@ -386,9 +376,7 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
 
 
 def compare_devices(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
-    """The subject through the processor on the CPU and on another device: what each makes, seconds
-    and memory. What either refuses is answered as a reason.
-    """
+    """Process the subject on the CPU and on another device; a refusal by either is a reason."""
     modality, device = request.subject.modality, torch.device(request.device)
     made: list[Processed] = []
     try:

@@ -42,18 +42,14 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def refusal_of(error: Exception) -> str:
-    """Why vLLM refuses one of several things. What its release lacks is no refusal, and raised
-    again: where vLLM is reached for, since elsewhere an odd item may bring an error about.
-    """
+    """Why vLLM refuses one of several things; raises it again where `releases` is out of date."""
     if moved(error, within=_OURS / "releases"):
         raise error
     return root_cause(error)
 
 
 def moved(error: BaseException, within: Path = _OURS) -> bool:
-    """Whether the installed release lacks what mmcalib reached for, or takes it in another way: the
-    error came up in mmcalib's own line, and not in vLLM's code.
-    """
+    """Whether this release lacks what mmcalib's own line reached for, or takes it otherwise."""
     if isinstance(error, TargetMoved):
         return True
     if not isinstance(error, AttributeError | ImportError | TypeError):
@@ -123,9 +119,7 @@ _LIBRARIES = ("torchvision", "torchaudio")
 
 
 def probe_environment() -> m.Looked:
-    """Where vLLM would run; takes a CUDA context on a GPU, and nothing else. Raises ImportError
-    where this vLLM lacks what mmcalib reaches for.
-    """
+    """Where vLLM would run; takes a CUDA context. Raises ImportError where vLLM lacks our names."""
     import torch
 
     importlib.import_module("mmcalib.child.model")

@@ -27,8 +27,7 @@ from mmcalib.releases.runner import (
 def stay_on_card() -> None:
     """Where `CARD` is set, torch's allocations beyond such a card fail from now on.
 
-    Taken by then (contexts, other processes) counts as taken on the card. What is later allocated
-    outside torch is not bounded: kernels loaded at first use, NCCL. Call before anything is loaded.
+    What is taken by then counts. Later memory outside torch (kernels, NCCL) is not bounded.
     """
     if CARD not in os.environ:
         return
@@ -39,10 +38,8 @@ def stay_on_card() -> None:
 
 
 def phase_peaks(model_runner: Any) -> dict[str, int]:
-    """vLLM's own `profile_run` once more: the bytes above its start that each phase peaks at. Empty
-    where it fails, as for want of room.
-
-    A release whose profile leaves the encoder out has no such phase.
+    """Run `profile_run` again: bytes above its start at each phase's peak; empty where it fails.
+    Some releases profile no encoder.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -105,9 +102,7 @@ class WorkerMethods:
         return with_phases(found, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
-        """Bytes held on the GPU now, from where a peak is watched (None); or at that peak, above
-        so many.
-        """
+        """Bytes held now, resetting the peak (None); else the peak's bytes above `start_bytes`."""
         torch.cuda.synchronize()
         if start_bytes is None:
             torch.cuda.reset_peak_memory_stats()

@@ -221,10 +221,7 @@ def ensure() -> None:
 
 
 class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
-    """An operation whose result's shape nobody described: it cannot be rehearsed.
-
-    The message names the operation, and the module of the model that asked for it.
-    """
+    """An operation without a fake implementation, named with the module that called it."""
 
     def __init__(self, operation: str, module: str, why: str) -> None:
         self.operation = operation
@@ -424,10 +421,9 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         return tree_map(one, value)
 
     def _kernel_in_parts(self, func: Operation) -> Any:
-        """The key of a kernel that runs it as several operations, each then seen by itself.
+        """The key of a kernel that runs it as several operations, each then booked by itself.
 
-        Torch's composite ones, and those that vLLM wrote in Python and registered for CUDA: its
-        fake implementations know results only, not what the kernels take on the way.
+        Torch's composite kernels, and vLLM's in Python: its fakes hide what kernels allocate.
         """
         if func not in self._kernels:
             keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
@@ -531,10 +527,7 @@ def _indexed(leaf: Any) -> Any:
 
 
 def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:
-    """Whether the operation may make something new out of a large host tensor.
-
-    Reshaping and the like do so or not, which their parts show.
-    """
+    """Whether it may copy a large host tensor; reshaping may, which its parts show."""
     large = any(
         isinstance(one, torch.Tensor)
         and one.numel() * one.element_size() > LARGE_HOST_BYTES

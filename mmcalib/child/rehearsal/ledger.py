@@ -27,9 +27,8 @@ GPUS = 8
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU. `other_bytes` are held outside torch: context, kernels, communication buffers.
-
-    `settings` are those that torch starts with.
+    """One GPU. `other_bytes` are outside torch (context, kernels, buffers); torch starts with
+    `settings`.
     """
 
     gpu: Gpu
@@ -145,9 +144,7 @@ class Ledger:
         return sum(self._machine.allocator.size_of(block) for block in blocks if block is not None)
 
     def made_after(self, part: LedgerPhase) -> int:
-        """Bytes of what lives now and was not there before `part`, nor, where that counts since
-        another phase, at its end.
-        """
+        """Bytes alive now that were there neither before `part` nor, with `since`, at its end."""
         return sum(
             live.nbytes
             for key, live in self.live.items()
@@ -184,9 +181,8 @@ class Ledger:
     def phase(
         self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
     ) -> Iterator[LedgerPhase]:
-        """While open, its peak is watched; phases may nest. `largest` tensors are kept of it.
-
-        With `since`, its start and what was there before are those of the other phase.
+        """Watch its peak and keep the `largest` tensors of it; phases nest. `since` gives the
+        start.
         """
         held = self._machine.allocator.allocated_bytes
         before = since._before if since else dict(self.live)
@@ -234,9 +230,8 @@ Version = tuple[int, int]
 
 
 def parse_workspace_config(text: str) -> int | None:
-    """Bytes that a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8` asks for; None if unreadable.
-
-    Torch then warns and takes its default.
+    """Bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None (torch's default) if
+    unreadable.
     """
     found = re.findall(r":([0-9]+):([0-9]+)", text)
     return sum(int(size) * int(count) * KIB for size, count in found) if found else None
@@ -254,10 +249,7 @@ def cublas_workspace_bytes(
 
 
 def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = None) -> int:
-    """Bytes of one workspace of cuBLASLt's own; 0 where it uses that of cuBLAS.
-
-    `size_config` is CUBLASLT_WORKSPACE_SIZE in KiB, None where unset.
-    """
+    """Bytes of cuBLASLt's own workspace, 0 if shared; `size_config` is in KiB, None if unset."""
     if torch_version >= _UNIFIED:
         return 0
     asked = re.match(r"\s*[0-9]+", size_config or "")

@@ -1,6 +1,4 @@
-"""One rehearsal: vLLM's startup on the imaginary GPU, and what serving asks of the loaded model
-that no profile runs: other steps of the encoder, and the merge of its outputs with the text.
-"""
+"""One rehearsal: vLLM's startup on the imaginary GPU, then what only serving asks of the model."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class Graphs:
 
 
 def count_graphs(config: Any) -> int:
-    """By the capture sizes and modes of the engine config as the user has it, not of the eager one
-    that is rehearsed.
-    """
+    """By the capture sizes and mode of the user's engine config, not of the eager one rehearsed."""
     mode, sizes = models.graph_mode(config), models.capture_sizes(config)
     count = len(sizes) if "PIECEWISE" in mode else 0
     if "FULL" in mode:
@@ -126,9 +122,8 @@ _SMALL: Final[Mapping[str, Shape]] = {
 
 
 def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
-    """What the profile's encoder outputs hold; where it was skipped, those of two small items;
-    where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
-    handed in. None for a model that takes text alone.
+    """What the profile's encoder outputs hold; two small items' if it was skipped; without an
+    encoder the width of the decoder's embeddings. None for a text-only model.
     """
     model_config = started.config.model_config
     if not model_config.is_multimodal_model:
@@ -184,15 +179,14 @@ _SHORTEST_PROMPT: Final = 2
 
 
 def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterator[PromptsPeak]:
-    """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
-    leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
-    come at once: each brings its state, which is gathered and written anew (`_forward_core`,
+    """Steps full of prompts, as served, of a model with recurrent layers, whose computing vLLM's
+    profile leaves out (vllm#52872): one prompt, and as many as come at once. Each brings a state,
+    gathered and written anew (`_forward_core`,
     vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py of 0.32), and a chunk of 64 tokens
-    that it need not fill (`prepare_chunk_indices`). None of any other model.
+    (`prepare_chunk_indices`). None of other models.
 
-    What attention keeps from its first step on, such as FlashInfer's workspace, is in the steps but
-    for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
-    profile would not find its memory afterwards.
+    Includes what attention keeps from its first step (FlashInfer's workspace) beyond startup's
+    estimate of CUDA graphs. Fills the KV cache, and so comes last.
     """
     config, ledger = started.config, started.ledger
     if not config.model_config.is_hybrid or layout is None:
@@ -217,9 +211,7 @@ def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterat
 def merge_peak(
     started: StartedWorker, budget: Budget | None, outputs: Outputs | None
 ) -> int | None:
-    """Bytes above the loaded model and the cached outputs while a step full of them is merged; None
-    where nothing is merged, or the model wants more than that to do it.
-    """
+    """Bytes above model and cached outputs while a full step is merged; None if it is not run."""
     model_config = started.config.model_config
     if budget is None or outputs is None or model_config.is_encoder_decoder:
         return None
@@ -244,10 +236,7 @@ def merge_peak(
 
 
 def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
-    """Bring vLLM's worker up on the stage's GPU and read what it found.
-
-    Raises whatever vLLM raises for arguments that it refuses.
-    """
+    """Start vLLM's worker on the stage's GPU and read its figures. Raises what vLLM raises."""
     began_s = time.perf_counter()
     config = _config(request.engine_args)
     graphs = Graphs(count_graphs(config))
@@ -318,9 +307,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
 
 
 def _config(engine_args: dict[str, Any]) -> Any:
-    """The engine config of `vllm serve`, with nothing to load. Raises ValueError for what cannot be
-    followed, or what one rank alone cannot show.
-    """
+    """The config of `vllm serve`, with dummy weights; ValueError if it cannot be followed."""
     if engine_args.get("enable_sleep_mode"):
         raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
     config = served_config({**engine_args, "load_format": "dummy"})

@@ -38,9 +38,7 @@ class Stage:
         self._settled = False
 
     def settle(self) -> None:
-        """Collect what a rehearsal left. After the first, what stays is there for good: vLLM
-        collects garbage several times in a startup, and most of it would be looking at modules.
-        """
+        """Collect what a rehearsal left; after the first, freeze the rest: vLLM collects often."""
         gc.collect()
         if not self._settled:
             gc.freeze()
@@ -88,10 +86,7 @@ _STAND_INS: Final[tuple[Callable[[Stage], None], ...]] = (
 
 
 def install(gpu: Gpu) -> Stage:
-    """Install every stand-in.
-
-    Raises UsageError for a GPU without CUDA.
-    """
+    """Install every stand-in. Raises UsageError for a GPU without CUDA."""
     if gpu.capability is None:
         raise UsageError(
             f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
@@ -134,9 +129,7 @@ ONE_RANK_BYTES: Final = 72 * MIB
 
 @contextmanager
 def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
-    """Load and profile under this engine config; while open the worker is there to be asked.
-    Afterwards the GPU is empty again.
-    """
+    """Load and profile a worker under this engine config; the GPU is empty again afterwards."""
     ledger = stage.ledger
     with use_gpu(stage), models.built_under(config):
         worker = gpu_worker(config)

@@ -230,9 +230,8 @@ class _Launched:
 
 
 def install_triton(stage: Stage) -> None:
-    """Needs the triton package, which every CUDA build of vLLM brings. Linear attention asks the
-    driver, when it is imported, for what kind of device its kernels are and how much shared memory
-    that has.
+    """Linear attention asks the driver at import for the kind of device and its shared memory.
+    Needs the triton package, which every CUDA build of vLLM brings.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -283,11 +282,10 @@ def install_compilation(stage: Stage) -> None:
 
 
 class _Compiled:
-    """A module that vLLM would compile: cut at attention, into pieces that change nothing in place.
+    """A module that vLLM would compile: cut at attention into pieces that change nothing in place.
 
-    What a piece is given lives until it ends, as its caller holds it: the attention's output, and
-    the residual, which the first norm of a piece therefore writes anew. Nothing else is kept: what
-    a norm made of the residual before the attention is gone after it.
+    A piece's inputs live until it ends: the attention's output, and the residual, which its first
+    norm therefore writes anew. What a norm made before the attention is gone after it.
     """
 
     def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor, top_k: Any, top_p: Any, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Masks the logits by top-k, makes probabilities of them, samples by top-p.
-
-    As flashinfer/sampling.py does: one masked copy in float32, one of probabilities.
-    """
+    """Masks logits by top-k, then samples by top-p (flashinfer/sampling.py): two float32 copies."""
     masked = torch.empty_like(logits, dtype=torch.float32)
     return sampling_from_probs(torch.empty_like(masked))
 
@@ -172,9 +169,7 @@ WORKSPACE_BYTES = 32 << 20
 
 
 class Products:
-    """Products of quantised weights (gemm/gemm_base.py), and the workspaces that they have taken so
-    far: each kind keeps one.
-    """
+    """Products of quantised weights (gemm/gemm_base.py); each kind keeps one workspace."""
 
     def __init__(self) -> None:
         self._kept: dict[str, torch.Tensor] = {}
@@ -287,9 +282,7 @@ class _Kind(type):
 
 
 class _Hollow(types.ModuleType):
-    """A module in which every public name is a class that does nothing, or a function that is
-    refused when it is called.
-    """
+    """A module whose public names are empty classes, or functions that raise when called."""
 
     def __init__(self, name: str, packages: HollowPackages) -> None:
         super().__init__(name)
@@ -314,10 +307,9 @@ class _Hollow(types.ModuleType):
 
 
 class HollowPackages:
-    """Finds every module of the packages as a hollow one, before the real ones are looked for.
+    """Finds modules of these packages as hollow ones, ahead of the real ones.
 
-    `module` says which part of the model is at work, `way_out` what does without a function that
-    nobody described.
+    `module` names the part of the model at work, `way_out` what avoids an undescribed function.
     """
 
     def __init__(
@@ -364,9 +356,7 @@ def install_flashinfer(stage: Stage) -> None:
 
 
 def install_humming(stage: Stage) -> None:
-    """vLLM 0.33 chooses its kernels for 4-bit floats on Hopper: what they make of weights is not
-    described here, and so they are refused by name.
-    """
+    """vLLM 0.33's kernels for 4-bit floats on Hopper: weight layout unknown, so refused by name."""
 
     def refuse() -> Any:
         raise NoFakeImplementation("humming", stage.ledger.module, WAY_OUT)
@@ -392,8 +382,7 @@ _WITHOUT_RESULTS = (
 
 
 def install_deep_gemm(stage: Stage) -> None:
-    """Must come before vLLM looks for DeepGEMM; of releases that bring it. The layouts in which it
-    wants the scales of FP8 weights are those of its csrc/apis/layout.hpp
+    """Must precede vLLM's search for DeepGEMM. FP8 scales are laid out as in csrc/apis/layout.hpp
     (`transform_sf_into_required_layout`).
     """
     if not targets.DEEP_GEMM_IS_BROUGHT:
@@ -444,9 +433,7 @@ def aligned(sf: torch.Tensor) -> torch.Tensor:
 
 
 def packed(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Exponents of four columns in an int32, for each row of the weights: `rows`, or those of `sf`
-    where it has one each.
-    """
+    """Exponents of four columns in an int32, per row of the weights (`rows`, or those of `sf`)."""
     rows = sf.shape[-2] if rows is None else rows
     return _by_column(sf, rows, -(-sf.shape[-1] // 4), torch.int32)
 

@@ -135,9 +135,7 @@ _Prepare = Callable[..., tuple[torch.Tensor, ...]]
 
 
 def install_experts(stage: Stage) -> None:
-    """Where a layer's experts are packed for Marlin one by one, which is tens of thousands of
-    operations: minutes on a device that keeps books of each.
-    """
+    """Packing experts for Marlin one by one would take minutes with each operation booked."""
     for target in targets.PACKED_ONE_BY_ONE:
         if (found := find(target)) is not None:
             replace(target, for_one(getattr(*found)))
