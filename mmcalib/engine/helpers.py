@@ -61,9 +61,7 @@ class Shares:
         self._waiting.clear()
 
     def collect(self, start: int) -> list[Measured] | None:
-        """Its answers, numbered as the subjects; None where others come first. Waits for one of
-        those that are out, where nothing else is to be done.
-        """
+        """A share's answers, numbered as the subjects; None while other shares come first."""
         while start not in self._answered and (not self._waiting or not self.done.empty()):
             at, answers = self.done.get()
             if answers is None:
@@ -87,9 +85,8 @@ _JOIN_S = 10.0
 
 
 class CrewHost(EngineHost):
-    """Where the rest of a question would take its child longer than `worth_s`, others are begun to
-    process it too, at most `most`: as many as there are further cores, and memory. They answer as
-    the child itself does, stay for later questions, and end before an engine starts.
+    """Begins helpers where a question would take longer than `worth_s`: at most `most`, or as many
+    as cores and memory allow. They stay for later questions, and end before an engine starts.
     """
 
     def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
@@ -205,9 +202,7 @@ class CrewHost(EngineHost):
 
 
 class OnceHost(CrewHost):
-    """Asks its child nothing twice: for several jobs over one corpus and one model. Files count as
-    unchanged.
-    """
+    """Asks nothing twice, for jobs over one corpus and model; files count as unchanged."""
 
     def __init__(self, **how: Any) -> None:
         self._heard: dict[bytes, list[object]] = {}

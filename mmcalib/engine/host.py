@@ -56,9 +56,7 @@ class ChildLog(Closing):
         self._kept: Path | None = None if self._scratch else self.path
 
     def kept(self) -> Path | None:
-        """The file under a name that stays, for an error that points to it; of such names the
-        newest stay. None where nothing is in it.
-        """
+        """The file under a name that stays, for an error to point to; None if it is empty."""
         if self._kept is None and self.path.stat().st_size:
             folder = Path(tempfile.mkdtemp(prefix=_KEPT))
             _remove_older(folder.parent)
@@ -131,9 +129,8 @@ _WHAT_WORKS = "mmcalib doctor says whether mmcalib is tested with this release o
 class EngineHost(Closing):
     """One long-lived child process; ask it one thing at a time.
 
-    `on_said` hears how far a request is, `on_log` every line that the child prints. `python` is the
-    interpreter whose vLLM is asked; another than this one needs no mmcalib of its own. `threads` is
-    how many each of torch's operations may take; torch's own choice where it is None.
+    `on_said` hears a request's progress, `on_log` every line of output. `python` is the interpreter
+    whose vLLM is asked, with or without mmcalib. `threads` bounds torch's operations.
 
     Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
     whole process group, so nothing that vLLM started outlives it.
@@ -179,9 +176,7 @@ class EngineHost(Closing):
         self._closing = False
 
     def revive(self) -> None:
-        """Another child in place of one that has died, with the model open that was opened last.
-        Raises as `ask`.
-        """
+        """Replace a dead child and open the last model again. Raises as `ask`."""
         self.close()
         self._start()
         if self._opened is not None:
@@ -211,9 +206,7 @@ class EngineHost(Closing):
         raise EngineError(f"the engine gave no answer while {doing}")
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
-        """Yield one `Measured` per subject, in order, as they come. Of files, of which nobody knows
-        what they do to vLLM's decoders, none may take as long as other silence.
-        """
+        """Yield one `Measured` per subject, in order. Files have a shorter limit of silence."""
         silence_s = self._silence_s
         if request.of_files:
             silence_s = min(silence_s, FILE_SILENCE_S)
@@ -305,9 +298,7 @@ class EngineHost(Closing):
         return f"{what}: {kept}" if kept else ""
 
     def kill(self) -> None:
-        """End the child at once, from another thread than the one that is asking it: no error of
-        that one is worth a log.
-        """
+        """End the child from another thread than the asking one, whose error is not worth a log."""
         self._closing = True
         self._child.kill()
 

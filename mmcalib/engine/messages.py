@@ -1,10 +1,8 @@
-"""Every request and reply, in one file.
+"""Every request of the parent to the child that owns vLLM, and every reply, on a pipe.
 
-What the parent asks of the child that owns vLLM, and what it answers, on a pipe.
-
-A request is answered by any number of `Interim`s, then by its reply or by `Failed`. A reply is what
-was asked for: a record of the domain, or a message where that is several things. A new request is a
-class here, and a case in `mmcalib.child.service`.
+A request is answered by any number of `Interim`s, then by its reply (a record of the domain, or a
+message for several things) or by `Failed`. A new request is a class here and a case in
+`mmcalib.child.service`.
 """
 
 from __future__ import annotations
@@ -49,9 +47,7 @@ class Repeatable:
 
 
 class Request(Message, Generic[R]):
-    """Is closed by one R. `sets_state`: it changes what the child makes of others. `repeatable`: an
-    earlier answer stands.
-    """
+    """Closed by one R. `sets_state`: it affects later answers. `repeatable`: answers stand."""
 
     sets_state: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
@@ -90,8 +86,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 class AskBudget(Repeatable, Request[Budget]):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
-    `build_dummy` also builds a dummy item of each modality, which may take gigabytes;
-    `only_profiled` leaves out those that the profile does not run.
+    `build_dummy` also builds dummy items (gigabytes), `only_profiled` just those of the profile.
     """
 
     engine_args: dict[str, Any]
@@ -116,9 +111,7 @@ class Done(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """The request failed; `error` is vLLM's own message on one line. `exhausted` names what the
-    child's machine ran out of, where that is why.
-    """
+    """The request failed, in vLLM's words on one line; `exhausted` is what the machine lacked."""
 
     error: str
     kind: FailureKind = "vllm"
@@ -127,9 +120,8 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Looked(Message):
-    """`device` is vLLM's own word, such as cuda or cpu; empty where it finds none. `free_bytes` of
-    the GPU's `total_bytes`, both None without one. `failing` has the reason of every library that
-    does not import.
+    """vLLM's name of its `device` (empty: none), the GPU's free and total bytes (None without one),
+    and why libraries do not import.
     """
 
     device: str
@@ -147,8 +139,7 @@ class Look(Request[Looked]):
 class OpenModel(Request[ModelInfo]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
-    `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
-    knobs are looked for, and nothing is said of tiles.
+    `engine_args` are the server's further ones. Without `tries` no knobs and tiles are looked for.
     """
 
     sets_state: ClassVar[bool] = True
@@ -193,9 +184,8 @@ class Measure(Repeatable, Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Interim):
-    """The answer for subject `index`: a cost, or the reason why it is refused, by vLLM or because
-    the host has no memory for it. `resampled` is how many samples a file of sound has at the
-    model's rate, by vLLM's loader and by librosa; empty where they were not compared.
+    """The cost of subject `index`, or why vLLM or host memory refuses it. `resampled`: samples of a
+    sound at the model's rate, by vLLM and by librosa; empty if not compared.
     """
 
     index: int
@@ -207,9 +197,7 @@ class Measured(Interim):
 
 @dataclass(frozen=True, slots=True)
 class Counted(Message):
-    """Embeds per stand-in, None where vLLM's code for the model has no count of it; `sampled` as
-    in `Cost`. `parts` as in `VllmCount`.
-    """
+    """Embeds (None without a count) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
     embeds: tuple[int | None, ...]
     sampled: tuple[tuple[int, ...], ...]
@@ -235,10 +223,7 @@ class DevicesCompared(Message):
 
 @dataclass(frozen=True, slots=True)
 class CompareDevices(Request[DevicesCompared]):
-    """Process the subject on the CPU, as served, and on `device` (torch's word).
-
-    `warm` processes it once on each before, unmeasured: what a first run makes, later ones find.
-    """
+    """Process on the CPU and on `device` (torch's word); `warm`: after an unmeasured first run."""
 
     setting: Setting
     subject: Blank | File
@@ -259,8 +244,7 @@ class Imagine(Request[Done]):
 class Rehearse(Repeatable, Request[Rehearsed]):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
-    The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
-    `engine_args` has underscored names and the model's folder.
+    The child then answers for no other GPU. `engine_args` includes the model's folder.
     """
 
     engine_args: dict[str, Any]
@@ -270,10 +254,9 @@ class Rehearse(Repeatable, Request[Rehearsed]):
 
 @dataclass(frozen=True, slots=True)
 class ServeTraffic(Repeatable, Request[Traffic]):
-    """Start vLLM's engine core and serve the requests, in their order, until all have answers.
+    """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
-    Without a `gpu` it is the engine of this machine, and nothing is known of its memory. Answers
-    are made up: as long as each request says, of one token.
+    Without a `gpu` this machine's engine serves, and its memory is not known. Answers are made up.
     """
 
     engine_args: dict[str, Any]
@@ -284,10 +267,8 @@ class ServeTraffic(Repeatable, Request[Traffic]):
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig(Message):
-    """Every engine argument that the file sets, as the engine would see it after parsing; `values`
-    are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
-    the file, and not of the user, that import or run what they name, write or connect. `server`
-    are the arguments of the API server alone that file or flags set.
+    """Engine arguments that the file sets, as parsed; `values` of all of `vllm serve`. `reaching`:
+    settings of the file alone that import, run, write or connect. `server`: other arguments set.
     """
 
     engine_args: dict[str, Any]
@@ -309,9 +290,7 @@ class ParseServeConfig(Request[ServeConfig]):
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions(Message):
-    """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
-    the argument that it sets; and the names of all arguments of the engine.
-    """
+    """Options of `vllm serve` (no dashes) with their arguments, and the engine's arguments."""
 
     arguments: dict[str, str]
     engine: tuple[str, ...] = ()
@@ -326,11 +305,9 @@ class ListServeOptions(Request[ServeOptions]):
 class EngineStarted(Message):
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
-    `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
-    None on the CPU backend, where the peak is traced; elsewhere the peak is the worker's own.
-    `computed_in` is the type that stood in for one that this CPU does not compute in.
-    `most_step_tokens` is what one step of the encoder may have in the memory that is free here;
-    None where that is all that vLLM profiles.
+    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where the peak is
+    traced. `computed_in` is the type that stood in for one this CPU lacks. `most_step_tokens` fit
+    one encoder step in the free memory; None if all that vLLM profiles do.
     """
 
     device: str
@@ -355,9 +332,8 @@ class EngineStarted(Message):
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
-    vLLM's own profile runs once more under an allocator trace, unless the estimate says that it
-    takes longer than `profile_budget_s`. Where that is None it runs only where nothing else tells
-    how long the encoder takes.
+    vLLM's profile runs again, traced, if estimated within `profile_budget_s`; where that is None,
+    only if nothing else tells the encoder's time.
     """
 
     engine_args: dict[str, Any]
@@ -376,9 +352,7 @@ class ReplayPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How one replayed prompt went: an error, for want of memory or not, or the item tokens that
-    the engine counted.
-    """
+    """How one replayed prompt went: its error, if any, and the item tokens the engine counted."""
 
     origin: str
     error: str
@@ -389,9 +363,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Message):
-    """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
-    what became of the prompts that were admitted only. `peak_bytes` is the most that torch held on
-    a GPU above what it held before; None without one.
+    """Answers of one burst, its seconds and largest encoder step in tokens; outcomes of prompts
+    only `admitted`. `peak_bytes`: torch's peak on a GPU above its start, None without one.
     """
 
     answers: tuple[Answered, ...]
@@ -408,9 +381,7 @@ class Replayed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Replay(Request[Replayed]):
-    """Submit all prompts at once to the started engine, as one burst. Those to `admit` only go
-    through its input processing before, and are not answered.
-    """
+    """Submit prompts to the started engine as one burst, after those to `admit`, not answered."""
 
     prompts: tuple[ReplayPrompt, ...]
     admit: tuple[ReplayPrompt, ...] = ()
@@ -439,9 +410,7 @@ class BoundTexts(Repeatable, Request[TextBound]):
 
 @dataclass(frozen=True, slots=True)
 class CountingFound(Message):
-    """None where transformers does not come to vLLM's numbers; `why` says which part is left out,
-    too.
-    """
+    """None where transformers and vLLM count differently; `why` names the part left out."""
 
     counting: TextCounting | None
     why: str = ""

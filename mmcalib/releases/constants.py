@@ -1,12 +1,7 @@
-"""Numbers and names taken from vLLM, with source.
+"""Numbers, names and rules taken from vLLM, each with release and file; vLLM is not imported.
 
-Numbers and rules taken over from vLLM, each with the release and the file in which it was read.
-
-Nothing of vLLM is imported. `tests/releases/test_constants.py` reads each again in the vLLM that
-is installed, where its source can be asked.
-
-Settings of vLLM (0.32) that reach further than numbers do: they import or run what they name,
-write where they say, or connect to whom they say.
+`tests/releases/test_constants.py` reads each again in the installed vLLM. At the end are settings
+of vLLM (0.32) that import or run what they name, write or connect.
 """
 
 from __future__ import annotations

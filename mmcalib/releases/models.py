@@ -45,9 +45,7 @@ def encoder_attention(config: Any, runner: Any) -> str | None:
 
 
 def _towers(model: Any) -> str | None:
-    """Before 0.15 an encoder has no layer of its own for it everywhere; towers keep what they chose
-    beside their layers.
-    """
+    """Before 0.15 an encoder's layers may not know their backend; towers keep it beside them."""
     from vllm.attention.backends.registry import AttentionBackendEnum
 
     chosen = (getattr(one, "attn_backend", None) for one in model.modules())
@@ -145,9 +143,8 @@ class Captures:
 
 @contextmanager
 def estimated(worker: Any, mode: str) -> Iterator[Captures]:
-    """While open, the worker has the smallest KV cache, as vLLM's `profile_cudagraph_memory` makes
-    it, and this mode of CUDA graphs as far as its attention allows. Afterwards it has neither, nor
-    what attention kept.
+    """While open, the worker has this graph mode, as far as attention allows, and the smallest KV
+    cache, as `profile_cudagraph_memory` makes it; afterwards nothing of either.
     """
     from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
@@ -233,9 +230,7 @@ def _second(runner: Any) -> Captures:
 
 @contextmanager
 def _as_compiled(runner: Any) -> Iterator[None]:
-    """While open, a rehearsed model passes for compiled where it would be: since 0.30 the second
-    runner captures no pieces of another.
-    """
+    """While open, the model passes for compiled: else the V2 runner has no pieces (0.30)."""
     from vllm.config.compilation import CompilationMode
     from vllm.v1.worker.gpu import model_runner
 
@@ -278,11 +273,9 @@ def forget_models() -> None:
 
 @contextmanager
 def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    """While open, a model that is built leaves its parameters' sizes in the yielded mapping, and
-    `on_built` hears their sum.
+    """While open, a built model leaves its parameters' sizes, and `on_built` hears their sum.
 
-    Read when the model is built: CPU kernels later repack weights into tensors of their own, and no
-    page of a parameter is taken before it is filled.
+    Read before anything is filled: CPU kernels later repack weights into tensors of their own.
     """
     from vllm.model_executor.model_loader import base_loader
 

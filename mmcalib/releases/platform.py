@@ -61,9 +61,8 @@ def _borrowed_cpu() -> Any:
 
 
 def fit_block_size(config: Any) -> None:
-    """What vLLM's executors ask of the platform once the model is loaded: a KV block that every
-    attention backend takes, and that in hybrid models is as large as a page of their state. Before
-    0.19 the config itself knew.
+    """Fit the KV block to every attention backend, and to a page of a hybrid model's state, as
+    vLLM's executors do after loading. Before 0.19 the config itself did.
     """
     if VLLM_0_19.reached:
         current().update_block_size_for_backend(config)
@@ -103,9 +102,7 @@ def whole_numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def subtracts_graphs() -> bool:
-    """Whether startup takes its estimate of CUDA graphs off the KV cache: since 0.21, if not told
-    otherwise by the environment.
-    """
+    """Whether startup subtracts its estimate of CUDA graphs: since 0.21, by the environment."""
     from vllm import envs
 
     return VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)

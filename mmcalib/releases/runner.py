@@ -51,9 +51,7 @@ def gpu_worker(config: Any) -> Any:
 def watched_phases(
     runner: Any, model: Any, watch: Callable[[str, _Method], _Method]
 ) -> Iterator[None]:
-    """While open, each phase of a profile runs through what `watch` made of its name and method. A
-    model without an encoder, or a release that leaves it out of its profile, has no such phase.
-    """
+    """While open, each phase that the profile has runs through what `watch` makes of its method."""
     owners = [(runner, name, method) for name, method in RUNNER_PHASES.items()]
     if getattr(model, ENCODER, None) is not None:
         owners.append((model, "encoder", ENCODER))
@@ -65,9 +63,7 @@ def watched_phases(
 
 
 def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
-    """A step of `tokens` of so many prompts alike, once there is a KV cache: with attention, and
-    with the recurrent layers that a profile leaves out.
-    """
+    """A step of `tokens` in so many equal prompts, with attention and recurrent layers."""
     runner = worker.model_runner
     # The tokens of a dummy step are spread over as many requests as there may be.
     owner, most, attending = runner.scheduler_config, "max_num_seqs", {"force_attention": True}
@@ -89,9 +85,7 @@ def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
 def encoder_batches(
     worker: Any, modality: str, media: Any, items: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """One processed item, `items` times over, batched as the model runner batches them for the
-    encoder; and the embeds of one.
-    """
+    """One processed item, `items` times, batched for the encoder as the runner does; its embeds."""
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
     from mmcalib.releases.processors import process_item
@@ -128,10 +122,7 @@ def multimodal_budget(config: Any) -> Any:
 
 
 def worker_budget(worker: Any) -> Any:
-    """The MultiModalBudget of this worker; None for a model that takes text alone.
-
-    The second of vLLM's model runners builds one for its profile and does not keep it.
-    """
+    """The worker's MultiModalBudget, None for a text-only model; the V2 runner keeps none."""
     if not uses_v2_runner(worker):
         return worker.model_runner.mm_budget
     config = worker.vllm_config
@@ -175,9 +166,8 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
 
 
 def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget | None:
-    """The encoder budget of an engine config; None for a model that takes text alone.
-
-    A release without `vllm.multimodal.encoder_budget` is asked for its model runner's own.
+    """The encoder budget of an engine config, or of a runner before 0.20; None for a text-only
+    model.
     """
     if not config.model_config.is_multimodal_model:
         return None
@@ -204,9 +194,7 @@ def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
 
 
 def bytes_per_token(specs: Iterable[Any]) -> float:
-    """What one more token takes in the layers that keep something of each; a recurrent layer keeps
-    one state per request, however long that is.
-    """
+    """Bytes of one more token in layers that keep each; recurrent ones keep a state per request."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
     growing = (spec for spec in specs if not isinstance(spec, MambaSpec))
@@ -226,16 +214,12 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
 
 
 def sequences_at_once(layout: Any) -> int:
-    """The most that may be under way: each has a block of every group at least, a state of its own
-    where the group's layers are recurrent. One block is vLLM's own (`BlockPool.null_block`).
-    """
+    """Most requests under way: a block, or a state, per group each; one block is vLLM's own."""
     return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.23
-    count the blocks of one group.
-    """
+    """Startup's "GPU KV cache size" and "Maximum concurrency"; before 0.23 of one group."""
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
@@ -251,11 +235,10 @@ _LEFT_BY_PROFILE_BYTES: Final = 128 << 20
 
 
 def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
-    """What vLLM's CUDA worker keeps of its start. `subtracts_graphs`: whether its estimate of CUDA
-    graphs was taken off the KV cache.
+    """What vLLM's CUDA worker keeps of its start; `subtracts_graphs`: its estimate was subtracted.
 
-    Attributes of 0.26 and of 0.32, which differ: 0.32 keeps all that was consumed, weights
-    included, as `total_consumed`, and the graphs within `peak_activation_memory`.
+    0.32 keeps all consumed, with weights, as `total_consumed`, and graphs in the peak; 0.26 does
+    not.
     """
 
     def kept(name: str) -> int | None:
@@ -294,9 +277,7 @@ def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
 
 
 def with_phases(found: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
-    """With the peaks of a second profile. It finds what the first left in torch (workspaces of
-    matrix products) already there; where vLLM's own peak has it, all are raised by it.
-    """
+    """With the peaks of a second profile, raised by the workspaces that the first left in torch."""
     own, highest = found.activation_peak_bytes or 0, max(peaks.values(), default=0)
     left = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
     raised = {name: peak + max(0, left) for name, peak in peaks.items()}
