@@ -256,9 +256,8 @@ def shape_order(shape: Shape) -> tuple[float, ...]:
 def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
     """At most `per_modality` distinct shapes of each modality, each with an exemplar's path.
 
-    In this order: the heaviest (pixels; frames × pixels; samples), the largest picture, the
-    longest, the widest, the tallest, the smallest; the rest at random. The same census and seed
-    give the same choice, and one modality's choice does not depend on another's.
+    First the heaviest, the largest picture, the longest, widest, tallest and smallest; then random
+    ones, the same for a census and seed, whatever other modalities hold.
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():

@@ -35,9 +35,8 @@ _Identity = tuple[int, int] | str
 
 @dataclass(slots=True)
 class CorpusCounter:
-    """First all prompts are counted, then all items; see `count_corpus` for what counts how often.
-
-    Paths that may come again are remembered by their hashes, of 64 bits.
+    """Counts all prompts, then all items (see `count_corpus`). Repeatable paths are kept as 64-bit
+    hashes.
     """
 
     log: AccessLog | None
@@ -216,15 +215,13 @@ def count_corpus(
 ) -> CorpusCount:
     """Look at every file once and count; `prober` says what each is.
 
-    An item counts once per mention in a usable prompt, so that traffic weighs. Every other file
-    counts once: files in folders that no usable prompt mentions (by path or by link), and good
-    files that only unusable prompts mention. A prompt with an unreadable item is skipped as a
-    whole. Each prompt, and each path that was not counted, is listed as skipped once, in the order
-    of the sources, prompts first. Memory grows by some 100 bytes with each distinct path, less for
-    a single folder, and by a few bytes for each mention.
+    An item counts once per mention in a usable prompt, so that traffic weighs; every other good
+    file counts once. A prompt with an unreadable item is skipped whole. Prompts and uncounted paths
+    are listed as skipped once, in source order, prompts first. Memory grows by some 100 bytes per
+    distinct path (less for a single folder) and a few per mention.
 
     `accesses` stay empty unless `in_order`; they and `repeats` may read whole files. Raises
-    CorpusError when nothing at all could be counted.
+    CorpusError when nothing could be counted.
     """
     sources = list(sources)
     contents: dict[Item, None] | None = {} if repeats else None
@@ -294,9 +291,7 @@ def _grouped(
 
 
 def _refuse_broken_libraries(counter: CorpusCounter) -> None:
-    """Raises MmcalibError where all files of a kind fail for one reason and one that mmcalib
-    writes itself does too: that is the installation and not the corpus.
-    """
+    """Raises MmcalibError where a kind of files and mmcalib's own one fail for one reason."""
     for shape, endings in _KINDS:
         failed = [s for s in counter.skipped.values() if ending_of(s.path) in endings]
         one_reason = len({skipped.reason for skipped in failed}) == 1

@@ -27,9 +27,7 @@ def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
 
 
 def timed(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
-    """Run it: (result, wall seconds until the device is done, peak as in `traced`, None on the
-    CPU).
-    """
+    """Run it: (result, wall seconds until the device is done, peak if that is no CPU)."""
     if device.type == "cuda":
         return _on_cuda(run, device)
     started = time.perf_counter()

@@ -38,9 +38,7 @@ def stay_on_card() -> None:
 
 
 def phase_peaks(model_runner: Any) -> dict[str, int]:
-    """Run `profile_run` again: bytes above its start at each phase's peak; empty where it fails.
-    Some releases profile no encoder.
-    """
+    """Run `profile_run` again: each phase's peak bytes above its start; empty where it fails."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     start = torch.cuda.memory_allocated()

@@ -68,9 +68,7 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
 def qualify_tokens_only(
     checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
-    """The checks with what R4 does not say in tokens: a pass becomes a warning, which decides no
-    verdict and does not read like one in bytes. Where nothing can be held, nothing is unknown.
-    """
+    """The checks, with a warning where R4 passes in tokens alone, which decides no verdict."""
     if not decision.budget.encoder_budget_tokens:
         return list(checks)
     found = list(checks)
@@ -110,9 +108,7 @@ class Component:
 
 
 def components(after: Rehearsed, figures: EngineStarted) -> list[Component]:
-    """Every figure that both have. On another GPU than the rehearsed one only those that do not
-    depend on how much memory there is.
-    """
+    """Every figure that both have; on another GPU than the rehearsed one not those of its size."""
     found = [
         ("weights", after.weights_bytes, figures.weights_full_bytes),
         ("KV bytes per token", after.kv_bytes_per_token, figures.kv_full_bytes_per_token),
@@ -165,9 +161,7 @@ def kv_cache_gain(before: Rehearsed | None, after: Rehearsed) -> str:
 def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
-    """Whether the calibrated configuration would start on the GPU and hold `concurrency` sequences,
-    and how what was predicted compares with what was then measured.
-    """
+    """Whether the calibrated config starts and holds `concurrency` sequences; predictions kept."""
     name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
@@ -204,9 +198,8 @@ def comparison_check(
     decision: JudgedConfig,
     policy: Policy,
 ) -> Check | None:
-    """The calibrated configuration beside vLLM's defaults, as rehearsed. It fails where it is worse
-    on memory and nothing that the user said explains that. None where one could not be rehearsed or
-    the calibrated one does not start.
+    """The calibrated configuration against vLLM's defaults, as rehearsed: fails where it is worse
+    on memory and the user asked for nothing that explains it. None if not rehearsed.
     """
     before, after = predicted.default, predicted.calibrated
     if before is None or after is None or after.kv_cache_tokens is None:
@@ -235,9 +228,7 @@ def comparison_check(
 def _compared(
     before: Rehearsed, after: Rehearsed, traffic: ServedTraffic | None
 ) -> Iterator[tuple[str, str, bool]]:
-    """What serving gets, with vLLM's defaults and as calibrated, and whether that is worse: KV
-    cache, requests at once, and how the corpus' own requests ran.
-    """
+    """KV cache, requests at once and load by default and as calibrated, and what is worse."""
     had, has = before.kv_cache_tokens or 0, after.kv_cache_tokens or 0
     yield "KV cache tokens", f"{had:,} → {has:,}", has < had
     usual, now = before.max_concurrency or 0, after.max_concurrency or 0
@@ -282,9 +273,7 @@ def _under_load(
 
 
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:
-    """Whether load takes more of what is beyond the reserve than with vLLM's defaults, and than the
-    slack that vLLM itself keeps. Leaving less of the reserve unused is no loss.
-    """
+    """Whether load takes more beyond the reserve than by default, and than vLLM's own slack."""
     return left_bytes < min(0, default_bytes) - VLLM_SLACK_BYTES
 
 
@@ -295,9 +284,7 @@ def reserved_check(
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
 ) -> Check | None:
-    """R4 in bytes, which decides; None where a step could not be rehearsed. `cures` are settings
-    with which it passes, each rehearsed.
-    """
+    """R4 in bytes, which decides; None if a step was not rehearsed. `cures` are rehearsed fixes."""
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
         return None

@@ -56,27 +56,22 @@ class Rehearsals(Closing):
         return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
 
     def parsed(self, configuration: WrittenConfiguration) -> ServeConfig:
-        """What a configuration says, with the values of all arguments.
+        """A configuration as parsed, with the values of all arguments.
 
-        Raises EngineError with vLLM's own complaint, UsageError where the file names what only
-        flags may.
+        Raises EngineError in vLLM's words, UsageError where the file names what only flags may.
         """
         self.imagine()
         parsed = self._host.ask(configuration.question, "reading the configuration")
         return trusted(parsed, configuration.source)
 
     def imagine(self) -> None:
-        """Import vLLM, once. Its parser asks for the platform, which must be the imaginary one by
-        then.
-        """
+        """Import vLLM once, on the imaginary platform: its parser asks for the platform."""
         self._host.ask(Imagine(self.gpu), f"imagining a {self.gpu.name}")
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
     ) -> Rehearsed:
-        """vLLM's startup with these arguments, then these steps of the encoder. Raises EngineError
-        where the startup ends early.
-        """
+        """vLLM's startup with these arguments, then encoder steps; EngineError if it fails."""
         request = Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
 
@@ -98,10 +93,7 @@ class Rehearsals(Closing):
 
 
 def gpu_of(name: str) -> Gpu:
-    """The GPU of this name, or the present one for "auto". Raises UsageError.
-
-    One without CUDA is refused: vLLM runs other code there.
-    """
+    """The GPU of this name, or the present one for "auto". Raises UsageError, also without CUDA."""
     gpu = gpus.present() if name == AUTO else gpus.find(name)
     if gpu.memory_only or gpu.capability is None:
         raise UsageError(

@@ -1,7 +1,5 @@
-"""Worst steps, cures, pinned views.
-
-What serving may take at once, rehearsed: worst steps of each modality, as configurations whose
-startup profile is that step, and what else lives beside the encoder's outputs (R4).
+"""Rehearse what serving may take at once: worst steps of each modality, as configurations whose
+startup profile is that step, and what lives beside the encoder's outputs (R4); cures.
 """
 
 from __future__ import annotations
@@ -92,10 +90,7 @@ def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
 def shortfall(
     decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Shortfall:
-    """The costliest of what serving may take at once against what is reserved.
-
-    `calibrated` has the peaks of `encoder_steps` where there are such.
-    """
+    """The costliest demand against what is reserved; `calibrated` has peaks of `encoder_steps`."""
     return Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
         worst=max(demands(decision, calibrated, steps), key=lambda demand: demand.nbytes),
@@ -227,9 +222,8 @@ def with_less_kv_cache(
 def _beside_last_batch(
     found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
 ) -> Shortfall:
-    """The same, and beside the language model the batch that goes out of the encoder cache item by
-    item: while one is left, the storage of all of them lives, where they share one. What is asked
-    for again keeps more, of which `what cached items keep` tells.
+    """The same, beside the language model, with the batch that leaves the encoder cache item by
+    item: while one stays, so does a shared storage. `what cached items keep` tells the rest.
     """
     outputs, resident = rehearsed.outputs, found.worst.resident
     # To encode a step makes room for it.
@@ -264,9 +258,7 @@ def _under(
 
 
 def _expected(budget: Budget, engine: Engine) -> Budget:
-    """The budget as vLLM would compute it (`compute_mm_encoder_budget`), to know which steps to
-    rehearse.
-    """
+    """The budget as `compute_mm_encoder_budget` of vLLM has it: tells what to rehearse."""
     batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
     tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
     if engine.max_num_batched_tokens is None:
@@ -281,9 +273,7 @@ def _expected(budget: Budget, engine: Engine) -> Budget:
 
 
 def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
-    """A note where it is reserved all the same, a warning where it may not be; None where items of
-    a batch share nothing or go with their requests, or nothing was rehearsed.
-    """
+    """Whether shared batches are reserved for; None if nothing is shared, kept or rehearsed."""
     after = predicted.calibrated
     outputs = after.outputs if after else None
     if after is None or outputs is None or outputs.shared is False or not outputs.outlive:

@@ -1,6 +1,4 @@
-"""Fetches a model's small files in a process of its own: the client of the hub takes names of files
-from the answers of the server, and waits as long as that sends anything.
-"""
+"""Fetches a model's small files apart: the client trusts a server's file names and patience."""
 
 from __future__ import annotations
 

@@ -41,11 +41,10 @@ CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 class Gpu:
     """One GPU as torch sees it.
 
-    `total_bytes` is torch's `total_memory`, which is less than the size it is sold by and less
-    than nvidia-smi's total. found: seen in public; inferred: from a sibling, as `source` says;
-    given: by the user; read: from this machine's driver. `sm_count` is torch's
-    `multi_processor_count`. `memory_only`: no CUDA, so only memory can be planned; `unified`: the
-    memory is the system's, shared with the CPU.
+    `total_bytes` is torch's `total_memory`, less than sold and than nvidia-smi's total. found: seen
+    in public; inferred: from a sibling, as `source` says; given: by the user; read: from the
+    driver. `sm_count` is torch's `multi_processor_count`. `memory_only`: no CUDA, memory can be
+    planned; `unified`: the memory is shared with the CPU.
     """
 
     name: str
@@ -71,9 +70,8 @@ class Gpu:
 
 
 def described(memory: str, capability: str) -> Gpu:
-    """A GPU with that memory, as torch reports it (`22.03GiB`), and that capability (`8.9`).
-
-    GB is 10**9 bytes and GiB 2**30. Raises UsageError for what cannot be read or cannot be.
+    """A GPU of this memory, as torch reports it (`22.03GiB`; GB is 10**9), and capability (`8.9`).
+    Raises UsageError.
     """
     return Gpu(
         name=f"{memory.strip()}, capability {capability.strip()}",
@@ -133,8 +131,7 @@ def all() -> tuple[Gpu, ...]:  # noqa: A001 - read as `catalogue.all()`
 def find(name: str) -> Gpu:
     """The GPU of that name, alias or torch name; case, spaces, dashes and brand do not matter.
 
-    Raises UsageError with the closest names when there is none, and with all that it may mean when
-    it is sold with several sizes of memory, as the A100.
+    Raises UsageError with the closest names, or with all sizes of memory it is sold with.
     """
     spellings = _spellings()
     wanted = fold(name)
@@ -219,8 +216,7 @@ class Driver(Protocol):
 class CudaDriver:
     """The driver behind libcuda; raises UsageError for whatever it refuses.
 
-    It stays initialised in this process, so whoever uses CUDA afterwards must be spawned, not
-    forked. CUDA_VISIBLE_DEVICES is heeded, as it is by torch.
+    It stays initialised: later users of CUDA must be spawned. Heeds CUDA_VISIBLE_DEVICES.
     """
 
     def __init__(self, library: Any) -> None:

@@ -58,10 +58,9 @@ class Launch:
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
-    """Start the real engine; raises EngineError where it does not start.
+    """Start the real engine with dummy weights; raises EngineError where it does not start.
 
-    Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
-    kernels run eagerly.
+    Without a GPU the depth is cut and kernels run eagerly.
     """
     path, budget = launch.model_path, launch.config.budget
     # The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has

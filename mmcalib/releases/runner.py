@@ -166,9 +166,7 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
 
 
 def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget | None:
-    """The encoder budget of an engine config, or of a runner before 0.20; None for a text-only
-    model.
-    """
+    """The encoder budget of a config, before 0.20 of its runner; None for a text-only model."""
     if not config.model_config.is_multimodal_model:
         return None
     mm = multimodal_budget(config) if VLLM_0_20.reached else runner.mm_budget

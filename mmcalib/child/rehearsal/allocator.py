@@ -110,9 +110,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Free a block and merge it with idle neighbours; 0 is no block. Raises KeyError if not in
-        use.
-        """
+        """Free a block and merge it with idle neighbours; 0 is none. KeyError if not in use."""
         if address == 0:
             return
         block = self._live.pop(address)

@@ -65,9 +65,7 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
 
 
 def _fills(value: Any) -> bool:
-    """Whether torch fills masked entries in place, and makes no positions
-    (`canDispatchToMaskedFill`, aten/src/ATen/native/TensorAdvancedIndexing.cpp).
-    """
+    """`canDispatchToMaskedFill` of aten/src/ATen/native/TensorAdvancedIndexing.cpp."""
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 

@@ -27,9 +27,7 @@ GPUS = 8
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU. `other_bytes` are outside torch (context, kernels, buffers); torch starts with
-    `settings`.
-    """
+    """One GPU. `other_bytes` are outside torch (context, kernels); torch starts with `settings`."""
 
     gpu: Gpu
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
@@ -181,9 +179,7 @@ class Ledger:
     def phase(
         self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
     ) -> Iterator[LedgerPhase]:
-        """Watch its peak and keep the `largest` tensors of it; phases nest. `since` gives the
-        start.
-        """
+        """Watch its peak and keep its `largest` tensors; may nest, and begin where `since` did."""
         held = self._machine.allocator.allocated_bytes
         before = since._before if since else dict(self.live)
         phase = LedgerPhase(name, since.start_bytes if since else held, held, _before=before)
@@ -230,9 +226,7 @@ Version = tuple[int, int]
 
 
 def parse_workspace_config(text: str) -> int | None:
-    """Bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None (torch's default) if
-    unreadable.
-    """
+    """Bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None if torch cannot read it."""
     found = re.findall(r":([0-9]+):([0-9]+)", text)
     return sum(int(size) * int(count) * KIB for size, count in found) if found else None
 
