@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter
 
@@ -23,13 +23,15 @@ from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
 
 
+@dataclass_transform(frozen_default=True)
 class Message:
-    """What crosses the pipe."""
+    """What crosses the pipe: a class below it is a frozen dataclass without saying so."""
 
     named: ClassVar[dict[str, type[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        dataclass(frozen=True)(cls)
         Message.named[cls.__name__] = cls
 
 
@@ -82,7 +84,6 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.named[name])
 
 
-@dataclass(frozen=True, slots=True)
 class AskBudget(Repeatable, Request[Budget]):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
@@ -97,19 +98,16 @@ class AskBudget(Repeatable, Request[Budget]):
 FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
 
 
-@dataclass(frozen=True, slots=True)
 class Said(Interim):
     """A word on how far the request is: shown beside the progress bar."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class Done(Message):
     """The request is finished and has no other closing reply."""
 
 
-@dataclass(frozen=True, slots=True)
 class Failed(Message):
     """The request failed, in vLLM's words on one line; `exhausted` is what the machine lacked."""
 
@@ -118,7 +116,6 @@ class Failed(Message):
     exhausted: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Looked(Message):
     """vLLM's name of its `device` (empty: none), the GPU's free and total bytes (None without one),
     and why libraries do not import.
@@ -130,12 +127,10 @@ class Looked(Message):
     failing: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class Look(Request[Looked]):
     """Import vLLM and what reaches into it, and ask where it would run."""
 
 
-@dataclass(frozen=True, slots=True)
 class OpenModel(Request[ModelInfo]):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
@@ -169,7 +164,6 @@ class File:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
 class Measure(Repeatable, Request[Done]):
     """Cost every subject under the setting; answered by one `Measured` each, in order."""
 
@@ -182,7 +176,6 @@ class Measure(Repeatable, Request[Done]):
         return any(isinstance(subject, File) for subject in self.subjects)
 
 
-@dataclass(frozen=True, slots=True)
 class Measured(Interim):
     """The cost of subject `index`, or why vLLM or host memory refuses it. `resampled`: samples of a
     sound at the model's rate, by vLLM and by librosa; empty if not compared.
@@ -195,7 +188,6 @@ class Measured(Interim):
     resampled: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class Counted(Message):
     """Embeds (None without a count) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
@@ -204,7 +196,6 @@ class Counted(Message):
     parts: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class CountEmbeds(Repeatable, Request[Counted]):
     """Ask vLLM's own count of each stand-in's embeds, by its size."""
 
@@ -212,7 +203,6 @@ class CountEmbeds(Repeatable, Request[Counted]):
     subjects: tuple[Blank, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class DevicesCompared(Message):
     """Both results; one that is None was refused for the reason in `refusal`."""
 
@@ -221,7 +211,6 @@ class DevicesCompared(Message):
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class CompareDevices(Request[DevicesCompared]):
     """Process on the CPU and on `device` (torch's word); `warm`: after an unmeasured first run."""
 
@@ -231,7 +220,6 @@ class CompareDevices(Request[DevicesCompared]):
     warm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Imagine(Request[Done]):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
 
@@ -240,7 +228,6 @@ class Imagine(Request[Done]):
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
 class Rehearse(Repeatable, Request[Rehearsed]):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
@@ -252,7 +239,6 @@ class Rehearse(Repeatable, Request[Rehearsed]):
     steps: tuple[EncoderStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ServeTraffic(Repeatable, Request[Traffic]):
     """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
@@ -265,7 +251,6 @@ class ServeTraffic(Repeatable, Request[Traffic]):
     gpu: Gpu | None
 
 
-@dataclass(frozen=True, slots=True)
 class ServeConfig(Message):
     """Engine arguments that the file sets, as parsed; `values` of all of `vllm serve`. `reaching`:
     settings of the file alone that import, run, write or connect. `server`: other arguments set.
@@ -277,7 +262,6 @@ class ServeConfig(Message):
     server: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ParseServeConfig(Request[ServeConfig]):
     """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win). `written`
     are flags that a file of another form holds: the user's own go behind them.
@@ -288,7 +272,6 @@ class ParseServeConfig(Request[ServeConfig]):
     written: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ServeOptions(Message):
     """Options of `vllm serve` (no dashes) with their arguments, and the engine's arguments."""
 
@@ -296,12 +279,10 @@ class ServeOptions(Message):
     engine: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ListServeOptions(Request[ServeOptions]):
     """Which options `vllm serve` has."""
 
 
-@dataclass(frozen=True, slots=True)
 class EngineStarted(Message):
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
@@ -328,7 +309,6 @@ class EngineStarted(Message):
     gpu: WorkerMemory | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
@@ -361,7 +341,6 @@ class Answered:
     out_of_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Replayed(Message):
     """Answers of one burst, its seconds and largest encoder step in tokens; outcomes of prompts
     only `admitted`. `peak_bytes`: torch's peak on a GPU above its start, None without one.
@@ -379,7 +358,6 @@ class Replayed(Message):
         return (*self.answers, *self.admitted)
 
 
-@dataclass(frozen=True, slots=True)
 class Replay(Request[Replayed]):
     """Submit prompts to the started engine as one burst, after those to `admit`, not answered."""
 
@@ -387,28 +365,24 @@ class Replay(Request[Replayed]):
     admit: tuple[ReplayPrompt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class TextsCounted(Message):
     """Tokens per request, or vLLM's words where it refuses one."""
 
     tokens: tuple[int | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CountTexts(Repeatable, Request[TextsCounted]):
     """Count what each bare request takes beside the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class BoundTexts(Repeatable, Request[TextBound]):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CountingFound(Message):
     """None where transformers and vLLM count differently; `why` names the part left out."""
 
@@ -416,21 +390,18 @@ class CountingFound(Message):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class FindCounting(Repeatable, Request[CountingFound]):
     """Find how transformers counts texts without vLLM."""
 
     modalities: tuple[Modality, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class GrammarFound(Message):
     """As `mmcalib.corpus.grammar` reads it."""
 
     grammar: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class AskGrammar(Repeatable, Request[GrammarFound]):
     """Ask for the schema of chat requests, the types of parts, and what stands for an item."""
 
