@@ -38,7 +38,6 @@ _INDEXED = {
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
-_MASKS = (torch.bool, torch.uint8)
 
 
 def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -50,10 +49,10 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
         return args
     indices: list[Any] = []
     for index in args[1]:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
             indices.append(index)
             continue
-        mask = gpu.values.of(index) if isinstance(index, FakeTensor) else index
+        mask = gpu.values.of(index)
         if mask is None and func is aten.index.Tensor and index.ndim < args[0].ndim:
             gpu.whole_masks += 1
             mask = torch.ones(index.shape, dtype=torch.bool)
@@ -135,7 +134,7 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
         if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
         return target
-    value = gpu.values.of(source) if isinstance(source, FakeTensor) else source
+    value = gpu.values.of(source)
     if value is None or not gpu.values.worth_knowing(value):
         gpu.values.forget(target)
         return target
@@ -160,22 +159,22 @@ class Values:
         self._real: dict[int, torch.Tensor] = {}
 
     def worth_knowing(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of this dtype and size is kept with its value."""
         nbytes = tensor.untyped_storage().nbytes()
         if tensor.is_complex() or nbytes > _MOST_BYTES:
             return False
         return nbytes <= _ANY_DTYPE_BYTES or not tensor.dtype.is_floating_point
 
-    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """The value as a view that shares memory with every alias; None where it is unknown."""
-        flat = self._real.get(fake.untyped_storage()._cdata)
-        if flat is None:
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The value, of a fake one as a view that its aliases share; None where it is unknown."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        if (flat := self._real.get(tensor.untyped_storage()._cdata)) is None:
             return None
-        typed = flat.view(fake.dtype) if flat.dtype != fake.dtype else flat
-        return typed.as_strided(fake.size(), fake.stride(), fake.storage_offset())
+        typed = flat.view(tensor.dtype)
+        return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def learn(self, fake: torch.Tensor, value: torch.Tensor) -> None:
-        """From now on the fake tensor holds this value (copied); ignored when not worth it."""
+        """From now on the fake tensor holds a copy of this value, if it is worth knowing."""
         if not self.worth_knowing(fake):
             return
         mine = self.of(fake)
@@ -392,9 +391,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._echo(func, args, kwargs, out)
         return out
 
-    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What a tensor holds, where that is known; not for changing it."""
-        return self.values.of(tensor) if isinstance(tensor, FakeTensor) else tensor
 
     def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """A fake of the same sizes and strides as a dense real tensor."""
@@ -488,7 +484,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         known = {}
         for one in inputs:
-            value = self.values.of(one) if isinstance(one, FakeTensor) else one
+            value = self.values.of(one)
             if value is None or not self.values.worth_knowing(value):
                 return None
             known[id(one)] = value

@@ -89,7 +89,7 @@ class Forwards:
                 continue
             if leaf.numel() > _MOST_VALUES:
                 continue
-            known = self._device.value_of(leaf)
+            known = self._device.values.of(leaf)
             if known is None:
                 return None
             values.append(tuple(known.flatten().tolist()))
