@@ -232,14 +232,9 @@ class Cache(Closing):
         self._committed = time.monotonic()
         if not rows:
             return
-        with self._as_broken():
+        with self._as_broken(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", rows)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+            self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", rows)
 
     def close(self) -> None:
         try:

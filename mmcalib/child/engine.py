@@ -12,14 +12,7 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted, refusal_of
-from mmcalib.engine.messages import (
-    Answered,
-    EngineStarted,
-    Replay,
-    Replayed,
-    ReplayPrompt,
-    StartEngine,
-)
+from mmcalib.engine import messages as m
 from mmcalib.models.cut import at_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
@@ -44,7 +37,7 @@ _MEMORY_SHARE = 0.7
 _TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
-def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
+def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
     """Start `vllm.LLM` with the given engine arguments and read its figures. Raises MemoryError
     before anything is filled where weights and KV cache need more memory than this machine has.
 
@@ -106,7 +99,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
         peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
         full = weights
-    return llm, EngineStarted(
+    return llm, m.EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,
         weights_bytes=weights,
@@ -196,19 +189,19 @@ def emulates(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replayed:
+def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Replayed:
     """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
-    queued: dict[str, ReplayPrompt] = {}
-    answers: list[Answered] = []
-    admitted: list[Answered] = []
+    queued: dict[str, m.ReplayPrompt] = {}
+    answers: list[m.Answered] = []
+    admitted: list[m.Answered] = []
     held = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
-            admitted.append(Answered(prompt.origin, "", *watch.added))
+            admitted.append(m.Answered(prompt.origin, "", *watch.added))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):
@@ -220,14 +213,14 @@ def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replay
         output = outputs.get(request_id)
         done = output is not None and output.finished
         answers.append(
-            Answered(
+            m.Answered(
                 prompt.origin,
                 "" if done else "the engine gave no answer",
                 len(output.prompt_token_ids or ()) if output else 0,
                 watch.item_tokens[request_id],
             )
         )
-    return Replayed(
+    return m.Replayed(
         tuple(answers),
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
@@ -244,11 +237,11 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return found
 
 
-def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
-    return Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
+def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.Answered:
+    return m.Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
 
 
-def _enqueue(llm: Any, prompt: ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
+def _enqueue(llm: Any, prompt: m.ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:

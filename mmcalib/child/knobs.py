@@ -233,13 +233,9 @@ def areas(trial: Trial) -> Iterator[Knob]:
 
 def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:
     """Whether items of each modality cost under all of them what they do under their own."""
-    settings = {cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps}
+    settings = {cap.modality: cap.setting(max(cap.least_px, _TRIED_PX)) for cap in caps}
     both = merged_settings(settings.values())
     return all(trial.cost(both, one) == trial.cost(own, one) for one, own in settings.items())
-
-
-def _tried(least_px: int) -> int:
-    return max(least_px, _TRIED_PX)
 
 
 def _area_caps(trial: Trial, modality: Modality, scope: str, attribute: str) -> Iterator[AreaCap]:
@@ -254,7 +250,7 @@ def _area_caps(trial: Trial, modality: Modality, scope: str, attribute: str) -> 
         return
     patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
     spellings = _spellings(scope, int(least))
-    for (path, beside), bleeds in trial.heeded(spellings, _tried(int(least)), modality):
+    for (path, beside), bleeds in trial.heeded(spellings, max(int(least), _TRIED_PX), modality):
         yield AreaCap(
             modality=modality,
             path=path,

@@ -26,11 +26,7 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_environment(
-    base: Mapping[str, str],
-    *,
-    offline: bool,
-    foreign: bool = False,
-    threads: int | None = None,
+    base: Mapping[str, str], *, offline: bool, foreign: bool = False, threads: int | None = None
 ) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.
 

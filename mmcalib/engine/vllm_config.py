@@ -107,17 +107,13 @@ def refused_flags(
 def _json_of(option: str, flags: Sequence[str]) -> Any:
     """The object that an option's words were before a shell took the quotes; None if unclear."""
     at = next(at for at, word in enumerate(flags) if _name(word) == option)
-    words = [flags[at].partition("=")[2], *itertools.takewhile(_is_value, flags[at + 1 :])]
+    values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
+    words = [flags[at].partition("=")[2], *values]
     said = ",".join(word.strip("'").strip(",") for word in words if word)
     signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(said))
     text = "".join(":" if one == "=" else _literal(one) for one in signs if one)
     with contextlib.suppress(ValueError):
-        value = json.loads(text if text[:1] == "{" else f"{{{text}}}")
-        return value or None
-
-
-def _is_value(word: str) -> bool:
-    return not word.startswith("-")
+        return json.loads(text if text[:1] == "{" else f"{{{text}}}") or None
 
 
 def _literal(word: str) -> str:

@@ -193,10 +193,7 @@ def memory_checks(
 
 
 def comparison_check(
-    predicted: Predicted,
-    traffic: ServedTraffic | None,
-    decision: JudgedConfig,
-    policy: Policy,
+    predicted: Predicted, traffic: ServedTraffic | None, decision: JudgedConfig, policy: Policy
 ) -> Check | None:
     """The calibrated configuration against vLLM's defaults, as rehearsed: fails where it is worse
     on memory and the user asked for nothing that explains it. None if not rehearsed.

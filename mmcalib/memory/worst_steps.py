@@ -58,14 +58,8 @@ def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str,
             continue
         only = {m: count.value if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
-        yield (
-            modality,
-            {
-                **args,
-                "limit_mm_per_prompt": only,
-                "max_num_batched_tokens": budget.encoder_budget_tokens,
-            },
-        )
+        tokens = budget.encoder_budget_tokens
+        yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
 
 
 def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
@@ -123,17 +117,10 @@ def demands(
         )
     excess = padded(decision)
     for found in calibrated.steps:
-        of = excess.get(found.step.shape.modality)
-        if found.peak_bytes is None or found.tokens is None or of is None:
-            continue
-        yield WorstStep(
-            of.modality,
-            found.tokens,
-            found.peak_bytes,
-            beside(found.tokens),
-            found.step.items,
-            of.cost.exemplar,
-        )
+        of, tokens, peak = excess.get(found.step.shape.modality), found.tokens, found.peak_bytes
+        if peak is not None and tokens is not None and of is not None:
+            items, path = found.step.items, of.cost.exemplar
+            yield WorstStep(of.modality, tokens, peak, beside(tokens), items, path)
     # What the profile's own outputs hold is part of its later peaks.
     held = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)

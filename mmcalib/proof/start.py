@@ -87,9 +87,7 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(
-        figures,
-        (ran.text_layers, ran.encoder_layers),
-        (true.text_layers, true.encoder_layers),
+        figures, (ran.text_layers, ran.encoder_layers), (true.text_layers, true.encoder_layers)
     )
 
 
@@ -115,26 +113,16 @@ def startup_checks(started: Started, launch: Launch) -> list[Check]:
     elif launch.gpu is not None and figures.activation_peak_bytes is None:
         pass  # The GPU's peak was rehearsed, and this CPU's decides nothing.
     elif figures.computed_in is not None:
-        checks.append(
-            Check(
-                MEMORY_PROFILE,
-                "skip",
-                "this CPU has no bfloat16 of its own: the engine computed in "
-                f"{figures.computed_in}, and its activations took other bytes",
-                "--gpu NAME rehearses them, without a GPU",
-            )
-        )
+        detail = "this CPU has no bfloat16 of its own: the engine computed in "
+        detail += f"{figures.computed_in}, and its activations took other bytes"
+        remedy = "--gpu NAME rehearses them, without a GPU"
+        checks.append(Check(MEMORY_PROFILE, "skip", detail, remedy))
     elif figures.activation_peak_bytes is None:
         estimate = figures.profile_estimate_s or 0.0
-        checks.append(
-            Check(
-                MEMORY_PROFILE,
-                "skip",
-                f"encoding the profile's items would take about {estimate:.0f} s here, or more "
-                "memory than is free",
-                "--startup-budget SECONDS allows more, or run on a GPU machine",
-            )
-        )
+        detail = f"encoding the profile's items would take about {estimate:.0f} s here, or more "
+        detail += "memory than is free"
+        remedy = "--startup-budget SECONDS allows more, or run on a GPU machine"
+        checks.append(Check(MEMORY_PROFILE, "skip", detail, remedy))
     else:
         peak = gib(figures.activation_peak_bytes)
         checks.append(Check(MEMORY_PROFILE, "pass", f"activation peak {peak}, measured"))

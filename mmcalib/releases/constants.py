@@ -76,9 +76,7 @@ RESAMPLED_HZ: Final = 16_000
 # So many samples at that rate are one frame of features, whose axis of time is then dropped, and
 # the engine ends. `batch_audio_features`, model_executor/models/gemma3n_mm.py:119 of 0.32, of the
 # frames that transformers' extractor for Gemma 4 makes: 321 samples each, half of the first silent.
-ENGINE_DIES_OF: Final[Mapping[str, range]] = {
-    "Gemma4ForConditionalGeneration": range(161, 321),
-}
+ENGINE_DIES_OF: Final[Mapping[str, range]] = {"Gemma4ForConditionalGeneration": range(161, 321)}
 
 # `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 from mmcalib.releases.release import VLLM_0_13, VLLM_0_15, VLLM_0_20, VLLM_0_23, VLLM_0_32
 from mmcalib.releases.runner import uses_v2_runner
@@ -228,22 +229,16 @@ def _second(runner: Any) -> Captures:
     return Captures(steps, len(full), overlaid=False, before=tuple(before.values()))
 
 
-@contextmanager
-def _as_compiled(runner: Any) -> Iterator[None]:
+def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
     """While open, the model passes for compiled: else the V2 runner has no pieces (0.30)."""
     from vllm.config.compilation import CompilationMode
     from vllm.v1.worker.gpu import model_runner
 
     name = "has_compiled_submodule"
-    own = getattr(model_runner, name, None)
-    if own is None or runner.compilation_config.mode != CompilationMode.VLLM_COMPILE:
-        yield
-        return
-    setattr(model_runner, name, lambda model: True)
-    try:
-        yield
-    finally:
-        setattr(model_runner, name, own)
+    is_compiled = runner.compilation_config.mode == CompilationMode.VLLM_COMPILE
+    if not is_compiled or getattr(model_runner, name, None) is None:
+        return nullcontext()
+    return patch.object(model_runner, name, lambda model: True)
 
 
 def _release_second(runner: Any) -> None:
@@ -292,19 +287,15 @@ def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any
         on_built(sum(sizes.values()))
         return model
 
-    base_loader.initialize_model = initialize
-    try:
+    with patch.object(base_loader, "initialize_model", initialize):
         yield sizes
-    finally:
-        base_loader.initialize_model = original
 
 
-def built_under(config: Any) -> AbstractContextManager[Any]:
+def built_under(config: Any) -> Any:
     """While open, vLLM's layers are built under this engine config."""
     from vllm.config import set_current_vllm_config
 
-    opened: AbstractContextManager[Any] = set_current_vllm_config(config)
-    return opened
+    return set_current_vllm_config(config)
 
 
 def quantizes() -> bool:

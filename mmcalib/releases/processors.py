@@ -7,10 +7,10 @@ import math
 import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -189,25 +189,15 @@ _COPIES_OF_FRAMES = 4
 Allow = Callable[[int], None]
 
 
-@contextmanager
-def blank_videos(shape: VideoShape, allow: Allow) -> Iterator[None]:
+def blank_videos(shape: VideoShape, allow: Allow) -> Any:
     """While open, vLLM's loaders decode blank videos of this shape; before 0.29 only OpenCV's.
 
     Which frames are sampled stays the loader's decision. `allow` raises where so many bytes may not
     be taken.
     """
     if VLLM_0_29.reached:
-        holder, stand_ins = vllm_video, _decoder(shape, allow)
-    else:
-        holder, stand_ins = vllm_video.OpenCVVideoBackendMixin, _capture(shape, allow)
-    before = {name: vars(holder)[name] for name in stand_ins}
-    for name, value in stand_ins.items():
-        setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(holder, name, value)
+        return patch.multiple(vllm_video, **_decoder(shape, allow))
+    return patch.multiple(vllm_video.OpenCVVideoBackendMixin, **_capture(shape, allow))
 
 
 def _source(shape: VideoShape) -> Any:
@@ -225,19 +215,10 @@ def _decoder(shape: VideoShape, allow: Allow) -> dict[str, Any]:
     """One function decodes, whatever with."""
 
     def decode(
-        backend: str,
-        loader: Any,
-        data: bytes,
-        target: Any,
-        sampling_kwargs: dict[str, Any],
-        backend_kwargs: dict[str, Any],
-        *,
-        frame_recovery: bool,
+        backend: str, loader: Any, data: bytes, target: Any, options: Any, *rest: Any, **kwargs: Any
     ) -> Any:
         source = loader._prepare_source(_source(shape))
-        sampled = loader.compute_frames_index_to_sample(
-            source=source, target=target, **sampling_kwargs
-        )
+        sampled = loader.compute_frames_index_to_sample(source=source, target=target, **options)
         return _frames(shape, sampled, allow), source, sampled, sampled
 
     return {"decode_video": decode}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
+from unittest.mock import patch
 
 from mmcalib.domain.memory import Budget, Clip, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -69,12 +70,8 @@ def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
     owner, most, attending = runner.scheduler_config, "max_num_seqs", {"force_attention": True}
     if uses_v2_runner(worker):
         owner, most, attending = runner, "max_num_reqs", {"skip_attn": False}
-    true = getattr(owner, most)
-    setattr(owner, most, prompts)
-    try:
+    with patch.object(owner, most, prompts):
         runner._dummy_run(tokens, **attending)
-    finally:
-        setattr(owner, most, true)
 
 
 def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
@@ -116,9 +113,8 @@ def multimodal_budget(config: Any) -> Any:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    if VLLM_0_28.reached:
-        return MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
-    return MultiModalBudget(config, MULTIMODAL_REGISTRY)
+    options = {"enable_cache": False} if VLLM_0_28.reached else {}
+    return MultiModalBudget(config, MULTIMODAL_REGISTRY, **options)
 
 
 def worker_budget(worker: Any) -> Any:

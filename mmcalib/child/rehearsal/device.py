@@ -391,7 +391,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._echo(func, args, kwargs, out)
         return out
 
-
     def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """A fake of the same sizes and strides as a dense real tensor."""
         dense = real if real.is_contiguous() else torch.empty_like(real, device="meta")
