@@ -178,8 +178,7 @@ def _identity(path: str) -> _Identity:
 
 T = TypeVar("T")
 
-# Of bytes that only the source can get at: a group is closed when it carries as many. Two groups
-# per worker are under way.
+# Bytes only the source can get at that close a group; two groups per worker are under way.
 _FULL_BYTES = 16 << 20
 
 # So few files may all be damaged alike.
@@ -276,7 +275,6 @@ def _unseen(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
 def _grouped(
     found: Iterable[_Read[T]], executor: Executor[Any]
 ) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
-    """In groups, each with its items, which must be looked at."""
     group: list[T] = []
     items: list[Item] = []
     carried = 0

@@ -45,8 +45,7 @@ class PromptSignature:
         return all(self.items(modality) <= most for modality, most in counts.items())
 
 
-# A shape begins with the place of its modality, from 1, as `shape_order` has them; behind the last
-# stands a zero.
+# A shape begins with its modality's place, from 1, as in `shape_order`; a zero ends them.
 _KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
 _PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
 _IS_FLOAT = tuple(tuple(field.type == "float" for field in fields(kind)) for kind in _KINDS)
@@ -112,14 +111,12 @@ def _whole(number: int) -> bytes:
 
 
 def _code_size(code: bytes, at: int) -> int:
-    """How many bytes the whole number there takes."""
     if code[at] < _LONG:
         return 1 + code[at]
     return 5 + int.from_bytes(code[at + 1 : at + 5])
 
 
 def _wholes(code: bytes, at: int) -> Sequence[int]:
-    """All numbers from there on."""
     found = []
     while at < len(code):
         end = at + _code_size(code, at)

@@ -264,8 +264,7 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        # Ray's workers look for modules where it was begun, before all other places. What it warns
-        # of, the error says, too.
+        # Ray's workers look for modules first where it was begun. The error says what Ray warns of.
         with contextlib.chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=address,
@@ -323,6 +322,5 @@ def _share(cpus: Sequence[int], workers: int | None) -> float:
 
 
 def _last_line(error: BaseException) -> str:
-    """What remains of a trace from another machine."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

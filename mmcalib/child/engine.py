@@ -28,8 +28,7 @@ _OURS = {
 # Sides of the blank images whose encoding times give the estimate: the first warms up, the others
 # take about a second each on two cores and are far enough apart to tell linear from quadratic.
 _PROBE_SIDES_PX = (280, 560, 1120)
-# Attention that is quadratic in the item makes the larger probe cost at least half more per token;
-# less than this is noise of the machine.
+# Quadratic attention makes the larger probe cost at least half more per token; less is noise.
 _QUADRATIC_FROM = 1.4
 _LEAST_KV_BYTES = 256 << 20
 # Of the host memory that is free, how much a profile may be expected to take.

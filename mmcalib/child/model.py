@@ -28,8 +28,7 @@ from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
 from mmcalib.releases.release import installed
 
-# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
-# encodes.
+# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container, and a pixel format.
 _ENCODERS = {
     "h264": ("libx264", "mp4", "yuv420p"),
     "hevc": ("libx265", "mp4", "yuv420p"),
@@ -173,8 +172,7 @@ class OpenedModel:
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
             },
-            # On CUDA vLLM forbids it where attention runs both ways within an image
-            # (vllm/platforms/cuda.py, 0.32), whatever this machine does.
+            # On CUDA vLLM also forbids it for attention both ways (vllm/platforms/cuda.py, 0.32).
             chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
             video_loader=self.video_loader,
             audio_rate_hz=processors.audio_rate_hz(default.processor),

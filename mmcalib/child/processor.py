@@ -34,8 +34,7 @@ from mmcalib.text import GIB
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
 
-# Items are loaded through vLLM's own connector, which asks for a root; which files may be read was
-# decided by the parent before it named them.
+# vLLM's connector asks for a root; the parent decided which files may be read.
 MEDIA_ROOT = "/"
 
 
@@ -268,8 +267,7 @@ def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
     return lambda **size: method(**size, **filled)
 
 
-# Clips that a sampler thins out whether it goes by frames or by seconds: a loader that keeps
-# equally many of all has a most.
+# Clips that any sampler thins out: a loader that keeps equally many frames of all has a most.
 _LONG = ((12_000, 30.0), (24_000, 30.0), (12_000, 1.0))
 _SIDE_PX = 8
 # Sides from one patch to what no camera has.

@@ -184,7 +184,6 @@ class _Served:
         return not arrivals.by_the_clock or self._due_s(request) <= self.now_s
 
     def _due_s(self, request: TrafficRequest) -> float:
-        """When it comes, by the clock."""
         rate = self.arrivals.rate
         return request.sent_s if rate is None else self.come / rate
 

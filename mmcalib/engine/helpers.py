@@ -157,7 +157,6 @@ class CrewHost(EngineHost):
             self._begin(shares, doing, helper, self._opened)
 
     def _begin(self, *how: Any) -> None:
-        """Have a helper take shares in a thread of its own."""
         thread = Thread(target=self._help, args=how, daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -56,8 +56,7 @@ def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator
 
 _UNKNOWN: Final = "unrecognized arguments: "
 _ARGUMENT: Final = re.compile(r"argument (?:-\w+/)*--(?P<option>[\w-]+)")
-# What JSON is made of when a shell has taken its quotes, or its braces too; older releases spelled
-# limits as image=2,video=1.
+# JSON after a shell has taken its quotes, or braces; older releases had image=2,video=1.
 _NO_JSON: Final = "cannot be converted to JSON"
 _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 

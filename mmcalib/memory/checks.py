@@ -84,8 +84,7 @@ def qualify_tokens_only(
     return found
 
 
-# What a prediction must keep to be worth planning with: the KV pool off by no more than this share
-# either way, promised beyond the real one by no more than that, and the encoder's peak.
+# Most error of a useful prediction: KV pool either way and promised beyond, encoder peak.
 KV_OFF: Final = 0.03
 KV_OVER: Final = 0.01
 ENCODER_OFF: Final = 0.10
@@ -342,7 +341,6 @@ def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
 
 
 def _said(demand: Demand) -> str:
-    """Which part decides, and what it is made of."""
     parts = []
     if held := demand.resident.nbytes:
         parts.append(f"{demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})")

@@ -130,8 +130,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
     )
 
 
-# For what no formula has: kernels outside torch, CUDA graphs, buffers, language model and sampler
-# of a small batch. From the rehearsals of bundled models, rounded up.
+# Kernels, CUDA graphs, buffers, language model, sampler: bundled models' rehearsals, rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
 
 

@@ -144,7 +144,6 @@ def tokenizer_config(
 def _added(
     special: Mapping[str, int], words: Mapping[str, int]
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Every added token under its id, in order of ids."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     ids = {**special, **words}
     return [

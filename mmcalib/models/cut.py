@@ -32,8 +32,7 @@ ENCODER_KEYS = (
 OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 # An encoder-decoder in one flat config, such as Whisper.
 FLAT_ENCODER_KEYS = ("encoder_layers",)
-# Sparse configs leave the depth to their class; these are the classes' defaults, by model_type.
-# Source: transformers 5.19.0.
+# Depths by model_type where a sparse config leaves them to its class: transformers 5.19.0.
 CLASS_LAYERS = {"llama": 32, "mistral": 32, "qwen2": 32}
 
 

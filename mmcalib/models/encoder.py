@@ -12,11 +12,9 @@ from typing import Any
 
 Config = Mapping[str, Any]
 
-# Beside the widened activations: the embedded patches, the residual stream, what goes in and what
-# comes out of the layer.
+# Embedded patches, residual stream, the layer's input and output.
 _STREAMS = 4
-# Of an attention with rotary positions: query, key and value, their turned and their dense copies,
-# and five streams.
+# Query, key and value, their turned and dense copies, and five streams.
 _ROTARY_STREAMS = 12
 _CHANNELS = 3
 # Either of the names by which sound encoders know their feed-forward layer's width.

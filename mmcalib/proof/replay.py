@@ -197,8 +197,7 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
 
 
-# Answering a prompt also runs the language model over its tokens; per token that took at most
-# this share of the encoder's time on the bundled models at the cut depth.
+# The language model's time per token of a replay, as a share of the encoder's: at most this.
 _ANSWER_SHARE = 1.5
 _TOO_HEAVY = "would take longer than --startup-budget, or more memory than is free,"
 

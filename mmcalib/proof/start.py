@@ -19,8 +19,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
 from mmcalib.text import gib
 
-# Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
-# the peak of activations does not depend on depth.
+# Two blocks of each stack show every kind of tensor; activations' peak does not need more.
 CUT_LAYERS = 2
 
 
@@ -63,8 +62,7 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     Without a GPU the depth is cut and kernels run eagerly.
     """
     path, budget = launch.model_path, launch.config.budget
-    # The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has
-    # defaults of its own, and so has this machine.
+    # The serving machine's batch by default: `vllm.LLM` and this machine have other ones.
     args = {
         "max_num_batched_tokens": budget.max_num_batched_tokens,
         "max_num_seqs": budget.max_num_seqs,
@@ -130,7 +128,6 @@ def startup_checks(started: Started, launch: Launch) -> list[Check]:
 
 
 def _gpu_check(gpu: WorkerMemory) -> Check:
-    """What vLLM found on the GPU that it started on."""
     name = MEMORY_PROFILE
     if gpu.activation_peak_bytes is None:
         return Check(name, "skip", "this release of vLLM keeps no figure of its profile")

@@ -229,8 +229,7 @@ class SteppedCore:
     @property
     def cache_used(self) -> int:
         free = int(self.core.scheduler.encoder_cache_manager.num_free_slots)
-        # That of an encoder-decoder model counts an item free once for each step of its answer
-        # (`EncoderDecoderCacheManager`, 0.32), and comes to more than there is.
+        # An encoder-decoder's frees an item at each step (`EncoderDecoderCacheManager`, 0.32).
         return self.cache_size - min(free, self.cache_size)
 
     @property

@@ -118,8 +118,7 @@ def item_bytes(kwargs: Any) -> int:
     return int(MultiModalCache.get_item_size(kwargs))
 
 
-# What processors hand on of a sound's features, and count its placeholder by: their number, or a
-# mask of them (Qwen2.5-Omni the one, Qwen2-Audio and Audio Flamingo the other).
+# A sound's number of features (Qwen2.5-Omni), or their mask (Qwen2-Audio, Audio Flamingo).
 _LENGTHS, _MASK = "audio_feature_lengths", "feature_attention_mask"
 # Masks of so many sounds are held at once.
 _AT_A_TIME = 250

@@ -22,8 +22,7 @@ from mmcalib.releases.release import (
 )
 from mmcalib.text import GIB
 
-# Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
-# model's own method.
+# Phase → the method of both model runners that is it; the encoder is a method of the model.
 RUNNER_PHASES: Final = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
 ENCODER: Final = "embed_multimodal" if VLLM_0_13.reached else "get_multimodal_embeddings"
 

@@ -285,7 +285,6 @@ class ExpandingAllocator(CachingAllocator):
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
 
     def _unmap(self, block: Block) -> None:
-        """Return the pages that lie wholly in a free block."""
         page = _page_bytes(block.pool)
         first = rounded(block.address, page)
         last = (block.address + block.size) // page * page

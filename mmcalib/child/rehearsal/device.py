@@ -237,8 +237,7 @@ _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", 
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")
 _COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
-# vLLM's own operations in Python, and collectives of a process group; others may be compiled for a
-# driver.
+# Operations that vLLM wrote in Python, and collectives; others may be compiled for a driver.
 _RUN_AS_THEY_ARE = ("vllm", "c10d")
 _WRITTEN_IN_PYTHON = (
     *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),

@@ -214,8 +214,7 @@ LT_BYTES = 1024 * KIB
 # The first torch that gives 32 MiB to a compute capability's major number: 10 and 12 by
 # pytorch#175344, merged in February 2026, 11 by #189312, July 2026.
 _LARGE_SINCE = {9: (2, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
-# The first torch whose Lt uses the workspace of cuBLAS without being told to (pytorch#175879, March
-# 2026; #168175 meant to, and left the lookup as it was).
+# The first torch whose Lt uses cuBLAS's workspace by itself (pytorch#175879, March 2026).
 _UNIFIED = (2, 12)
 # addmm with a bias and scaled products go to cuBLASLt, other products to cuBLAS.
 _LT_OPERATIONS = {"addmm", "_addmm_activation", "_scaled_mm"}

@@ -43,8 +43,7 @@ from mmcalib.text import MIB, gib
 # (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
 PER_GRAPH_BYTES: Final = 6.2 * MIB
 FIRST_GRAPH_BYTES: Final = 52 * MIB
-# Its workspace is allocated by the first step that attends, not by the profile, and that line is of
-# models which have none.
+# Its workspace comes with the first step that attends; the models of that line have none.
 _FLASHINFER: Final = "FLASHINFER"
 # A prompt for whatever drafts there are: no longer step allocates more.
 PROMPT_TOKENS: Final = 64
@@ -173,8 +172,7 @@ def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
     return phase
 
 
-# A step of one token is no prompt to vLLM (`split_decodes_and_prefills`,
-# vllm/v1/attention/backends/utils.py of 0.32, whose threshold is 1).
+# A step of one token is no prompt (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
 _SHORTEST_PROMPT: Final = 2
 
 
@@ -289,8 +287,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             kept_bytes=started.kept_bytes + graphs.beside_bytes,
             spare_bytes=spare,
             steps=steps,
-            # As wide as what the encoder makes: some models keep more of an item than the decoder's
-            # first layer takes.
+            # As wide as the encoder's outputs: the decoder's first layer may take less.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
             ),

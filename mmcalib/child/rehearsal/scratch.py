@@ -21,8 +21,7 @@ SMALL_SORT_ROW = 4096
 # GPU", and the number of rows from which one segmented sort takes them all.
 LARGE_SORT_ROW = 1_000_000
 SEGMENTED_SORT_ROWS = 128
-# TensorTopK.cu, should_use_multiblock: fewer slices than the first number are split among blocks
-# from the second length on.
+# TensorTopK.cu, should_use_multiblock: fewer slices than the first are split from the second on.
 _MULTIBLOCK = (
     *((21, 20000), (41, 10000), (81, 8000), (200, 5000), (800, 3000)),
     *((4001, 800), (1 << 32, 400)),
@@ -166,7 +165,6 @@ def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _given(
     args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
 ) -> Any:
-    """An argument of an operation, by its name or at its place."""
     return kwargs.get(name, args[place] if len(args) > place else default)
 
 

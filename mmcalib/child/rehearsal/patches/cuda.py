@@ -33,8 +33,7 @@ _TYPICAL_SM_COUNT = 64
 _WARP_SIZE = 32
 _THREADS_PER_SM = 2048
 _REGISTERS_PER_SM = 65536
-# Shared memory that one block may ask for, by compute capability (CUDA C++ Programming Guide,
-# table of technical specifications); kernels choose tile sizes by it.
+# KiB of shared memory a block may ask for, by capability (CUDA C++ Programming Guide).
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99}
 _SHARED_KIB_NEWER = {9: 227, 10: 227, 11: 227, 12: 99}
 
@@ -296,7 +295,6 @@ class _Compiled:
         self._normed: torch.Tensor | None = None
 
     def take_over(self) -> None:
-        """Replace methods of the module and of what is in it."""
         attention: Any = models.attention_layer()
         for module in self._module.modules():
             if isinstance(module, attention):
@@ -398,8 +396,7 @@ def install_process_groups(stage: Stage) -> None:
     replace(targets.BARRIER, lambda self: None)
     # Nothing to give back, and a group that came up in part must not keep the next from coming.
     replace(targets.DESTROY, lambda self: None)
-    # FlashInfer's workspace lies outside torch's allocator; without it NCCL reduces, into a result
-    # of the same size.
+    # FlashInfer's workspace is outside torch's allocator; NCCL's result has the same size.
     replace(targets.FLASHINFER_REDUCES, False)
     # vLLM then lets torch's groups do it all.
     replace(targets.NCCL, _NoNccl)

@@ -126,8 +126,7 @@ def install_kernels(stage: Stage) -> None:
         return view
 
     replace(targets.DEVICE_VIEW, device_view)
-    # Last, since it brings much of vLLM along. Launched to be compiled and tuned, which a driver
-    # would be asked for.
+    # Last, since it brings much of vLLM along. It would ask a driver to compile and tune.
     replace(targets.WARMUP, lambda worker: None)
 
 

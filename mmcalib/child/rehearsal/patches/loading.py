@@ -70,7 +70,6 @@ def install_parameters(stage: Stage) -> None:
         return made
 
     def shallow_copy(param: torch.Tensor) -> torch.Tensor:
-        """Of its class and attributes over the same storage."""
         copy = param.detach()
         copy.__class__ = type(param)
         copy.__dict__.update({**param.__dict__, **copy.__dict__})
