@@ -174,10 +174,6 @@ class Census:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        parts = (f"{modality}: {self.items(modality)}" for modality in self.modalities())
-        return f"Census({', '.join(parts)})"
-
     def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
         if len(self._recent) >= _RECENT:
             self._fold()

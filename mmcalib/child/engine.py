@@ -120,15 +120,11 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
 
 def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
-    if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
+    names = ("max_num_batched_tokens", "max_num_seqs")
+    if args.keys() >= {*names}:
         return args
-    config = engine.served_config(args)
-    scheduler = config.scheduler_config
-    served = {
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "max_num_seqs": scheduler.max_num_seqs,
-    }
-    return {**served, **args}
+    scheduler = engine.served_config(args).scheduler_config
+    return {name: getattr(scheduler, name) for name in names} | args
 
 
 def _kv_cache_bytes(config: Any) -> int:

@@ -8,19 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mmcalib.checks import reserve
 from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import INPUT_RESERVED
-from mmcalib.checks.reserve import (
-    BETTER,
-    CONCURRENCY,
-    ENCODER_RESERVED,
-    KEEP_DEFAULTS,
-    MEMORY_ON,
-    PEAK_BY_FORMULA,
-    PREDICTED,
-    RESERVED,
-)
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
@@ -73,7 +64,7 @@ def qualify_tokens_only(
         return list(checks)
     found = list(checks)
     for place, check in enumerate(found):
-        if check.id == RESERVED:
+        if check.id == reserve.RESERVED:
             why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
             found[place] = replace(
                 check,
@@ -161,7 +152,7 @@ def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
     """Whether the calibrated config starts and holds `concurrency` sequences; predictions kept."""
-    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
+    name, after = reserve.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
@@ -174,18 +165,17 @@ def memory_checks(
         length = after.budget.max_model_len if after.budget else 0
         detail = f"{after.max_concurrency:.2f} sequences of {length:,} tokens fit, "
         detail += f"{concurrency:g} are wanted, rehearsed"
-        check = Check(CONCURRENCY, "pass", detail)
+        check = Check(reserve.CONCURRENCY, "pass", detail)
         if after.max_concurrency < concurrency:
             remedy = f'mmcalib plan --goal "concurrency>={concurrency:g}"'
             check = replace(check, status="fail", remedy=remedy)
         checks.append(check)
     if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
-        checks.append(
-            Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
-        )
+        remedy = "a lower --gpu-memory-utilization makes room"
+        checks.append(Check(reserve.ENCODER_RESERVED, "warn", detail, remedy))
     if differs := disagreement(after, model_path):
-        checks.append(Check(PEAK_BY_FORMULA, "warn", differs))
+        checks.append(Check(reserve.PEAK_BY_FORMULA, "warn", differs))
     if started is not None:
         checks.append(_true(after, started))
     return checks
@@ -201,24 +191,25 @@ def comparison_check(
     if before is None or after is None or after.kv_cache_tokens is None:
         return None
     if before.kv_cache_tokens is None:
-        return Check(BETTER, "pass", "vLLM does not start with its defaults, and does with these")
+        said = "vLLM does not start with its defaults, and does with these"
+        return Check(reserve.BETTER, "pass", said)
     figures = list(_compared(before, after, traffic))
     said = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
     worse = [name for name, _, is_worse in figures if is_worse]
     if not worse:
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
-            return Check(BETTER, "pass", said)
+            return Check(reserve.BETTER, "pass", said)
         detail = "nothing tried has more KV cache and reserves enough"
         detail += f"; the file only adds limits and context: {said}"
-        return Check(KEEP_DEFAULTS, "pass", detail)
+        return Check(reserve.KEEP_DEFAULTS, "pass", detail)
     asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
     keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
     if policy.max_num_batched_tokens is not None:
         keep = "leave out --max-num-batched-tokens"
     detail = f"worse than vLLM's defaults in {' and '.join(worse)}: {said}"
-    return Check(BETTER, "warn" if asked else "fail", detail, keep)
+    return Check(reserve.BETTER, "warn" if asked else "fail", detail, keep)
 
 
 def _compared(
@@ -297,11 +288,11 @@ def reserved_check(
         )
         # It leaves room for the CUDA context and vLLM's own slack.
         roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
-        return Check(RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
+        return Check(reserve.RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
-        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
+        return Check(reserve.RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
@@ -311,7 +302,7 @@ def reserved_check(
         # vLLM's largest video is as long as the context lets it be.
         other = f"a smaller --max-model-len, {other}"
     return Check(
-        RESERVED,
+        reserve.RESERVED,
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
@@ -372,7 +363,7 @@ def _true(after: Rehearsed, started: Started) -> Check:
     missed = misses(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check(PREDICTED, status, detail)
+    return Check(reserve.PREDICTED, status, detail)
 
 
 def _pair(one: Component, figures: EngineStarted) -> str:

@@ -24,8 +24,6 @@ from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import gib, room
 
-Profile = tuple[Any, ...]
-
 # What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
 _NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
@@ -161,7 +159,7 @@ def reporting_ask(prediction: MemoryPrediction, progress: Progress) -> Ask:
 
 def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
-    alike: dict[Profile, EngineArgs] = {}
+    alike: dict[tuple[Any, ...], EngineArgs] = {}
     points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
@@ -179,7 +177,7 @@ def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> Reh
         return None
 
 
-def _profile(one: Explored) -> Profile:
+def _profile(one: Explored) -> tuple[Any, ...]:
     """What decides its memory, the context last: the rest of its settings does not."""
     budget = one.budget
     modality = budget.profiled_modality

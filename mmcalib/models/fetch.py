@@ -18,14 +18,9 @@ MOST_MEMORY_BYTES = GIB
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Per event of `sys.addaudithook` the arguments that name what is written.
 _NAMING = {
-    "os.mkdir": (0,),
+    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod"), (0,)),
+    **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "os.truncate": (0,),
-    "os.chmod": (0,),
 }
 
 

@@ -7,23 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from mmcalib.domain.model import (
-    AUDIO_BYTES,
-    AUDIO_FILE,
-    AUDIO_SECONDS,
-    DOWNLOAD,
-    PIXELS,
-    REQUEST_BYTES,
-)
-from mmcalib.releases.release import (
-    VLLM_0_13,
-    VLLM_0_19,
-    VLLM_0_21,
-    VLLM_0_26,
-    VLLM_0_28,
-    VLLM_0_29,
-    VLLM_0_33,
-)
+from mmcalib.domain import model
+from mmcalib.releases import release
 
 
 def current() -> Any:
@@ -64,7 +49,7 @@ def fit_block_size(config: Any) -> None:
     """Fit the KV block to every attention backend, and to a page of a hybrid model's state, as
     vLLM's executors do after loading. Before 0.19 the config itself did.
     """
-    if VLLM_0_19.reached:
+    if release.VLLM_0_19.reached:
         current().update_block_size_for_backend(config)
 
 
@@ -84,12 +69,12 @@ def capability(major: int, minor: int) -> Any:
 
 # The first release whose chat heeds it: 0.28 knows a file's size for transcriptions alone.
 _SINCE = {
-    AUDIO_FILE: VLLM_0_29,
-    AUDIO_SECONDS: VLLM_0_26,
-    AUDIO_BYTES: VLLM_0_28,
-    DOWNLOAD: VLLM_0_29,
-    REQUEST_BYTES: VLLM_0_33,
-    PIXELS: VLLM_0_26,
+    model.AUDIO_FILE: release.VLLM_0_29,
+    model.AUDIO_SECONDS: release.VLLM_0_26,
+    model.AUDIO_BYTES: release.VLLM_0_28,
+    model.DOWNLOAD: release.VLLM_0_29,
+    model.REQUEST_BYTES: release.VLLM_0_33,
+    model.PIXELS: release.VLLM_0_26,
 }
 
 
@@ -105,12 +90,12 @@ def subtracts_graphs() -> bool:
     """Whether startup subtracts its estimate of CUDA graphs: since 0.21, by the environment."""
     from vllm import envs
 
-    return VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+    return release.VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
 @cache
 def _raising() -> Any:
-    if VLLM_0_13.reached:
+    if release.VLLM_0_13.reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
         from vllm.utils import FlexibleArgumentParser

@@ -12,31 +12,24 @@ from unittest.mock import patch
 
 from mmcalib.domain.memory import Budget, Clip, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.releases.release import (
-    VLLM_0_13,
-    VLLM_0_20,
-    VLLM_0_23,
-    VLLM_0_28,
-    VLLM_0_29,
-    VLLM_0_33,
-)
+from mmcalib.releases import release
 from mmcalib.text import GIB
 
 # Phase → the method of both model runners that is it; the encoder is a method of the model.
 RUNNER_PHASES: Final = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-ENCODER: Final = "embed_multimodal" if VLLM_0_13.reached else "get_multimodal_embeddings"
+ENCODER: Final = "embed_multimodal" if release.VLLM_0_13.reached else "get_multimodal_embeddings"
 
 _Method = Callable[..., Any]
 
 
 def uses_v2_runner(worker: Any) -> bool:
     """Whether it is the second of vLLM's model runners; older releases have one."""
-    return VLLM_0_13.reached and bool(worker.use_v2_model_runner)
+    return release.VLLM_0_13.reached and bool(worker.use_v2_model_runner)
 
 
 def estimates_graphs(worker: Any) -> bool:
     """Whether its model runner estimates what CUDA graphs will take: the second one since 0.29."""
-    return VLLM_0_29.reached or not uses_v2_runner(worker)
+    return release.VLLM_0_29.reached or not uses_v2_runner(worker)
 
 
 def gpu_worker(config: Any) -> Any:
@@ -112,7 +105,7 @@ def multimodal_budget(config: Any) -> Any:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    options = {"enable_cache": False} if VLLM_0_28.reached else {}
+    options = {"enable_cache": False} if release.VLLM_0_28.reached else {}
     return MultiModalBudget(config, MULTIMODAL_REGISTRY, **options)
 
 
@@ -127,7 +120,7 @@ def worker_budget(worker: Any) -> Any:
 # Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.
 _FIGURES: Final = (
     ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
-    if VLLM_0_20.reached
+    if release.VLLM_0_20.reached
     else (
         "max_tokens_by_modality",
         "max_items_per_prompt_by_modality",
@@ -144,7 +137,7 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
         for figures in (getattr(mm, figure) for figure in _FIGURES)
     )
     profiled = _modality(mm.get_modality_with_max_tokens()) if most else None
-    known = VLLM_0_28.reached and "video" in most
+    known = release.VLLM_0_28.reached and "video" in most
     return Budget(
         encoder_compute_budget=mm.encoder_compute_budget,
         encoder_cache_size=mm.encoder_cache_size,
@@ -164,7 +157,7 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """The encoder budget of a config, before 0.20 of its runner; None for a text-only model."""
     if not config.model_config.is_multimodal_model:
         return None
-    mm = multimodal_budget(config) if VLLM_0_20.reached else runner.mm_budget
+    mm = multimodal_budget(config) if release.VLLM_0_20.reached else runner.mm_budget
     return None if mm is None else budget_of(config, mm, largest_clip)
 
 
@@ -178,7 +171,7 @@ def _modality(name: str) -> Modality:
 
 def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
     """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
-    if not VLLM_0_29.reached:
+    if not release.VLLM_0_29.reached:
         return
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
@@ -196,7 +189,7 @@ def bytes_per_token(specs: Iterable[Any]) -> float:
 
 def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
     """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
-    if VLLM_0_33.reached:
+    if release.VLLM_0_33.reached:
         from vllm.v1.core import kv_cache_planning as planning
 
         groups = planning.get_global_kv_cache_groups(config, [specs])
@@ -216,7 +209,7 @@ def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    if VLLM_0_23.reached:
+    if release.VLLM_0_23.reached:
         return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)

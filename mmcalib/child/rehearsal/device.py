@@ -369,7 +369,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return args[0].fake_device if fakes else func(*args)
         key = self._kernel_in_parts(func)
         if any(isinstance(one, torch.device) and one.type == "cuda" for one in flat):
-            args, kwargs = tree_map(_indexed, (args, kwargs))
+            args, kwargs = tree_map_only(torch.device, _indexed, (args, kwargs))
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
         if key is not None:
@@ -511,11 +511,9 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _indexed(leaf: Any) -> Any:
+def _indexed(device: torch.device) -> torch.device:
     """The device with its index: C++ would ask the guard for it, which knows of no CUDA."""
-    if isinstance(leaf, torch.device) and leaf.type == "cuda":
-        return torch.device("cuda", 0)
-    return leaf
+    return torch.device("cuda", 0) if device.type == "cuda" else device
 
 
 def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:

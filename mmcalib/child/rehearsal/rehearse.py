@@ -20,17 +20,8 @@ from mmcalib.child.rehearsal.startup import (
     start_worker,
 )
 from mmcalib.child.service import root_cause
+from mmcalib.domain import memory
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import (
-    Budget,
-    Clip,
-    EncoderStep,
-    Outputs,
-    PhasePeak,
-    PromptsPeak,
-    Rehearsed,
-    StepPeak,
-)
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, runner
@@ -120,7 +111,7 @@ _SMALL: Final[Mapping[str, Shape]] = {
 }
 
 
-def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
+def outputs_of(started: StartedWorker, budget: memory.Budget | None) -> memory.Outputs | None:
     """What the profile's encoder outputs hold; two small items' if it was skipped; without an
     encoder the width of the decoder's embeddings. None for a text-only model.
     """
@@ -134,29 +125,32 @@ def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
     shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
     if not found and shape is not None:
         with contextlib.suppress(Exception):
-            phase = _run_encoder(started, EncoderStep(shape, 2))
+            phase = _run_encoder(started, memory.EncoderStep(shape, 2))
             each = -(-phase.output_bytes // phase.embeddings)
-            return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
+            return memory.Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
         width = models.embeds_width(started.config) * model_config.dtype.itemsize
-        return Outputs(width, outlive=outlive)
+        return memory.Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
-    return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
+    each = -(-last.output_bytes // last.embeddings)
+    return memory.Outputs(each, last.output_bytes, shared, outlive)
 
 
-def encoder_steps(started: StartedWorker, steps: tuple[EncoderStep, ...]) -> Iterator[StepPeak]:
+def encoder_steps(
+    started: StartedWorker, steps: tuple[memory.EncoderStep, ...]
+) -> Iterator[memory.StepPeak]:
     """Each step's peak on the GPU that holds the loaded model; one that fails says why."""
     for step in steps:
         try:
             phase = _run_encoder(started, step)
         except Exception as error:  # noqa: BLE001 - what one step lacks leaves the others alone
-            yield StepPeak(step, None, None, root_cause(error))
+            yield memory.StepPeak(step, None, None, root_cause(error))
         else:
-            yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
+            yield memory.StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
 
 
-def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
+def _run_encoder(started: StartedWorker, step: memory.EncoderStep) -> LedgerPhase:
     """As the model runner does it: items of one modality in as few batches as it makes of them."""
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.processor import Processor, load
@@ -176,7 +170,9 @@ def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
 _SHORTEST_PROMPT: Final = 2
 
 
-def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterator[PromptsPeak]:
+def prefill_steps(
+    started: StartedWorker, layout: Any, graphs: Graphs
+) -> Iterator[memory.PromptsPeak]:
     """Steps full of prompts, as served, of a model with recurrent layers, whose computing vLLM's
     profile leaves out (vllm#52872): one prompt, and as many as come at once. Each brings a state,
     gathered and written anew (`_forward_core`,
@@ -203,11 +199,11 @@ def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterat
             runner.run_prefill(started.worker, tokens, prompts)
         # As the profile counts, whose kernels' workspaces stay.
         phase.start_bytes -= kept
-        yield PromptsPeak(prompts, _peak(phase))
+        yield memory.PromptsPeak(prompts, _peak(phase))
 
 
 def merge_peak(
-    started: StartedWorker, budget: Budget | None, outputs: Outputs | None
+    started: StartedWorker, budget: memory.Budget | None, outputs: memory.Outputs | None
 ) -> int | None:
     """Bytes above model and cached outputs while a full step is merged; None if it is not run."""
     model_config = started.config.model_config
@@ -233,7 +229,7 @@ def merge_peak(
     return phase.peak_bytes - phase.start_bytes - int(cached.untyped_storage().nbytes())
 
 
-def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
+def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
     """Start vLLM's worker on the stage's GPU and read its figures. Raises what vLLM raises."""
     began_s = time.perf_counter()
     config = _config(request.engine_args)
@@ -261,7 +257,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             # The user's word, whatever else is taken.
             loaded = stage.machine.allocator.allocated_bytes
             kept, spare = loaded, max(0, kept - loaded)
-        return Rehearsed(
+        return memory.Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler(),
@@ -321,15 +317,15 @@ def _config(engine_args: dict[str, Any]) -> Any:
     return config
 
 
-def _largest_clip(config: Any, processor: Any) -> Clip | None:
+def _largest_clip(config: Any, processor: Any) -> memory.Clip | None:
     # The oldest releases have no such media, and no clip is asked for.
     from mmcalib.child.processor import largest_clip
 
     return largest_clip(config, processor)
 
 
-def _peak(phase: LedgerPhase) -> PhasePeak:
-    return PhasePeak(
+def _peak(phase: LedgerPhase) -> memory.PhasePeak:
+    return memory.PhasePeak(
         name=phase.name,
         peak_bytes=phase.peak_bytes - phase.start_bytes,
         scratch_bytes=phase.scratch_bytes,

@@ -32,10 +32,10 @@ class Stage:
         self.gpu = gpu
         self.machine = Machine(gpu, given_settings(os.environ))
         self.ledger = Ledger(self.machine)
-        self.workspaces = _workspaces(self.machine)
-        self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
+        self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
         self._settled = False
+        self.clear()
 
     def settle(self) -> None:
         """Collect what a rehearsal left; after the first, freeze the rest: vLLM collects often."""
@@ -48,20 +48,16 @@ class Stage:
         """Empty the GPU for the next rehearsal; what is still alive no longer counts."""
         self.machine.clear()
         self.ledger.clear()
-        self.workspaces = _workspaces(self.machine)
-        self.device.clear(on_matmul=self.workspaces.use)
+        major, minor = torch.__version__.split(".")[:2]
+        workspaces = Workspaces(
+            self.machine.allocator,
+            self.machine.capability,
+            (int(major), int(minor)),
+            config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+            lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
+        )
+        self.device.clear(on_matmul=workspaces.use)
         self.products.clear()
-
-
-def _workspaces(machine: Machine) -> Workspaces:
-    major, minor = torch.__version__.split(".")[:2]
-    return Workspaces(
-        machine.allocator,
-        machine.capability,
-        (int(major), int(minor)),
-        config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
-        lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
-    )
 
 
 # In the order in which vLLM would look for the real thing.
