@@ -20,8 +20,9 @@ class ScannedModality(DocumentPart):
 
 
 class ScannedCorpus(DocumentPart):
-    """Mentions in requests count. `files` are paths found, `skipped` unusable files and requests;
-    `distinct` contents, if asked for.
+    """With requests, every mention of an item counts. `files` are the paths that were found,
+    `skipped` the files and requests that could not be used. So many items are `distinct` in
+    content, if that was asked for.
     """
 
     items: Number

@@ -1,5 +1,5 @@
-"""Rehearse what serving may take at once: worst steps of each modality, as configurations whose
-startup profile is that step, and what lives beside the encoder's outputs (R4); cures.
+"""Rehearse what serving may take at once (R4), and remedies: worst steps of each modality, as
+configurations whose startup profile is that step, and what lives beside the encoder's outputs.
 """
 
 from __future__ import annotations

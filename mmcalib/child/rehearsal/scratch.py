@@ -68,7 +68,7 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
 
 
 def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) -> int:
-    """torch.topk of contiguous rows: digit counts, and a sort of large k (TensorTopK.cu, .cpp)."""
+    """torch.topk of contiguous rows: digit counts, and a sort of large k (`mbtopk::launch`)."""
     rows = numel // row_length
     counting = 0
     if next(row_length >= least for below, least in _MULTIBLOCK if rows < below):
@@ -84,7 +84,7 @@ def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) 
 
 
 def index_put_scratch_bytes(indices: int) -> int:
-    """index_put_ with accumulate: four int64 arrays and a radix sort of pairs (Indexing.cu)."""
+    """index_put_, accumulating: four int64 arrays, a radix sort (`index_put_with_sort_kernel`)."""
     return 4 * INT64_BYTES * indices + radix_sort_scratch_bytes(indices, INT64_BYTES, INT64_BYTES)
 
 
@@ -125,7 +125,7 @@ def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _masked_scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """An int64 prefix sum as long as `self`, and the mask written out (IndexKernel.cpp and .cu)."""
+    """An int64 prefix sum like `self`, and the mask (`launch_masked_scatter_kernel`)."""
     numel = _numel(args[0])
     mask, source = _given(args, kwargs, 1, "mask"), _given(args, kwargs, 2, "source")
     expands = mask is not None and (_numel(mask) != numel or not mask.is_contiguous())
