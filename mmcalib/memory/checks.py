@@ -151,8 +151,7 @@ def kv_cache_gain(before: Rehearsed | None, after: Rehearsed) -> str:
 def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
-    """Whether the calibrated config starts, holds `concurrency` sequences, and keeps predictions.
-    """
+    """Whether the calibrated config starts and holds `concurrency` sequences, as predicted."""
     name, after = reserve.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"

@@ -41,10 +41,11 @@ CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 class Gpu:
     """One GPU as torch sees it.
 
-    `total_bytes` is torch's `total_memory`, less than sold and than nvidia-smi's total. found: seen
-    in public; inferred: from a sibling, as `source` says; given: by the user; read: from the
-    driver. `sm_count` is torch's `multi_processor_count`. `memory_only`: no CUDA, memory can be
-    planned; `unified`: the memory is shared with the CPU.
+    `total_bytes` is torch's `total_memory`, which is less than the size it is sold by and less
+    than nvidia-smi's total. found: seen in public; inferred: from a sibling, as `source` says;
+    given: by the user; read: from this machine's driver. `sm_count` is torch's
+    `multi_processor_count`. `memory_only`: no CUDA, so only memory can be planned; `unified`: the
+    memory is the system's, shared with the CPU.
     """
 
     name: str
