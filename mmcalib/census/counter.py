@@ -23,10 +23,8 @@ from mmcalib.media.sniff import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, end
 from mmcalib.progress import Progress, Silent
 from mmcalib.text import one_line
 
-# What is known of an item once it was looked at.
 _Known = Encoded | Skipped
 
-# Lines of which it is remembered what they say.
 _KNOWN_LINES = 1 << 14
 
 # Device and inode, equal for all links to a file; the path when it is gone.

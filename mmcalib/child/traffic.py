@@ -106,7 +106,6 @@ class Prompts:
 
 
 Say = Callable[[str], None]
-# How often a word is said of how far it is.
 _EVERY_STEPS = 50
 
 

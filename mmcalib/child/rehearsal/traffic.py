@@ -133,7 +133,6 @@ def _shapes(given: Any) -> Hashable | None:
     return tuple(parts)
 
 
-# Tensors that are named of a step.
 _NAMED = 12
 
 

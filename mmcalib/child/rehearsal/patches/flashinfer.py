@@ -268,7 +268,6 @@ class Products:
         }
 
 
-# What is described, by module and name.
 Described = Mapping[str, Mapping[str, Any]]
 
 
