@@ -11,6 +11,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -139,13 +140,10 @@ def _product(
     return like.new_empty(tuple(shape), dtype=dtype) if out is None else out
 
 
-def _quantize_to_fp4(block: int) -> Callable[..., Any]:
-    def quantize(a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Two numbers to a byte, and a scale for each block (flashinfer/quantization)."""
-        rows, width = a.numel() // a.shape[-1], a.shape[-1]
-        return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
-
-    return quantize
+def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Two numbers to a byte, and a scale for each block (flashinfer/quantization)."""
+    rows, width = a.numel() // a.shape[-1], a.shape[-1]
+    return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
 
 
 def mxfp8_quantize(
@@ -241,9 +239,9 @@ class Products:
                 **products,
                 **wrappers,
                 "get_seq_lens": get_seq_lens,
-                "fp4_quantize": _quantize_to_fp4(16),
-                "nvfp4_quantize": _quantize_to_fp4(16),
-                "mxfp4_quantize": _quantize_to_fp4(32),
+                "fp4_quantize": partial(_quantize_to_fp4, 16),
+                "nvfp4_quantize": partial(_quantize_to_fp4, 16),
+                "mxfp4_quantize": partial(_quantize_to_fp4, 32),
                 "mxfp8_quantize": mxfp8_quantize,
             },
             "flashinfer.gemm": {**products, "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90},
