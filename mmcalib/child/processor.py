@@ -124,8 +124,8 @@ _Frames = Callable[[int], int]
 def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
     """Counts of these sounds in order, as far as vLLM's code tells; None where it does not."""
     try:
-        rate_hz = processors.audio_rate_hz(under.processor)
-        if not shapes or rate_hz is None:
+        rate_hz = processors.audio_rate_hz(under.processor) if shapes else None
+        if rate_hz is None:
             return [(None, None)] * len(shapes)
         samples = [-(-shape.num_samples * rate_hz // shape.sample_rate_hz) for shape in shapes]
         framing = processors.framing(under.processor)
