@@ -42,28 +42,22 @@ class Interim(Message):
 R = TypeVar("R")
 
 
-class Repeatable:
-    """Before `Request` among the bases: vLLM has one answer for it, whenever it is asked."""
-
-    repeatable: ClassVar[bool] = True
-
-
 class Request(Message, Generic[R]):
     """Closed by one R. `sets_state`: it affects later answers. `repeatable`: answers stand."""
 
-    sets_state: ClassVar[bool] = False
-    repeatable: ClassVar[bool] = False
+    sets_state: ClassVar[bool]
+    repeatable: ClassVar[bool]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, sets_state: bool = False, repeatable: bool = False) -> None:
         super().__init_subclass__()
+        cls.sets_state, cls.repeatable = sets_state, repeatable
         Message.named.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
     def reply(cls) -> type[R]:
         """What closes it, as it is declared: `Request[R]`."""
-        bases = cls.__orig_bases__  # type: ignore[attr-defined]
         found: type[R]
-        (found,) = (argument for base in bases for argument in get_args(base))
+        (found,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
         return found
 
 
@@ -84,7 +78,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.named[name])
 
 
-class AskBudget(Repeatable, Request[Budget]):
+class AskBudget(Request[Budget], repeatable=True):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
     `build_dummy` also builds dummy items (gigabytes), `only_profiled` just those of the profile.
@@ -131,13 +125,11 @@ class Look(Request[Looked]):
     """Import vLLM and what reaches into it, and ask where it would run."""
 
 
-class OpenModel(Request[ModelInfo]):
+class OpenModel(Request[ModelInfo], sets_state=True):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
     `engine_args` are the server's further ones. Without `tries` no knobs and tiles are looked for.
     """
-
-    sets_state: ClassVar[bool] = True
 
     path: str
     max_model_len: int | None = None
@@ -164,7 +156,7 @@ class File:
     path: str
 
 
-class Measure(Repeatable, Request[Done]):
+class Measure(Request[Done], repeatable=True):
     """Cost every subject under the setting; answered by one `Measured` each, in order."""
 
     setting: Setting
@@ -196,7 +188,7 @@ class Counted(Message):
     parts: tuple[int | None, ...] = ()
 
 
-class CountEmbeds(Repeatable, Request[Counted]):
+class CountEmbeds(Request[Counted], repeatable=True):
     """Ask vLLM's own count of each stand-in's embeds, by its size."""
 
     setting: Setting
@@ -220,15 +212,13 @@ class CompareDevices(Request[DevicesCompared]):
     warm: bool = False
 
 
-class Imagine(Request[Done]):
+class Imagine(Request[Done], sets_state=True):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
-
-    sets_state: ClassVar[bool] = True
 
     gpu: Gpu
 
 
-class Rehearse(Repeatable, Request[Rehearsed]):
+class Rehearse(Request[Rehearsed], repeatable=True):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
     The child then answers for no other GPU. `engine_args` includes the model's folder.
@@ -239,7 +229,7 @@ class Rehearse(Repeatable, Request[Rehearsed]):
     steps: tuple[EncoderStep, ...] = ()
 
 
-class ServeTraffic(Repeatable, Request[Traffic]):
+class ServeTraffic(Request[Traffic], repeatable=True):
     """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
     Without a `gpu` this machine's engine serves, and its memory is not known. Answers are made up.
@@ -371,13 +361,13 @@ class TextsCounted(Message):
     tokens: tuple[int | str, ...]
 
 
-class CountTexts(Repeatable, Request[TextsCounted]):
+class CountTexts(Request[TextsCounted], repeatable=True):
     """Count what each bare request takes beside the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
 
 
-class BoundTexts(Repeatable, Request[TextBound]):
+class BoundTexts(Request[TextBound], repeatable=True):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
@@ -390,7 +380,7 @@ class CountingFound(Message):
     why: str = ""
 
 
-class FindCounting(Repeatable, Request[CountingFound]):
+class FindCounting(Request[CountingFound], repeatable=True):
     """Find how transformers counts texts without vLLM."""
 
     modalities: tuple[Modality, ...]
@@ -402,7 +392,7 @@ class GrammarFound(Message):
     grammar: dict[str, Any]
 
 
-class AskGrammar(Repeatable, Request[GrammarFound]):
+class AskGrammar(Request[GrammarFound], repeatable=True):
     """Ask for the schema of chat requests, the types of parts, and what stands for an item."""
 
     modalities: tuple[Modality, ...]
