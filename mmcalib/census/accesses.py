@@ -20,9 +20,7 @@ MOST_ORIGINS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One request: where it stands, the indices of its items and the answer that it asks for, None
-    where it does not say.
-    """
+    """A request's place, its items' indices, and the answer it asks for (None: not said)."""
 
     origin: str
     items: Sequence[int]
@@ -31,11 +29,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The usable requests in their order, each as the indices of its items in theirs.
+    """The usable requests in order, each as the indices of its items.
 
-    Items of equal content and modality have one index, whatever their paths. `complete`: no
-    request was left out for want of room. `asked` is the origin and the answer of the first of
-    them.
+    Items of equal content and modality share an index. `complete`: no request was left out. `asked`
+    are the first requests' origins and answers.
     """
 
     items: tuple[tuple[Shape, str], ...] = ()
@@ -62,9 +59,7 @@ class Accesses:
 
 @dataclass(slots=True)
 class AccessLog:
-    """Records accesses: four bytes each, an entry per distinct item, and one for each of the first
-    requests.
-    """
+    """Records accesses: four bytes each, and an entry per distinct item and early request."""
 
     most: int = MOST_ACCESSES
     _indices: dict[Item, int] = field(default_factory=dict)

@@ -1,7 +1,5 @@
-"""What was probed before, in SQLite.
-
-The SQLite file of what was seen before: for this user alone, of the one form that is expected,
-and begun anew where it is anything else.
+"""What was probed before, in an SQLite file for this user alone, begun anew where it is not of the
+expected form.
 """
 
 from __future__ import annotations
@@ -52,9 +50,7 @@ _NOT_ITS_CONTENT = {
 
 
 def connect(path: Path, made_by: str) -> sqlite3.Connection:
-    """Open the file, or make it; what others than `made_by` wrote is forgotten. Raises OSError
-    where it cannot be had, and sqlite3.Error.
-    """
+    """Open or make the file, empty if not by `made_by`. Raises OSError and sqlite3.Error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _in_turn(path.parent):
         _make_private(path)
@@ -187,9 +183,8 @@ class CacheBroken(Exception):  # noqa: N818 - a value in flight, turned into a n
 class Cache(Closing):
     """Answers by path and version, in one file that several processes may use.
 
-    Items go by digests: names may be secret, and URLs are where they carry a signature. The file
-    is made anew where it is damaged, of another form, or written by other versions of mmcalib or of
-    the libraries that read media. A line that nobody could have answered is as good as none. Raises
+    Items go by digests: names may be secret, URLs carry signatures. The file is made anew if
+    damaged, of another form, or by other versions. Impossible lines are ignored. Raises
     `CacheBroken`.
     """
 
@@ -237,14 +232,9 @@ class Cache(Closing):
         self._committed = time.monotonic()
         if not rows:
             return
-        with self._as_broken():
+        with self._as_broken(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", rows)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+            self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", rows)
 
     def close(self) -> None:
         try:

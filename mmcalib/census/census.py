@@ -174,10 +174,6 @@ class Census:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        parts = (f"{modality}: {self.items(modality)}" for modality in self.modalities())
-        return f"Census({', '.join(parts)})"
-
     def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
         if len(self._recent) >= _RECENT:
             self._fold()
@@ -256,9 +252,8 @@ def shape_order(shape: Shape) -> tuple[float, ...]:
 def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
     """At most `per_modality` distinct shapes of each modality, each with an exemplar's path.
 
-    In this order: the heaviest (pixels; frames × pixels; samples), the largest picture, the
-    longest, the widest, the tallest, the smallest; the rest at random. The same census and seed
-    give the same choice, and one modality's choice does not depend on another's.
+    First the heaviest, the largest picture, the longest, widest, tallest and smallest; then random
+    ones, the same for a census and seed, whatever other modalities hold.
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():

@@ -21,8 +21,7 @@ _DIGEST = Named("mmcalib.census.contents", "digest")
 def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
     """Per item the index of the first that is equal to it, itself where none before it is.
 
-    Files that are not told apart by their sizes are read whole. What cannot be read is equal to
-    nothing.
+    Files of equal size are read whole; what cannot be read is equal to nothing.
     """
     first = list(range(len(items)))
     by_size: defaultdict[object, list[int]] = defaultdict(list)
@@ -58,9 +57,7 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
 
 
 def _digests(items: Sequence[Item], apart: LocalPool) -> list[str]:
-    """Of files here; what must be unpacked first is read where that has a bound, and has none
-    where that took too long.
-    """
+    """Digests of items: here for files, in the pool, within its limits, for what is packed."""
     packed = [ProbeTask(item) for item in items if not Location.of(item.path).is_file]
     lines = iter([one.line for one in apart.result(apart.submit(packed))] if packed else ())
     found = (digest(i) if Location.of(i.path).is_file else next(lines) for i in items)

@@ -23,10 +23,8 @@ from mmcalib.media.sniff import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, end
 from mmcalib.progress import Progress, Silent
 from mmcalib.text import one_line
 
-# What is known of an item once it was looked at.
 _Known = Encoded | Skipped
 
-# Lines of which it is remembered what they say.
 _KNOWN_LINES = 1 << 14
 
 # Device and inode, equal for all links to a file; the path when it is gone.
@@ -35,9 +33,8 @@ _Identity = tuple[int, int] | str
 
 @dataclass(slots=True)
 class CorpusCounter:
-    """First all prompts are counted, then all items; see `count_corpus` for what counts how often.
-
-    Paths that may come again are remembered by their hashes, of 64 bits.
+    """Counts all prompts, then all items (see `count_corpus`). Repeatable paths are kept as 64-bit
+    hashes.
     """
 
     log: AccessLog | None
@@ -179,8 +176,7 @@ def _identity(path: str) -> _Identity:
 
 T = TypeVar("T")
 
-# Of bytes that only the source can get at: a group is closed when it carries as many. Two groups
-# per worker are under way.
+# Bytes only the source can get at that close a group; two groups per worker are under way.
 _FULL_BYTES = 16 << 20
 
 # So few files may all be damaged alike.
@@ -216,15 +212,13 @@ def count_corpus(
 ) -> CorpusCount:
     """Look at every file once and count; `prober` says what each is.
 
-    An item counts once per mention in a usable prompt, so that traffic weighs. Every other file
-    counts once: files in folders that no usable prompt mentions (by path or by link), and good
-    files that only unusable prompts mention. A prompt with an unreadable item is skipped as a
-    whole. Each prompt, and each path that was not counted, is listed as skipped once, in the order
-    of the sources, prompts first. Memory grows by some 100 bytes with each distinct path, less for
-    a single folder, and by a few bytes for each mention.
+    An item counts once per mention in a usable prompt, so that traffic weighs; every other good
+    file counts once. A prompt with an unreadable item is skipped whole. Prompts and uncounted paths
+    are listed as skipped once, in source order, prompts first. Memory grows by some 100 bytes per
+    distinct path (less for a single folder) and a few per mention.
 
     `accesses` stay empty unless `in_order`; they and `repeats` may read whole files. Raises
-    CorpusError when nothing at all could be counted.
+    CorpusError when nothing could be counted.
     """
     sources = list(sources)
     contents: dict[Item, None] | None = {} if repeats else None
@@ -279,7 +273,6 @@ def _unseen(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
 def _grouped(
     found: Iterable[_Read[T]], executor: Executor[Any]
 ) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
-    """In groups, each with its items, which must be looked at."""
     group: list[T] = []
     items: list[Item] = []
     carried = 0
@@ -294,9 +287,7 @@ def _grouped(
 
 
 def _refuse_broken_libraries(counter: CorpusCounter) -> None:
-    """Raises MmcalibError where all files of a kind fail for one reason and one that mmcalib
-    writes itself does too: that is the installation and not the corpus.
-    """
+    """Raises MmcalibError where a kind of files and mmcalib's own one fail for one reason."""
     for shape, endings in _KINDS:
         failed = [s for s in counter.skipped.values() if ending_of(s.path) in endings]
         one_reason = len({skipped.reason for skipped in failed}) == 1

@@ -18,9 +18,7 @@ wrong with the item.
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A function by where it stands, and what it takes behind the item: whoever sends it to others
-    need not import it.
-    """
+    """A function by its place, with arguments after the item: senders need not import it."""
 
     module: str
     name: str
@@ -37,10 +35,9 @@ def load(module: str, name: str) -> Callable[..., Seen | str]:
 
 
 class ProbeTask(NamedTuple):
-    """Look at `item`; at its header, or, `whole`, also decode it to its end.
+    """Look at `item`: its header or, if `whole`, all of it.
 
-    `version` is that of the bytes that were asked about, empty where it could not be told, None
-    where nobody wants to know: then it is not answered either.
+    `version` is that of the bytes asked about: empty if unknown, None if nobody asks.
     """
 
     item: Item
@@ -49,9 +46,7 @@ class ProbeTask(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """`line` is `domain.seen.encode` of what was seen, or what `Look` said, of the bytes of
-    `version`; without one it may not be kept for another time.
-    """
+    """`line` is the encoded `Seen`, or `Look`'s own, of `version`; not to be kept without one."""
 
     line: str
     version: str = ""

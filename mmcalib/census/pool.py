@@ -53,10 +53,7 @@ class _Chunk:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Orders of a chunk that go to one worker together; the first `done` are answered.
-
-    `strikes` processes have ended over it; then it is one order.
-    """
+    """Orders of a chunk for one worker, `done` answered; a struck run holds a single order."""
 
     chunk: _Chunk
     at: Sequence[int]
@@ -75,10 +72,9 @@ class _Run:
 class Process(Worker):
     """Told what looks at an item, from the hosts that are allowed now.
 
-    `given` are the runs that it has not answered, in its order; the first was taken up, or handed
-    to an idle worker, at `taken_s`. It was last seen to begin an item, its `number`th, at
-    `since_s`; `halfway_s` are the processor seconds that it had taken when half the time for the
-    present item was over.
+    `given` are the unanswered runs in order; the first was begun at `taken_s`. It began its
+    `number`th item at `since_s`, and had taken `halfway_s` of processor time at half the item's
+    time.
     """
 
     def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:

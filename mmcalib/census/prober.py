@@ -35,9 +35,8 @@ class Prober:
     progress: Progress = field(default_factory=Silent)
 
     def each(self, batches: Iterable[tuple[T, Sequence[Item]]]) -> Iterator[tuple[T, list[str]]]:
-        """Per batch, in order, what it came with and a line (`domain.seen`) per item.
-
-        Batches are taken ahead of the answers. Raises MmcalibError where nothing can be looked at.
+        """Per batch, in order, what it came with and a line per item; batches are taken ahead.
+        Raises MmcalibError.
         """
         under_way: deque[tuple[T, _Batch]] = deque()
         for given, items in batches:

@@ -30,9 +30,7 @@ from mmcalib.domain.shapes import (
 
 @dataclass(frozen=True, slots=True)
 class PromptSignature:
-    """What decides a prompt's cost: the shapes of its items, sorted, its characters of text, and
-    what it asks of the context.
-    """
+    """What decides a prompt's cost: its items' shapes, sorted, its text, what it asks for."""
 
     shapes: tuple[Shape, ...]
     text_chars: int
@@ -47,8 +45,7 @@ class PromptSignature:
         return all(self.items(modality) <= most for modality, most in counts.items())
 
 
-# A shape begins with the place of its modality, from 1, as `shape_order` has them; behind the last
-# stands a zero.
+# A shape begins with its modality's place, from 1, as in `shape_order`; a zero ends them.
 _KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
 _PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
 _IS_FLOAT = tuple(tuple(field.type == "float" for field in fields(kind)) for kind in _KINDS)
@@ -61,10 +58,9 @@ _LONG = 0xFF
 
 
 def encode(shapes: Iterable[Shape], text_chars: int, asked: Asked) -> bytes:
-    """Of the signature with these shapes, in whatever order: some ten bytes for each, and twenty.
+    """Encode a signature, shapes in any order: some ten bytes per shape, and twenty.
 
-    Bytes compare as `shape_order` of the shapes, the characters and `Asked.order` do. No number may
-    be negative.
+    Bytes compare as `shape_order`, characters and `Asked.order` do. Numbers must not be negative.
     """
     codes = sorted(map(_shape_code, shapes))
     messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.order
@@ -115,14 +111,12 @@ def _whole(number: int) -> bytes:
 
 
 def _code_size(code: bytes, at: int) -> int:
-    """How many bytes the whole number there takes."""
     if code[at] < _LONG:
         return 1 + code[at]
     return 5 + int.from_bytes(code[at + 1 : at + 5])
 
 
 def _wholes(code: bytes, at: int) -> Sequence[int]:
-    """All numbers from there on."""
     found = []
     while at < len(code):
         end = at + _code_size(code, at)
@@ -151,9 +145,7 @@ _Place = tuple[float, bytes, bytes]
 
 @dataclass(slots=True)
 class TopSignatures:
-    """At most `PER_RANK` signatures, by their codes, by each of several weights; the same ones in
-    any order of arrival.
-    """
+    """At most `PER_RANK` signatures (codes) by each of several weights, in any order of arrival."""
 
     _heaps: tuple[list[_Place], ...] = dataclasses_field(
         default_factory=lambda: tuple([] for _ in _RANKS)
@@ -188,9 +180,7 @@ class TopSignatures:
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """`count` prompts have `signature`; `exemplar` is the one whose origin sorts first, whole or
-    only its origin.
-    """
+    """`count` prompts of `signature`; `exemplar` has the first origin, whole or origin alone."""
 
     signature: PromptSignature
     count: int
@@ -236,10 +226,7 @@ class PromptCensus:
             yield PromptCount(decode(code), count, self._exemplar(code))
 
     def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
-        """The least n such that a share `quantile` of the prompts has at most n items; 0 if none.
-
-        `quantile` lies in (0, 1]; 1 is the maximum.
-        """
+        """The least n so that a share `quantile` in (0, 1] of the prompts has at most n items."""
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile {quantile} is not in (0, 1]")
         per_prompt = self.histogram(modality)
@@ -254,8 +241,7 @@ class PromptCensus:
     def covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
         """Items per modality that together admit at least `share` of the prompts.
 
-        Prompts with fewest items are admitted first, so that a larger share never gives less of
-        any modality.
+        Fewest items first, so that a larger share never gives less of any modality.
         """
         places = [MODALITIES.index(modality) for modality in modalities]
         per_prompt = sorted(

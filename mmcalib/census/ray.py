@@ -49,9 +49,7 @@ class PoolOptions(NamedTuple):
 
 
 class ChunkResult(NamedTuple):
-    """What a task returns after so many seconds; `unseen` are files that were there when asked for,
-    and not on `node`.
-    """
+    """A task's answers after so many seconds; `unseen` files are here, not on `node`."""
 
     answers: list[PackedAnswer]
     node: str
@@ -90,8 +88,7 @@ _Question = tuple[list[ProbeTask], PoolOptions, Future[list[ProbeResult]]]
 class PoolThread:
     """The thread of a Ray worker process that owns a pool from task to task.
 
-    Processes of a pool die with the thread that began them, and Ray does not promise to run tasks
-    in one thread. Nobody says when the last task was, so the pool ends when nothing is asked.
+    A pool dies with its thread, and Ray promises none to tasks; the pool ends when idle.
     """
 
     def __init__(self) -> None:
@@ -144,13 +141,12 @@ _STORE_BYTES = 80 << 20
 
 
 class RayExecutor(Closing):
-    """Runs chunks as Ray tasks, which Ray runs again elsewhere when it loses a worker or a node.
+    """Runs chunks as Ray tasks, which Ray repeats elsewhere if it loses a worker or node.
 
-    Connects with the first chunk: to `address`, `RAY_ADDRESS`, the cluster that `ray start` began
-    here, or one of its own; but a Ray that this process has initialised is used before all of them,
-    and left as it was. `workers` bounds the chunks at a time on each node (default: one per CPU).
-    The rest is `LocalPool`'s: items end in the same way, and `look` must be a function that nodes
-    can import.
+    The first chunk connects: to a Ray initialised in this process (left as it was), else `address`,
+    `RAY_ADDRESS`, this machine's `ray start`, or a cluster of its own. `workers` bounds chunks at a
+    time per node (default: one per CPU). Items end as in `LocalPool`; nodes must be able to import
+    `look`.
     """
 
     def __init__(
@@ -185,9 +181,7 @@ class RayExecutor(Closing):
         return reference
 
     def result(self, ticket: Any) -> list[ProbeResult]:
-        """Raises MmcalibError where no item can be looked at, CorpusError where a node lacks files
-        that are here.
-        """
+        """Raises MmcalibError if nothing can be looked at, CorpusError if a node lacks files."""
         assert self._ray is not None
         try:
             found: ChunkResult = self._ray.get(ticket)
@@ -270,8 +264,7 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, why)
     begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        # Ray's workers look for modules where it was begun, before all other places. What it warns
-        # of, the error says, too.
+        # Ray's workers look for modules first where it was begun. The error says what Ray warns of.
         with contextlib.chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=address,
@@ -294,9 +287,7 @@ def _started() -> str:
 
 
 def _refusal(address: str) -> str:
-    """Why a cluster cannot be used, empty where it can: Ray's own command asks, because that can be
-    stopped while it waits.
-    """
+    """Why a cluster cannot be used, or empty; asked by Ray's command, which can be stopped."""
     asking = ["-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         ended = subprocess.run(
@@ -331,6 +322,5 @@ def _share(cpus: Sequence[int], workers: int | None) -> float:
 
 
 def _last_line(error: BaseException) -> str:
-    """What remains of a trace from another machine."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

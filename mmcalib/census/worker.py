@@ -1,9 +1,7 @@
-"""The worker process.
-
-A process that looks at items: `python -m mmcalib.census.worker PIPE PROGRESS LIMIT`.
+"""A process that looks at items: `python -m mmcalib.census.worker PIPE PROGRESS LIMIT`.
 
 Chunks come in through the pipe and answers go out, at least twice a second. The number of items
-begun stands in shared memory, so that whoever waits knows which one is to blame for a silence.
+begun stands in shared memory, to tell which one is to blame for a silence.
 """
 
 from __future__ import annotations

@@ -46,9 +46,7 @@ def parse(request: ParseServeConfig) -> ServeConfig:
 
 
 def options() -> ServeOptions:
-    """Every option of `vllm serve`, as it is spelled without its dashes, and what it sets; and the
-    arguments of the engine.
-    """
+    """Map each option of `vllm serve`, without its dashes, to its argument; list the engine's."""
     found = parsers()[1]._option_string_actions
     arguments = {name[2:]: a.dest for name, a in found.items() if name[:2] == "--"}
     return ServeOptions(arguments, _CALIBRATED)
@@ -78,9 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 def _said(config: Any) -> dict[str, Any]:
-    """The fields of one of vLLM's config classes that can be given and are not at their defaults:
-    with them it can be built anew.
-    """
+    """The changed fields of a vLLM config object, from which it can be rebuilt."""
     given = [f.name for f in dataclasses.fields(config) if f.init]
     values = {name: _plain(getattr(config, name)) for name in given}
     try:

@@ -12,14 +12,7 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted, refusal_of
-from mmcalib.engine.messages import (
-    Answered,
-    EngineStarted,
-    Replay,
-    Replayed,
-    ReplayPrompt,
-    StartEngine,
-)
+from mmcalib.engine import messages as m
 from mmcalib.models.cut import at_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
@@ -35,8 +28,7 @@ _OURS = {
 # Sides of the blank images whose encoding times give the estimate: the first warms up, the others
 # take about a second each on two cores and are far enough apart to tell linear from quadratic.
 _PROBE_SIDES_PX = (280, 560, 1120)
-# Attention that is quadratic in the item makes the larger probe cost at least half more per token;
-# less than this is noise of the machine.
+# Quadratic attention makes the larger probe cost at least half more per token; less is noise.
 _QUADRATIC_FROM = 1.4
 _LEAST_KV_BYTES = 256 << 20
 # Of the host memory that is free, how much a profile may be expected to take.
@@ -44,7 +36,7 @@ _MEMORY_SHARE = 0.7
 _TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
-def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
+def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
     """Start `vllm.LLM` with the given engine arguments and read its figures. Raises MemoryError
     before anything is filled where weights and KV cache need more memory than this machine has.
 
@@ -106,7 +98,7 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
         gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
         peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
         full = weights
-    return llm, EngineStarted(
+    return llm, m.EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,
         weights_bytes=weights,
@@ -128,22 +120,15 @@ def start(request: StartEngine, say: Callable[[str], None]) -> tuple[Any, Engine
 
 def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
-    if {"max_num_batched_tokens", "max_num_seqs"} <= args.keys():
+    names = ("max_num_batched_tokens", "max_num_seqs")
+    if args.keys() >= {*names}:
         return args
-    config = engine.served_config(args)
-    scheduler = config.scheduler_config
-    served = {
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "max_num_seqs": scheduler.max_num_seqs,
-    }
-    return {**served, **args}
+    scheduler = engine.served_config(args).scheduler_config
+    return {name: getattr(scheduler, name) for name in names} | args
 
 
 def _kv_cache_bytes(config: Any) -> int:
-    """Room for one request of the whole context and a quarter more, as vLLM asks for at a start.
-
-    The formula is that of full attention, an upper bound for every other kind.
-    """
+    """Room for one request of the whole context and a quarter, if all attention is full."""
     model, parallel = config.model_config, config.parallel_config
     heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
@@ -187,9 +172,8 @@ STAND_IN = torch.float32
 
 
 def emulates(model_config: Any) -> bool:
-    """Whether this CPU has no products of bfloat16, and the model can do without: where PyTorch
-    emulates them, one of 2048 × 2048 took two hundred times as long as in float32. Quantised
-    weights come in a type of their own.
+    """Whether this CPU only emulates bfloat16, and the model can do without. PyTorch's emulation
+    took 200 times as long as float32 for 2048 × 2048. Quantised weights have types of their own.
     """
     if model_config.quantization is not None or model_config.dtype != torch.bfloat16:
         return False
@@ -200,21 +184,19 @@ def emulates(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replayed:
-    """Take in and drop every prompt that is to be admitted only; then queue the others, before the
-    first step, and run the engine until all are answered.
-    """
+def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Replayed:
+    """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
-    queued: dict[str, ReplayPrompt] = {}
-    answers: list[Answered] = []
-    admitted: list[Answered] = []
+    queued: dict[str, m.ReplayPrompt] = {}
+    answers: list[m.Answered] = []
+    admitted: list[m.Answered] = []
     held = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
-            admitted.append(Answered(prompt.origin, "", *watch.added))
+            admitted.append(m.Answered(prompt.origin, "", *watch.added))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):
@@ -226,14 +208,14 @@ def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replay
         output = outputs.get(request_id)
         done = output is not None and output.finished
         answers.append(
-            Answered(
+            m.Answered(
                 prompt.origin,
                 "" if done else "the engine gave no answer",
                 len(output.prompt_token_ids or ()) if output else 0,
                 watch.item_tokens[request_id],
             )
         )
-    return Replayed(
+    return m.Replayed(
         tuple(answers),
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
@@ -250,11 +232,11 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return found
 
 
-def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
-    return Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
+def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.Answered:
+    return m.Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
 
 
-def _enqueue(llm: Any, prompt: ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
+def _enqueue(llm: Any, prompt: m.ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:

@@ -7,19 +7,7 @@ from itertools import islice, product
 from typing import Any, assert_never
 
 from mmcalib.child.processor import Processor, cost, load
-from mmcalib.domain.knobs import (
-    DEFAULT,
-    KNOBS,
-    AreaCap,
-    CropCap,
-    EdgeCap,
-    FrameSampling,
-    Knob,
-    Setting,
-    TileCap,
-    TokenCap,
-    merged_settings,
-)
+from mmcalib.domain import knobs
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.text import whole_as_int
@@ -38,7 +26,7 @@ Spelling = tuple[tuple[str, ...], Mapping[str, Any]]
 class Trial:
     """One blank item of each modality, costed under any setting."""
 
-    def __init__(self, default: Processor, under: Callable[[Setting], Processor]) -> None:
+    def __init__(self, default: Processor, under: Callable[[knobs.Setting], Processor]) -> None:
         self.default = default
         self.under = under
         self.info = default.info
@@ -52,17 +40,15 @@ class Trial:
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
-        """The spellings in which the value moves items of its own modality, with the modalities
-        into which it bleeds; those first that bleed into none.
-        """
+        """Spellings that move this modality, with those they bleed into; clean ones come first."""
         bleeding = []
         for path, beside in spellings:
-            setting = Setting(nested(path, value, beside))
+            setting = knobs.Setting(nested(path, value, beside))
             now = self.cost(setting, modality)
-            if now is None or now == self.cost(DEFAULT, modality):
+            if now is None or now == self.cost(knobs.DEFAULT, modality):
                 continue
             others = (one for one in self.modalities if one != modality)
-            moved = tuple(m for m in others if self.cost(setting, m) != self.cost(DEFAULT, m))
+            moved = tuple(m for m in others if self.cost(setting, m) != self.cost(knobs.DEFAULT, m))
             if moved:
                 bleeding.append(((path, beside), moved))
             else:
@@ -72,14 +58,12 @@ class Trial:
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
-        """The path under which an option of images is heeded, alone of images or of all, and the
-        modalities into which it bleeds; nothing where it is not.
-        """
+        """The path of an image option that works, and what it bleeds into; nothing if none does."""
         spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
         for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
             yield path, bleeds
 
-    def cost(self, setting: Setting, modality: Modality) -> tuple[int, int] | None:
+    def cost(self, setting: knobs.Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
         if key not in self._known:
             try:
@@ -102,7 +86,7 @@ def nested(path: tuple[str, ...], value: Any, beside: Mapping[str, Any]) -> dict
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
-def tiles(trial: Trial) -> Iterator[Knob]:
+def tiles(trial: Trial) -> Iterator[knobs.Knob]:
     """The most tiles of an image."""
     if "image" not in trial.modalities:
         return
@@ -111,14 +95,12 @@ def tiles(trial: Trial) -> Iterator[Knob]:
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 1:
                 for path, bleeds in trial.of_images(name, tried=1):
-                    yield TileCap(path=path, value=value, bleeds=bleeds)
+                    yield knobs.TileCap(path=path, value=value, bleeds=bleeds)
                 break
 
 
 def tiles_images(default: Any) -> bool:
-    """Whether images are cut into tiles in one of a list of layouts: InternVL's numbers of tiles,
-    LLaVA's list of sizes.
-    """
+    """Whether images are cut into tiles by a list of layouts, as InternVL's or LLaVA's are."""
     names = ("max_dynamic_patch", "image_grid_pinpoints")
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
 
@@ -139,30 +121,31 @@ _STEPS = 8
 _SOFT_TOKENS = (70, 140, 280, 560, 1120)
 
 
-def find_knobs(default: Processor, under: Callable[[Setting], Processor]) -> Iterator[Knob]:
-    """Yield the knobs that this model has, each with its default value and in the spelling that
-    moves items of its own modality, and if there is one, of no other. `under` gives the processor
-    of another setting.
+def find_knobs(
+    default: Processor, under: Callable[[knobs.Setting], Processor]
+) -> Iterator[knobs.Knob]:
+    """Yield each knob of the model with its default, spelled so that it moves its own modality and,
+    if possible, no other. `under` gives the processor of another setting.
     """
     trial = Trial(default, under)
-    for kind in KNOBS:
-        if kind is AreaCap:
+    for kind in knobs.KNOBS:
+        if kind is knobs.AreaCap:
             yield from areas(trial)
-        elif kind is EdgeCap:
+        elif kind is knobs.EdgeCap:
             yield from _edges(trial)
-        elif kind is TileCap:
+        elif kind is knobs.TileCap:
             yield from tiles(trial)
-        elif kind is CropCap:
+        elif kind is knobs.CropCap:
             yield from _crops(trial)
-        elif kind is FrameSampling:
+        elif kind is knobs.FrameSampling:
             yield from _frames(trial)
-        elif kind is TokenCap:
+        elif kind is knobs.TokenCap:
             yield from _tokens(trial)
         else:
             assert_never(kind)
 
 
-def _edges(trial: Trial) -> Iterator[Knob]:
+def _edges(trial: Trial) -> Iterator[knobs.Knob]:
     """`size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
     part = trial.part("image_processor")
     if part is None or "image" not in trial.modalities:
@@ -173,10 +156,10 @@ def _edges(trial: Trial) -> Iterator[Knob]:
         return
     steps = (*range(int(tile), int(longest), int(tile)), int(longest))
     for path, bleeds in trial.of_images("size", "longest_edge", tried=int(tile)):
-        yield EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
+        yield knobs.EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
 
 
-def _crops(trial: Trial) -> Iterator[Knob]:
+def _crops(trial: Trial) -> Iterator[knobs.Knob]:
     """Pan-and-scan of Gemma 3: the most crops; 0 switches them off, as most checkpoints do."""
     most = _crop_default(trial, _CROPS)
     if "image" not in trial.modalities or not isinstance(most, int) or most < _FEWEST:
@@ -185,7 +168,7 @@ def _crops(trial: Trial) -> Iterator[Knob]:
     tried = 0 if value else _FEWEST
     steps = (0, *range(_FEWEST, most + 1))
     for path, bleeds in trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)}):
-        yield CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
+        yield knobs.CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
 
 def _crop_default(trial: Trial, name: str) -> Any:
@@ -197,19 +180,19 @@ def _crop_default(trial: Trial, name: str) -> Any:
     return getattr(accepted, "_defaults", {}).get("images_kwargs", {}).get(name)
 
 
-def _frames(trial: Trial) -> Iterator[Knob]:
+def _frames(trial: Trial) -> Iterator[knobs.Knob]:
     """The loader's `num_frames` or `fps`: whichever of them the model's own loader heeds."""
     if "video" not in trial.modalities:
         return
     kept = _sampled_frames(trial.default)
     for name, tried in (("num_frames", 8), ("fps", 1)):
-        now = _sampled_frames(trial.under(Setting(media_io_kwargs={"video": {name: tried}})))
+        now = _sampled_frames(trial.under(knobs.Setting(media_io_kwargs={"video": {name: tried}})))
         if now == kept:
             continue
         value = kept if name == "num_frames" else whole_as_int(kept / _CLIP.duration_s)
         parts = [value * step / _STEPS for step in range(1, _STEPS + 1)]
         steps = {whole_as_int(part) if name == "fps" else max(1, round(part)) for part in parts}
-        yield FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
+        yield knobs.FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
         return
 
 
@@ -228,10 +211,8 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 )
 
 
-def areas(trial: Trial) -> Iterator[Knob]:
-    """The largest area of an image, and of a video or its frames: by whichever of its names the
-    installed transformers heeds, and vLLM takes beside the other's.
-    """
+def areas(trial: Trial) -> Iterator[knobs.Knob]:
+    """Caps on the area of images and of video frames, by names that vLLM takes together."""
     first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
     if _together(trial, first):
         yield from first
@@ -240,18 +221,16 @@ def areas(trial: Trial) -> Iterator[Knob]:
     yield from next((caps for caps in every if _together(trial, caps)), first)
 
 
-def _together(trial: Trial, caps: Iterable[AreaCap]) -> bool:
+def _together(trial: Trial, caps: Iterable[knobs.AreaCap]) -> bool:
     """Whether items of each modality cost under all of them what they do under their own."""
-    settings = {cap.modality: cap.setting(_tried(cap.least_px)) for cap in caps}
-    both = merged_settings(settings.values())
+    settings = {cap.modality: cap.setting(max(cap.least_px, _TRIED_PX)) for cap in caps}
+    both = knobs.merged_settings(settings.values())
     return all(trial.cost(both, one) == trial.cost(own, one) for one, own in settings.items())
 
 
-def _tried(least_px: int) -> int:
-    return max(least_px, _TRIED_PX)
-
-
-def _area_caps(trial: Trial, modality: Modality, scope: str, attribute: str) -> Iterator[AreaCap]:
+def _area_caps(
+    trial: Trial, modality: Modality, scope: str, attribute: str
+) -> Iterator[knobs.AreaCap]:
     """One of each spelling that is heeded, those first that bleed into nothing."""
     part = trial.part(attribute)
     if modality not in trial.modalities or part is None:
@@ -263,8 +242,8 @@ def _area_caps(trial: Trial, modality: Modality, scope: str, attribute: str) -> 
         return
     patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
     spellings = _spellings(scope, int(least))
-    for (path, beside), bleeds in trial.heeded(spellings, _tried(int(least)), modality):
-        yield AreaCap(
+    for (path, beside), bleeds in trial.heeded(spellings, max(int(least), _TRIED_PX), modality):
+        yield knobs.AreaCap(
             modality=modality,
             path=path,
             value=int(most),
@@ -282,11 +261,11 @@ def _spellings(scope: str, least: int) -> Iterator[Spelling]:
         yield (*outer, "max_pixels"), {"min_pixels": least}
 
 
-def _tokens(trial: Trial) -> Iterator[Knob]:
+def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
     """`max_soft_tokens` of Gemma 4."""
     value = getattr(trial.part("image_processor"), "max_soft_tokens", None)
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
     for path, bleeds in trial.of_images("max_soft_tokens", tried=tried):
-        yield TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)
+        yield knobs.TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)

@@ -28,8 +28,7 @@ from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
 from mmcalib.releases.release import installed
 
-# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container that holds it, and what it
-# encodes.
+# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container, and a pixel format.
 _ENCODERS = {
     "h264": ("libx264", "mp4", "yuv420p"),
     "hevc": ("libx265", "mp4", "yuv420p"),
@@ -54,9 +53,7 @@ _WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
 
 
 def read_server(*, videos: bool) -> Server:
-    """Asks vLLM's `envs`, and for `videos` its loader, about clips made here: without a file of the
-    user. What cannot be made here is not said to be refused.
-    """
+    """The server's limits; with `videos`, also which codecs it decodes, by clips encoded here."""
     limits = platforms.whole_numbers(VARIABLES)
     found = Server(
         limits=limits,
@@ -104,9 +101,7 @@ T = TypeVar("T")
 
 
 class OpenedModel:
-    """A checkpoint that vLLM accepted as multimodal. Raises NotMultimodalError, or vLLM's
-    own error.
-    """
+    """A multimodal checkpoint. Raises NotMultimodalError, or vLLM's own error."""
 
     def __init__(self, request: OpenModel) -> None:
         self._args: dict[str, Any] = {
@@ -127,9 +122,7 @@ class OpenedModel:
         self.video_loader = processors.video_loader_name(default.config)
 
     def on(self, setting: Setting, device: str) -> Processor:
-        """The same on a device of torch, with its tensors left there as an encode-only server
-        leaves them.
-        """
+        """The processor on a torch device, its tensors left there as in an encode-only server."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
         return self.under(placed, **processors.device_transport())
@@ -179,8 +172,7 @@ class OpenedModel:
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
             },
-            # On CUDA vLLM forbids it where attention runs both ways within an image
-            # (vllm/platforms/cuda.py, 0.32), whatever this machine does.
+            # On CUDA vLLM also forbids it for attention both ways (vllm/platforms/cuda.py, 0.32).
             chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
             video_loader=self.video_loader,
             audio_rate_hz=processors.audio_rate_hz(default.processor),

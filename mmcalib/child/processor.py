@@ -24,17 +24,7 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.model import Cost, Processed
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.engine.messages import (
-    AskBudget,
-    Blank,
-    CompareDevices,
-    Counted,
-    CountEmbeds,
-    DevicesCompared,
-    File,
-    Measure,
-    Measured,
-)
+from mmcalib.engine import messages as m
 from mmcalib.processes import free_bytes
 from mmcalib.releases import processors
 from mmcalib.releases.engine import served_config
@@ -44,8 +34,7 @@ from mmcalib.text import GIB
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
 
-# Items are loaded through vLLM's own connector, which asks for a root; which files may be read was
-# decided by the parent before it named them.
+# vLLM's connector asks for a root; the parent decided which files may be read.
 MEDIA_ROOT = "/"
 
 
@@ -75,12 +64,12 @@ def require_host_memory(needed_bytes: int, words: str = _PROCESSING) -> None:
         raise MemoryError(words.format(needed=needed_bytes / GIB, free=free / GIB))
 
 
-def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]:
+def load(subject: m.Blank | m.File, under: Processor) -> tuple[Any, tuple[int, ...]]:
     """Load one item through vLLM's connector; returns the media and what was sampled of it.
 
     Raises whatever the server's loader raises: the server would refuse such a request too.
     """
-    media = _file(subject, under) if isinstance(subject, File) else _blank(subject, under)
+    media = _file(subject, under) if isinstance(subject, m.File) else _blank(subject, under)
     sampled = sampled_of(getattr(media, "media", media))
     if subject.modality == "audio":
         hearing = Hearing(processors.audio_rate_hz(under.processor))
@@ -89,7 +78,7 @@ def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]
     return media, sampled
 
 
-def _file(subject: File, under: Processor) -> Any:
+def _file(subject: m.File, under: Processor) -> Any:
     url = served_url(os.path.realpath(subject.path))
     kwargs = {name: dict(values) for name, values in under.setting.media_io_kwargs.items()}
     connector = processors.connector(kwargs, MEDIA_ROOT)
@@ -103,7 +92,7 @@ def _file(subject: File, under: Processor) -> Any:
             return connector.fetch_video(url, video_processor=name)
 
 
-def _blank(subject: Blank, under: Processor) -> Any:
+def _blank(subject: m.Blank, under: Processor) -> Any:
     match subject.shape:
         case ImageShape(width_px=width, height_px=height):
             return Image.new("RGB", (width, height))
@@ -133,26 +122,20 @@ _Frames = Callable[[int], int]
 
 
 def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
-    """Of each in order, as far as vLLM's code tells. A sound is resampled to the model's rate, and
-    a frame of features begins at every hop.
-    """
+    """Counts of these sounds in order, as far as vLLM's code tells; None where it does not."""
     try:
-        return _count_by_code(shapes, under) if shapes else []
+        rate_hz = processors.audio_rate_hz(under.processor) if shapes else None
+        if rate_hz is None:
+            return [(None, None)] * len(shapes)
+        samples = [-(-shape.num_samples * rate_hz // shape.sample_rate_hz) for shape in shapes]
+        framing = processors.framing(under.processor)
+        if framing is None:
+            return [(number, None) for number in processors.sound_embeds(under.processor, samples)]
+        frames = list(map(_frames_rule(max(samples), rate_hz, *framing, under), samples))
+        embeds = processors.sound_embeds(under.processor, samples, frames)
+        return list(zip(embeds, frames, strict=True))
     except Exception:  # noqa: BLE001 - then they are measured
         return [(None, None)] * len(shapes)
-
-
-def _count_by_code(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
-    rate_hz = processors.audio_rate_hz(under.processor)
-    if rate_hz is None:
-        return [(None, None)] * len(shapes)
-    samples = [-(-shape.num_samples * rate_hz // shape.sample_rate_hz) for shape in shapes]
-    framing = processors.framing(under.processor)
-    if framing is None:
-        return [(number, None) for number in processors.sound_embeds(under.processor, samples)]
-    frames = list(map(_frames_rule(max(samples), rate_hz, *framing, under), samples))
-    embeds = processors.sound_embeds(under.processor, samples, frames)
-    return list(zip(embeds, frames, strict=True))
 
 
 def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processor) -> _Frames:
@@ -174,12 +157,10 @@ def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processo
     return lambda samples: min(begun(samples), shown)
 
 
-def resampled(subject: Blank | File, under: Processor) -> tuple[int, ...]:
-    """Samples of a file of sound at the model's rate, by vLLM's loader and by librosa. Empty for
-    other items, and without a librosa that reads it.
-    """
+def resampled(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
+    """Samples at the model's rate, by vLLM and by librosa; empty unless librosa reads the sound."""
     rate_hz = processors.audio_rate_hz(under.processor)
-    if not isinstance(subject, File) or subject.modality != "audio" or rate_hz is None:
+    if not isinstance(subject, m.File) or subject.modality != "audio" or rate_hz is None:
         return ()
     try:
         import librosa
@@ -192,20 +173,20 @@ def resampled(subject: Blank | File, under: Processor) -> tuple[int, ...]:
         return ()
 
 
-def measure(model: OpenedModel, request: Measure) -> Iterator[Measured]:
+def measure(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
     """Cost every subject in order; an item that vLLM refuses is answered with its reason."""
     under = model.under(request.setting)
     for index, subject in enumerate(request.subjects):
         try:
             found = cost(subject, under)
-            yield Measured(index, found, resampled=resampled(subject, under))
+            yield m.Measured(index, found, resampled=resampled(subject, under))
         except MemoryError as error:
-            yield Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
+            yield m.Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-            yield Measured(index, None, refusal=refusal_of(error))
+            yield m.Measured(index, None, refusal=refusal_of(error))
 
 
-def cost(subject: Blank | File, under: Processor) -> Cost:
+def cost(subject: m.Blank | m.File, under: Processor) -> Cost:
     started, spent = time.perf_counter(), time.process_time()
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
@@ -224,7 +205,7 @@ def cost(subject: Blank | File, under: Processor) -> Cost:
     )
 
 
-def count(model: OpenedModel, request: CountEmbeds) -> Counted:
+def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
     """Embeds and parts of every blank in order; None where the model's code has no count of it."""
     under = model.under(request.setting)
     shapes = [blank.shape for blank in request.subjects]
@@ -242,10 +223,10 @@ def count(model: OpenedModel, request: CountEmbeds) -> Counted:
         return _count_embeds(counters[shape.modality], size), cut
 
     found = [count_one(shape, size) for shape, size in zip(shapes, sampled, strict=True)]
-    return Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
+    return m.Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
 
 
-def _sampled(blank: Blank, under: Processor) -> tuple[int, ...]:
+def _sampled(blank: m.Blank, under: Processor) -> tuple[int, ...]:
     """What the loader hands over; () where it refuses."""
     if isinstance(blank.shape, ImageShape):
         return blank.shape.width_px, blank.shape.height_px
@@ -267,9 +248,7 @@ def _count_embeds(counter: Callable[..., int] | None, sampled: tuple[int, ...]) 
 
 
 def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
-    """vLLM's counting method with everything but the size filled in, by the names of its
-    parameters: models differ in which they want.
-    """
+    """vLLM's counting method with all but the size filled in by parameter name; models differ."""
     info = under.info
     method: Callable[..., Any] | None = getattr(info, f"get_num_{modality}_tokens", None)
     if method is None:
@@ -288,8 +267,7 @@ def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
     return lambda **size: method(**size, **filled)
 
 
-# Clips that a sampler thins out whether it goes by frames or by seconds: a loader that keeps
-# equally many of all has a most.
+# Clips that any sampler thins out: a loader that keeps equally many frames of all has a most.
 _LONG = ((12_000, 30.0), (24_000, 30.0), (12_000, 1.0))
 _SIDE_PX = 8
 # Sides from one patch to what no camera has.
@@ -304,9 +282,7 @@ _known: dict[tuple[str, str], Clip | None] = {}
 
 
 def largest_clip(config: Any, processor: Any) -> Clip | None:
-    """The clip of most embeds under this model config; None where the loader keeps any number of
-    frames, or the model has no count.
-    """
+    """The clip of most embeds; None without a count or where the loader keeps any number."""
     mm = config.multimodal_config
     setting = Setting(dict(mm.mm_processor_kwargs or {}), dict(mm.media_io_kwargs or {}))
     key = (str(config.model), setting.key)
@@ -324,16 +300,14 @@ def _most_frames(under: Processor) -> int | None:
     for frames, fps in _LONG:
         shape = VideoShape(frames, fps, frames / fps, _SIDE_PX, _SIDE_PX)
         try:
-            kept.add(load(Blank(shape), under)[1][0])
+            kept.add(load(m.Blank(shape), under)[1][0])
         except Exception:  # noqa: BLE001 - a loader that refuses it says nothing of its most
             return None
     return kept.pop() if len(kept) == 1 else None
 
 
 def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
-    """Of every size at the most frames, and at fewer: where a cap bounds the whole clip, these
-    round less of it away.
-    """
+    """Clips of every size at most frames and fewer, where a cap on the clip rounds less away."""
     pairs = itertools.combinations_with_replacement(_SIDES_PX, 2)
     sizes = [(low, high) for low, high in pairs if high <= low * _MOST_ASPECT]
     for frames in sorted({max(1, most_frames // fewer) for fewer in _FEWER}):
@@ -344,7 +318,7 @@ def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
                 yield Clip(int(embeds), frames, width, height)
 
 
-def budget(request: AskBudget) -> Budget:
+def budget(request: m.AskBudget) -> Budget:
     """Build the engine config as `vllm serve` would and read its MultiModalBudget."""
     config = served_config(request.engine_args)
     mm = multimodal_budget(config)
@@ -385,10 +359,8 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
     return {"num_frames": frames, "width": width, "height": height}
 
 
-def compare_devices(model: OpenedModel, request: CompareDevices) -> DevicesCompared:
-    """The subject through the processor on the CPU and on another device: what each makes, seconds
-    and memory. What either refuses is answered as a reason.
-    """
+def compare_devices(model: OpenedModel, request: m.CompareDevices) -> m.DevicesCompared:
+    """Process the subject on the CPU and on another device; a refusal by either is a reason."""
     modality, device = request.subject.modality, torch.device(request.device)
     made: list[Processed] = []
     try:
@@ -401,11 +373,11 @@ def compare_devices(model: OpenedModel, request: CompareDevices) -> DevicesCompa
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = refusal_of(error)
     else:
-        return DevicesCompared(made[0], made[1])
+        return m.DevicesCompared(made[0], made[1])
     # Out here nothing holds the tensors of the failed run any more.
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return DevicesCompared(made[0] if made else None, None, reason)
+    return m.DevicesCompared(made[0] if made else None, None, reason)
 
 
 def _process(under: Processor, modality: Modality, media: Any, device: torch.device) -> Processed:

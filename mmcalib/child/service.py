@@ -42,18 +42,14 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def refusal_of(error: Exception) -> str:
-    """Why vLLM refuses one of several things. What its release lacks is no refusal, and raised
-    again: where vLLM is reached for, since elsewhere an odd item may bring an error about.
-    """
+    """Why vLLM refuses one of several things; raises it again where `releases` is out of date."""
     if moved(error, within=_OURS / "releases"):
         raise error
     return root_cause(error)
 
 
 def moved(error: BaseException, within: Path = _OURS) -> bool:
-    """Whether the installed release lacks what mmcalib reached for, or takes it in another way: the
-    error came up in mmcalib's own line, and not in vLLM's code.
-    """
+    """Whether this release lacks what mmcalib's own line reached for, or takes it otherwise."""
     if isinstance(error, TargetMoved):
         return True
     if not isinstance(error, AttributeError | ImportError | TypeError):
@@ -123,9 +119,7 @@ _LIBRARIES = ("torchvision", "torchaudio")
 
 
 def probe_environment() -> m.Looked:
-    """Where vLLM would run; takes a CUDA context on a GPU, and nothing else. Raises ImportError
-    where this vLLM lacks what mmcalib reaches for.
-    """
+    """Where vLLM would run; takes a CUDA context. Raises ImportError where vLLM lacks our names."""
     import torch
 
     importlib.import_module("mmcalib.child.model")
@@ -165,7 +159,7 @@ class Service:
         return self._model
 
     def answer(self, request: m.Message) -> object:
-        """Do what the request asks and return its closing reply; imports are lazy, one per kind."""
+        """Do what the request asks and return its closing reply; imports are lazy."""
         imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
         if not imagined and not isinstance(request, m.Look | m.Imagine | m.Rehearse):
             from mmcalib.releases.platform import borrow_cpu
@@ -179,40 +173,6 @@ class Service:
 
                 self._model = OpenedModel(request)
                 return self._model.describe()
-            case m.Measure():
-                from mmcalib.child.processor import measure
-
-                for measured in measure(self.model, request):
-                    self.say(measured)
-                return m.Done()
-            case m.CountEmbeds():
-                from mmcalib.child.processor import count
-
-                return count(self.model, request)
-            case m.CountTexts():
-                from mmcalib.child.texts import count_texts
-
-                return count_texts(self.model.texts, request)
-            case m.BoundTexts():
-                from mmcalib.child.texts import text_bound
-
-                return text_bound(self.model.texts, request.modalities)
-            case m.FindCounting():
-                from mmcalib.child.texts import find_counting
-
-                return find_counting(self.model.texts, request.modalities)
-            case m.AskGrammar():
-                from mmcalib.child.texts import find_grammar
-
-                return find_grammar(self.model.texts, request.modalities)
-            case m.CompareDevices():
-                from mmcalib.child.processor import compare_devices
-
-                return compare_devices(self.model, request)
-            case m.AskBudget():
-                from mmcalib.child.processor import budget
-
-                return budget(request)
             case m.ParseServeConfig():
                 from mmcalib.child.config import parse
 
@@ -249,6 +209,30 @@ class Service:
                 from mmcalib.child.rehearsal.traffic import serve_imagined
 
                 return serve_imagined(stage, request, self._note)
+        return self._answer_of_items(request)
+
+    def _answer_of_items(self, request: m.Message) -> object:
+        from mmcalib.child import processor, texts
+
+        match request:
+            case m.Measure():
+                for measured in processor.measure(self.model, request):
+                    self.say(measured)
+                return m.Done()
+            case m.CountEmbeds():
+                return processor.count(self.model, request)
+            case m.CompareDevices():
+                return processor.compare_devices(self.model, request)
+            case m.AskBudget():
+                return processor.budget(request)
+            case m.CountTexts():
+                return texts.count_texts(self.model.texts, request)
+            case m.BoundTexts():
+                return texts.text_bound(self.model.texts, request.modalities)
+            case m.FindCounting():
+                return texts.find_counting(self.model.texts, request.modalities)
+            case m.AskGrammar():
+                return texts.find_grammar(self.model.texts, request.modalities)
         raise TypeError(f"unknown request {type(request).__name__}")
 
     def _imagine(self, gpu: Gpu) -> Stage:

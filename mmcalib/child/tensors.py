@@ -21,17 +21,13 @@ T = TypeVar("T")
 def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
     """Run it: (its result, seconds, peak of bytes allocated on the device since the start).
 
-    On a CPU, seconds are processor time over threads, which other programs on the machine do not
-    inflate; on CUDA they are wall time until the device is done.
+    Seconds are processor time over threads on a CPU, wall time until done on CUDA.
     """
     return _on_cuda(run, device) if device.type == "cuda" else _on_cpu(run)
 
 
 def timed(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
-    """Run it: (its result, wall seconds until the device is done, its peak as in `traced`).
-
-    The peak is None on the CPU: to trace it would slow down what is timed.
-    """
+    """Run it: (result, wall seconds until the device is done, peak if that is no CPU)."""
     if device.type == "cuda":
         return _on_cuda(run, device)
     started = time.perf_counter()

@@ -72,11 +72,8 @@ class Prompts:
         self._under = Processor(model, create_processor(model), loading)
 
     def make(self, request: TrafficRequest) -> tuple[list[int], list[PlacedItem]]:
-        """The tokens of a request, text first, and its items in their places. Raises what vLLM
-        raises for an item that it refuses.
-
-        The items of an encoder-decoder model are no part of the prompt: each has its own place, at
-        the start.
+        """The tokens of a request, text first, with its items in place; those of an encoder-decoder
+        stand apart, at 0. Raises what vLLM raises for an item that it refuses.
         """
         apart = self._under.config.is_encoder_decoder
         ids = self._text(request)
@@ -109,15 +106,11 @@ class Prompts:
 
 
 Say = Callable[[str], None]
-# How often a word is said of how far it is.
 _EVERY_STEPS = 50
 
 
 def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
-    """Start an engine core and serve the requests, in their order, until all have answers.
-
-    Raises whatever vLLM raises for arguments that it refuses.
-    """
+    """Serve the requests in order until all have answers. Raises whatever vLLM raises."""
     config = stepped_config(request.engine_args)
     books.prepare(config)
     core = SteppedCore(config, run=books.run, profile=books.profile)
@@ -190,7 +183,6 @@ class _Served:
         return not arrivals.by_the_clock or self._due_s(request) <= self.now_s
 
     def _due_s(self, request: TrafficRequest) -> float:
-        """When it comes, by the clock."""
         rate = self.arrivals.rate
         return request.sent_s if rate is None else self.come / rate
 

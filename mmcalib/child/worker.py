@@ -12,23 +12,14 @@ import torch
 from mmcalib.child.tensors import traced
 from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.environment import CARD
+from mmcalib.releases import runner
 from mmcalib.releases.platform import subtracts_graphs
-from mmcalib.releases.runner import (
-    bytes_per_token,
-    encoder_batches,
-    run_encoder,
-    watched_phases,
-    with_phases,
-    worker_budget,
-    worker_memory,
-)
 
 
 def stay_on_card() -> None:
     """Where `CARD` is set, torch's allocations beyond such a card fail from now on.
 
-    Taken by then (contexts, other processes) counts as taken on the card. What is later allocated
-    outside torch is not bounded: kernels loaded at first use, NCCL. Call before anything is loaded.
+    What is taken by then counts. Later memory outside torch (kernels, NCCL) is not bounded.
     """
     if CARD not in os.environ:
         return
@@ -39,11 +30,7 @@ def stay_on_card() -> None:
 
 
 def phase_peaks(model_runner: Any) -> dict[str, int]:
-    """vLLM's own `profile_run` once more: the bytes above its start that each phase peaks at. Empty
-    where it fails, as for want of room.
-
-    A release whose profile leaves the encoder out has no such phase.
-    """
+    """Run `profile_run` again: each phase's peak bytes above its start; empty where it fails."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     start = torch.cuda.memory_allocated()
@@ -62,7 +49,7 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
 
     try:
         model = model_runner.get_model()
-        with watched_phases(model_runner, model, watching), torch.inference_mode():
+        with runner.watched_phases(model_runner, model, watching), torch.inference_mode():
             model_runner.profile_run()
     except Exception:  # noqa: BLE001 - the engine has started, whatever a second profile does
         traceback.print_exc()
@@ -84,11 +71,11 @@ class WorkerMethods:
     def mmcalib_kv(self) -> tuple[float, int]:
         """KV cache: (bytes per token over all layers of this worker, number of layers)."""
         specs = self.model_runner.get_kv_cache_spec().values()
-        return bytes_per_token(specs), len(specs)
+        return runner.bytes_per_token(specs), len(specs)
 
     def mmcalib_budget(self) -> dict[str, Any]:
         """The encoder budget that this worker really has."""
-        budget = worker_budget(self)
+        budget = runner.worker_budget(self)
         if budget is None or not budget.mm_max_toks_per_item:
             return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
         modality = budget.get_modality_with_max_tokens()
@@ -101,13 +88,11 @@ class WorkerMethods:
 
     def mmcalib_memory(self) -> WorkerMemory:
         """What the CUDA worker measured and decided, and the peaks of a second profile."""
-        found = worker_memory(self, subtracts_graphs=subtracts_graphs())
-        return with_phases(found, phase_peaks(self.model_runner))
+        found = runner.worker_memory(self, subtracts_graphs=subtracts_graphs())
+        return runner.with_phases(found, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
-        """Bytes held on the GPU now, from where a peak is watched (None); or at that peak, above
-        so many.
-        """
+        """Bytes held now, resetting the peak (None); else the peak's bytes above `start_bytes`."""
         torch.cuda.synchronize()
         if start_bytes is None:
             torch.cuda.reset_peak_memory_stats()
@@ -116,11 +101,10 @@ class WorkerMethods:
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
         """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
-        runner = self.model_runner
-        batches, embeds = encoder_batches(self, modality, media, 1)
-        model = runner.get_model()
+        batches, embeds = runner.encoder_batches(self, modality, media, 1)
+        model, device = self.model_runner.get_model(), self.model_runner.device
         with torch.inference_mode():
-            _, seconds, peak = traced(lambda: run_encoder(model, batches), runner.device)
+            _, seconds, peak = traced(lambda: runner.run_encoder(model, batches), device)
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:

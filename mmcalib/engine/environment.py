@@ -26,19 +26,13 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_environment(
-    base: Mapping[str, str],
-    *,
-    offline: bool,
-    foreign: bool = False,
-    threads: int | None = None,
+    base: Mapping[str, str], *, offline: bool, foreign: bool = False, threads: int | None = None
 ) -> dict[str, str]:
     """The parent's environment with what vLLM needs to run quietly under a parent.
 
-    A `foreign` interpreter has its own packages: it gets nothing of the parent's path, on which
-    other versions of them may lie, and finds mmcalib by the shim.
-
-    The engine core runs inside the child (one process to watch and to kill), logs go to stderr,
-    usage statistics are off, and `offline` keeps transformers from asking a hub for local models.
+    A `foreign` interpreter gets nothing of the parent's path: it finds mmcalib by the shim. The
+    engine core runs inside the child, logs go to stderr, usage statistics are off, and `offline`
+    keeps transformers from asking a hub for local models.
     """
     own = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     env = shimmed_environment(own if foreign else base)

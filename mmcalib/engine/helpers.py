@@ -12,17 +12,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    Done,
-    Interim,
-    Measure,
-    Measured,
-    OpenModel,
-    Request,
-    StartEngine,
-    encode,
-)
 from mmcalib.errors import EngineError
 from mmcalib.processes import free_bytes
 
@@ -35,11 +26,11 @@ class Shares:
     `done` takes where a share begins, with its answers, or None where it is for another.
     """
 
-    def __init__(self, request: Measure) -> None:
+    def __init__(self, request: m.Measure) -> None:
         self._request = request
         self._waiting = deque(range(0, len(request.subjects), SHARE))
-        self._answered: dict[int, Sequence[Measured]] = {}
-        self.done: SimpleQueue[tuple[int, Sequence[Measured] | None]] = SimpleQueue()
+        self._answered: dict[int, Sequence[m.Measured]] = {}
+        self.done: SimpleQueue[tuple[int, Sequence[m.Measured] | None]] = SimpleQueue()
 
     @property
     def left(self) -> int:
@@ -52,7 +43,7 @@ class Shares:
             return self._waiting.popleft()
         return None
 
-    def question(self, start: int) -> Measure:
+    def question(self, start: int) -> m.Measure:
         """What a child is asked for it."""
         return replace(self._request, subjects=self._request.subjects[start : start + SHARE])
 
@@ -60,10 +51,8 @@ class Shares:
         """None is handed out any more."""
         self._waiting.clear()
 
-    def collect(self, start: int) -> list[Measured] | None:
-        """Its answers, numbered as the subjects; None where others come first. Waits for one of
-        those that are out, where nothing else is to be done.
-        """
+    def collect(self, start: int) -> list[m.Measured] | None:
+        """A share's answers, numbered as the subjects; None while other shares come first."""
         while start not in self._answered and (not self._waiting or not self.done.empty()):
             at, answers = self.done.get()
             if answers is None:
@@ -87,9 +76,8 @@ _JOIN_S = 10.0
 
 
 class CrewHost(EngineHost):
-    """Where the rest of a question would take its child longer than `worth_s`, others are begun to
-    process it too, at most `most`: as many as there are further cores, and memory. They answer as
-    the child itself does, stay for later questions, and end before an engine starts.
+    """Begins helpers where a question would take longer than `worth_s`: at most `most`, or as many
+    as cores and memory allow. They stay for later questions, and end before an engine starts.
     """
 
     def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
@@ -111,13 +99,13 @@ class CrewHost(EngineHost):
         super().close()
 
     def _converse(
-        self, request: Request[Any], doing: str, silence_s: float | None = None
+        self, request: m.Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
-        if isinstance(request, StartEngine) or request.sets_state:
+        if isinstance(request, m.StartEngine) or request.sets_state:
             self._dismiss()
         # Files may end a child, and are few.
         if (
-            isinstance(request, Measure)
+            isinstance(request, m.Measure)
             and not request.of_files
             and len(request.subjects) > 2 * SHARE
         ):
@@ -125,7 +113,7 @@ class CrewHost(EngineHost):
         else:
             yield from super()._converse(request, doing, silence_s)
 
-    def _together(self, request: Measure, doing: str, silence_s: float | None) -> Iterator[Any]:
+    def _together(self, request: m.Measure, doing: str, silence_s: float | None) -> Iterator[Any]:
         shares = Shares(request)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         began, mine = time.monotonic(), 0
@@ -137,7 +125,7 @@ class CrewHost(EngineHost):
                 while (answers := shares.collect(start)) is None:
                     if (own := shares.take()) is not None:
                         said = super()._converse(shares.question(own), doing, silence_s)
-                        shares.done.put((own, [a for a in said if isinstance(a, Measured)]))
+                        shares.done.put((own, [a for a in said if isinstance(a, m.Measured)]))
                         mine += SHARE
                     took = (time.monotonic() - began) / max(mine, 1)
                     if not hired and shares.left * took > self._worth_s:
@@ -149,13 +137,13 @@ class CrewHost(EngineHost):
                         self._dismiss()
                         again = replace(request, subjects=(request.subjects[answer.index],))
                         for one in super()._converse(again, doing, silence_s):
-                            if isinstance(one, Measured):
+                            if isinstance(one, m.Measured):
                                 yield replace(one, index=answer.index)
                     else:
                         yield answer
         finally:
             shares.stop()
-        yield Done()
+        yield m.Done()
 
     def _hire(self, shares: Shares, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
@@ -169,13 +157,12 @@ class CrewHost(EngineHost):
             self._begin(shares, doing, helper, self._opened)
 
     def _begin(self, *how: Any) -> None:
-        """Have a helper take shares in a thread of its own."""
         thread = Thread(target=self._help, args=how, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _help(
-        self, shares: Shares, doing: str, helper: EngineHost, opens: OpenModel | None = None
+        self, shares: Shares, doing: str, helper: EngineHost, opens: m.OpenModel | None = None
     ) -> None:
         try:
             if opens is not None:
@@ -205,21 +192,19 @@ class CrewHost(EngineHost):
 
 
 class OnceHost(CrewHost):
-    """Asks its child nothing twice: for several jobs over one corpus and one model. Files count as
-    unchanged.
-    """
+    """Asks nothing twice, for jobs over one corpus and model; files count as unchanged."""
 
     def __init__(self, **how: Any) -> None:
         self._heard: dict[bytes, list[object]] = {}
         super().__init__(**how)
 
     def _converse(
-        self, request: Request[Any], doing: str, silence_s: float | None = None
+        self, request: m.Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
         if not request.repeatable:
             yield from super()._converse(request, doing, silence_s)
             return
-        question = encode(request)
+        question = m.encode(request)
         if question in self._heard:
             yield from self._heard[question]
             return
@@ -227,8 +212,8 @@ class OnceHost(CrewHost):
         for answer in super()._converse(request, doing, silence_s):
             heard.append(answer)
             # What the machine has no memory for now, it may have later.
-            if not isinstance(answer, Interim) and not any(
-                isinstance(one, Measured) and one.refused_by == "host_memory" for one in heard
+            if not isinstance(answer, m.Interim) and not any(
+                isinstance(one, m.Measured) and one.refused_by == "host_memory" for one in heard
             ):
                 self._heard[question] = heard
             yield answer

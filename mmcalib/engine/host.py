@@ -15,18 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mmcalib.engine import messages as m
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import (
-    Failed,
-    Interim,
-    Measure,
-    Measured,
-    OpenModel,
-    Request,
-    Said,
-    decode,
-    encode,
-)
 from mmcalib.errors import (
     EngineDied,
     EngineError,
@@ -56,9 +46,7 @@ class ChildLog(Closing):
         self._kept: Path | None = None if self._scratch else self.path
 
     def kept(self) -> Path | None:
-        """The file under a name that stays, for an error that points to it; of such names the
-        newest stay. None where nothing is in it.
-        """
+        """The file under a name that stays, for an error to point to; None if it is empty."""
         if self._kept is None and self.path.stat().st_size:
             folder = Path(tempfile.mkdtemp(prefix=_KEPT))
             _remove_older(folder.parent)
@@ -131,9 +119,8 @@ _WHAT_WORKS = "mmcalib doctor says whether mmcalib is tested with this release o
 class EngineHost(Closing):
     """One long-lived child process; ask it one thing at a time.
 
-    `on_said` hears how far a request is, `on_log` every line that the child prints. `python` is the
-    interpreter whose vLLM is asked; another than this one needs no mmcalib of its own. `threads` is
-    how many each of torch's operations may take; torch's own choice where it is None.
+    `on_said` hears a request's progress, `on_log` every line of output. `python` is the interpreter
+    whose vLLM is asked, with or without mmcalib. `threads` bounds torch's operations.
 
     Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
     whole process group, so nothing that vLLM started outlives it.
@@ -144,7 +131,6 @@ class EngineHost(Closing):
         *,
         log: Path | None = None,
         python: str = sys.executable,
-        offline: bool = True,
         silence_s: float = SILENCE_S,
         threads: int | None = None,
         on_said: Callable[[str], None] = lambda text: None,
@@ -152,36 +138,30 @@ class EngineHost(Closing):
     ) -> None:
         self.on_said = on_said
         self._named_log, self._on_log = log, on_log
-        self._python, self._offline, self._threads_of_child = python, offline, threads
-        self._silence_s = silence_s
-        self._opened: OpenModel | None = None
+        self._python, self._silence_s = python, silence_s
+        self._environment = child_environment(
+            os.environ, offline=True, foreign=python != sys.executable, threads=threads
+        )
+        self._opened: m.OpenModel | None = None
         self._refused: EngineError | None = None
         self._start()
 
     def _start(self) -> None:
         self._log = ChildLog(self._named_log)
         self._tail = LogTail(self._log.path, self._on_log)
-        environment = child_environment(
-            os.environ,
-            offline=self._offline,
-            foreign=self._python != sys.executable,
-            threads=self._threads_of_child,
-        )
         with self._log.path.open("ab") as sink:
             self._child = Worker(
                 "mmcalib.child",
                 send_s=self._silence_s,
                 python=self._python,
-                env=environment,
+                env=self._environment,
                 output=sink.fileno(),
                 gentle=True,
             )
         self._closing = False
 
     def revive(self) -> None:
-        """Another child in place of one that has died, with the model open that was opened last.
-        Raises as `ask`.
-        """
+        """Replace a dead child and open the last model again. Raises as `ask`."""
         self.close()
         self._start()
         if self._opened is not None:
@@ -196,13 +176,13 @@ class EngineHost(Closing):
     def pid(self) -> int:
         return self._child.pid
 
-    def ask(self, request: Request[R], doing: str) -> R:
+    def ask(self, request: m.Request[R], doing: str) -> R:
         """Send one request and wait for its closing reply.
 
         Raises `VllmRefused` with vLLM's words when it fails, `VllmMoved` where this release has no
         such thing, `VllmMissing` without vLLM, `EngineDied` when the child is gone.
         """
-        if isinstance(request, OpenModel):
+        if isinstance(request, m.OpenModel):
             self._opened = request
         closing = request.reply()
         for answer in self._converse(request, doing):
@@ -210,46 +190,41 @@ class EngineHost(Closing):
                 return answer
         raise EngineError(f"the engine gave no answer while {doing}")
 
-    def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
-        """Yield one `Measured` per subject, in order, as they come. Of files, of which nobody knows
-        what they do to vLLM's decoders, none may take as long as other silence.
-        """
-        silence_s = self._silence_s
-        if request.of_files:
-            silence_s = min(silence_s, FILE_SILENCE_S)
-        for answer in self._converse(request, doing, silence_s):
-            if isinstance(answer, Measured):
-                yield answer
+    def measure(self, request: m.Measure, doing: str) -> Iterator[m.Measured]:
+        """Yield one `Measured` per subject, in order. Files have a shorter limit of silence."""
+        silence_s = min(self._silence_s, FILE_SILENCE_S) if request.of_files else self._silence_s
+        answers = self._converse(request, doing, silence_s)
+        yield from (answer for answer in answers if isinstance(answer, m.Measured))
 
     def _converse(
-        self, request: Request[Any], doing: str, silence_s: float | None = None
+        self, request: m.Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
         silence_s = silence_s or self._silence_s
         if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
         try:
-            self._child.pipe.send_bytes(encode(request))
+            self._child.pipe.send_bytes(m.encode(request))
         except BlockingIOError:
             raise self._silent(doing, self._silence_s) from None
         except OSError:
             raise self._died(doing) from None
         while True:
-            answer = decode(self._receive(doing, silence_s))
-            if isinstance(answer, Said):
+            answer = m.decode(self._receive(doing, silence_s))
+            if isinstance(answer, m.Said):
                 self.on_said(answer.text)
                 continue
-            if isinstance(answer, Interim):
+            if isinstance(answer, m.Interim):
                 yield answer
                 continue
             self._tail.follow()
-            if isinstance(answer, Failed):
+            if isinstance(answer, m.Failed):
                 self._refused = self._failed(answer, doing)
                 raise self._refused
             yield answer
             return
 
-    def _failed(self, answer: Failed, doing: str) -> EngineError:
+    def _failed(self, answer: m.Failed, doing: str) -> EngineError:
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
@@ -305,9 +280,7 @@ class EngineHost(Closing):
         return f"{what}: {kept}" if kept else ""
 
     def kill(self) -> None:
-        """End the child at once, from another thread than the one that is asking it: no error of
-        that one is worth a log.
-        """
+        """End the child from another thread than the asking one, whose error is not worth a log."""
         self._closing = True
         self._child.kill()
 

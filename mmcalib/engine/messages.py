@@ -1,17 +1,15 @@
-"""Every request and reply, in one file.
+"""Every request of the parent to the child that owns vLLM, and every reply, on a pipe.
 
-What the parent asks of the child that owns vLLM, and what it answers, on a pipe.
-
-A request is answered by any number of `Interim`s, then by its reply or by `Failed`. A reply is what
-was asked for: a record of the domain, or a message where that is several things. A new request is a
-class here, and a case in `mmcalib.child.service`.
+A request is answered by any number of `Interim`s, then by its reply (a record of the domain, or a
+message for several things) or by `Failed`. A new request is a class here and a case in
+`mmcalib.child.service`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import TypeAdapter
 
@@ -25,13 +23,15 @@ from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
 
 
+@dataclass_transform(frozen_default=True)
 class Message:
-    """What crosses the pipe."""
+    """What crosses the pipe: a class below it is a frozen dataclass without saying so."""
 
     named: ClassVar[dict[str, type[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        dataclass(frozen=True)(cls)
         Message.named[cls.__name__] = cls
 
 
@@ -42,30 +42,22 @@ class Interim(Message):
 R = TypeVar("R")
 
 
-class Repeatable:
-    """Before `Request` among the bases: vLLM has one answer for it, whenever it is asked."""
-
-    repeatable: ClassVar[bool] = True
-
-
 class Request(Message, Generic[R]):
-    """Is closed by one R. `sets_state`: it changes what the child makes of others. `repeatable`: an
-    earlier answer stands.
-    """
+    """Closed by one R. `sets_state`: it affects later answers. `repeatable`: answers stand."""
 
-    sets_state: ClassVar[bool] = False
-    repeatable: ClassVar[bool] = False
+    sets_state: ClassVar[bool]
+    repeatable: ClassVar[bool]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, sets_state: bool = False, repeatable: bool = False) -> None:
         super().__init_subclass__()
+        cls.sets_state, cls.repeatable = sets_state, repeatable
         Message.named.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
     def reply(cls) -> type[R]:
         """What closes it, as it is declared: `Request[R]`."""
-        bases = cls.__orig_bases__  # type: ignore[attr-defined]
         found: type[R]
-        (found,) = (argument for base in bases for argument in get_args(base))
+        (found,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
         return found
 
 
@@ -86,12 +78,10 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.named[name])
 
 
-@dataclass(frozen=True, slots=True)
-class AskBudget(Repeatable, Request[Budget]):
+class AskBudget(Request[Budget], repeatable=True):
     """vLLM's own MultiModalBudget for these engine arguments (underscored names).
 
-    `build_dummy` also builds a dummy item of each modality, which may take gigabytes;
-    `only_profiled` leaves out those that the profile does not run.
+    `build_dummy` also builds dummy items (gigabytes), `only_profiled` just those of the profile.
     """
 
     engine_args: dict[str, Any]
@@ -102,34 +92,27 @@ class AskBudget(Repeatable, Request[Budget]):
 FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
 
 
-@dataclass(frozen=True, slots=True)
 class Said(Interim):
     """A word on how far the request is: shown beside the progress bar."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class Done(Message):
     """The request is finished and has no other closing reply."""
 
 
-@dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """The request failed; `error` is vLLM's own message on one line. `exhausted` names what the
-    child's machine ran out of, where that is why.
-    """
+    """The request failed, in vLLM's words on one line; `exhausted` is what the machine lacked."""
 
     error: str
     kind: FailureKind = "vllm"
     exhausted: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Looked(Message):
-    """`device` is vLLM's own word, such as cuda or cpu; empty where it finds none. `free_bytes` of
-    the GPU's `total_bytes`, both None without one. `failing` has the reason of every library that
-    does not import.
+    """vLLM's name of its `device` (empty: none), the GPU's free and total bytes (None without one),
+    and why libraries do not import.
     """
 
     device: str
@@ -138,20 +121,15 @@ class Looked(Message):
     failing: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class Look(Request[Looked]):
     """Import vLLM and what reaches into it, and ask where it would run."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenModel(Request[ModelInfo]):
+class OpenModel(Request[ModelInfo], sets_state=True):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
-    `engine_args` are further ones that the server has. Without `tries` nothing is tried out: no
-    knobs are looked for, and nothing is said of tiles.
+    `engine_args` are the server's further ones. Without `tries` no knobs and tiles are looked for.
     """
-
-    sets_state: ClassVar[bool] = True
 
     path: str
     max_model_len: int | None = None
@@ -178,8 +156,7 @@ class File:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Measure(Repeatable, Request[Done]):
+class Measure(Request[Done], repeatable=True):
     """Cost every subject under the setting; answered by one `Measured` each, in order."""
 
     setting: Setting
@@ -191,11 +168,9 @@ class Measure(Repeatable, Request[Done]):
         return any(isinstance(subject, File) for subject in self.subjects)
 
 
-@dataclass(frozen=True, slots=True)
 class Measured(Interim):
-    """The answer for subject `index`: a cost, or the reason why it is refused, by vLLM or because
-    the host has no memory for it. `resampled` is how many samples a file of sound has at the
-    model's rate, by vLLM's loader and by librosa; empty where they were not compared.
+    """The cost of subject `index`, or why vLLM or host memory refuses it. `resampled`: samples of a
+    sound at the model's rate, by vLLM and by librosa; empty if not compared.
     """
 
     index: int
@@ -205,26 +180,21 @@ class Measured(Interim):
     resampled: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class Counted(Message):
-    """Embeds per stand-in, None where vLLM's code for the model has no count of it; `sampled` as
-    in `Cost`. `parts` as in `VllmCount`.
-    """
+    """Embeds (None without a count) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
     embeds: tuple[int | None, ...]
     sampled: tuple[tuple[int, ...], ...]
     parts: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CountEmbeds(Repeatable, Request[Counted]):
+class CountEmbeds(Request[Counted], repeatable=True):
     """Ask vLLM's own count of each stand-in's embeds, by its size."""
 
     setting: Setting
     subjects: tuple[Blank, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class DevicesCompared(Message):
     """Both results; one that is None was refused for the reason in `refusal`."""
 
@@ -233,12 +203,8 @@ class DevicesCompared(Message):
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class CompareDevices(Request[DevicesCompared]):
-    """Process the subject on the CPU, as served, and on `device` (torch's word).
-
-    `warm` processes it once on each before, unmeasured: what a first run makes, later ones find.
-    """
+    """Process on the CPU and on `device` (torch's word); `warm`: after an unmeasured first run."""
 
     setting: Setting
     subject: Blank | File
@@ -246,21 +212,16 @@ class CompareDevices(Request[DevicesCompared]):
     warm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Imagine(Request[Done]):
+class Imagine(Request[Done], sets_state=True):
     """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
-
-    sets_state: ClassVar[bool] = True
 
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearse(Repeatable, Request[Rehearsed]):
+class Rehearse(Request[Rehearsed], repeatable=True):
     """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
 
-    The first one imagines the GPU, where `Imagine` has not; the child then answers for no other.
-    `engine_args` has underscored names and the model's folder.
+    The child then answers for no other GPU. `engine_args` includes the model's folder.
     """
 
     engine_args: dict[str, Any]
@@ -268,12 +229,10 @@ class Rehearse(Repeatable, Request[Rehearsed]):
     steps: tuple[EncoderStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ServeTraffic(Repeatable, Request[Traffic]):
-    """Start vLLM's engine core and serve the requests, in their order, until all have answers.
+class ServeTraffic(Request[Traffic], repeatable=True):
+    """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
-    Without a `gpu` it is the engine of this machine, and nothing is known of its memory. Answers
-    are made up: as long as each request says, of one token.
+    Without a `gpu` this machine's engine serves, and its memory is not known. Answers are made up.
     """
 
     engine_args: dict[str, Any]
@@ -282,12 +241,9 @@ class ServeTraffic(Repeatable, Request[Traffic]):
     gpu: Gpu | None
 
 
-@dataclass(frozen=True, slots=True)
 class ServeConfig(Message):
-    """Every engine argument that the file sets, as the engine would see it after parsing; `values`
-    are those of all arguments of `vllm serve`, its defaults among them. `reaching` are settings of
-    the file, and not of the user, that import or run what they name, write or connect. `server`
-    are the arguments of the API server alone that file or flags set.
+    """Engine arguments that the file sets, as parsed; `values` of all of `vllm serve`. `reaching`:
+    settings of the file alone that import, run, write or connect. `server`: other arguments set.
     """
 
     engine_args: dict[str, Any]
@@ -296,7 +252,6 @@ class ServeConfig(Message):
     server: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ParseServeConfig(Request[ServeConfig]):
     """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win). `written`
     are flags that a file of another form holds: the user's own go behind them.
@@ -307,30 +262,23 @@ class ParseServeConfig(Request[ServeConfig]):
     written: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ServeOptions(Message):
-    """Each option of `vllm serve` as it is spelled, without its dashes in front, and the name of
-    the argument that it sets; and the names of all arguments of the engine.
-    """
+    """Options of `vllm serve` (no dashes) with their arguments, and the engine's arguments."""
 
     arguments: dict[str, str]
     engine: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ListServeOptions(Request[ServeOptions]):
     """Which options `vllm serve` has."""
 
 
-@dataclass(frozen=True, slots=True)
 class EngineStarted(Message):
     """Figures read from inside the worker; bytes and seconds. None where not measured.
 
-    `*_full_*` figures are scaled to the true depth: computed where the depth was cut. `gpu` is
-    None on the CPU backend, where the peak is traced; elsewhere the peak is the worker's own.
-    `computed_in` is the type that stood in for one that this CPU does not compute in.
-    `most_step_tokens` is what one step of the encoder may have in the memory that is free here;
-    None where that is all that vLLM profiles.
+    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where the peak is
+    traced. `computed_in` is the type that stood in for one this CPU lacks. `most_step_tokens` fit
+    one encoder step in the free memory; None if all that vLLM profiles do.
     """
 
     device: str
@@ -351,13 +299,11 @@ class EngineStarted(Message):
     gpu: WorkerMemory | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
-    vLLM's own profile runs once more under an allocator trace, unless the estimate says that it
-    takes longer than `profile_budget_s`. Where that is None it runs only where nothing else tells
-    how long the encoder takes.
+    vLLM's profile runs again, traced, if estimated within `profile_budget_s`; where that is None,
+    only if nothing else tells the encoder's time.
     """
 
     engine_args: dict[str, Any]
@@ -376,9 +322,7 @@ class ReplayPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How one replayed prompt went: an error, for want of memory or not, or the item tokens that
-    the engine counted.
-    """
+    """How one replayed prompt went: its error, if any, and the item tokens the engine counted."""
 
     origin: str
     error: str
@@ -387,11 +331,9 @@ class Answered:
     out_of_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Replayed(Message):
-    """All answers of one burst, the seconds it took, and its largest encoder step in tokens; and
-    what became of the prompts that were admitted only. `peak_bytes` is the most that torch held on
-    a GPU above what it held before; None without one.
+    """Answers of one burst, its seconds and largest encoder step in tokens; outcomes of prompts
+    only `admitted`. `peak_bytes`: torch's peak on a GPU above its start, None without one.
     """
 
     answers: tuple[Answered, ...]
@@ -406,63 +348,51 @@ class Replayed(Message):
         return (*self.answers, *self.admitted)
 
 
-@dataclass(frozen=True, slots=True)
 class Replay(Request[Replayed]):
-    """Submit all prompts at once to the started engine, as one burst. Those to `admit` only go
-    through its input processing before, and are not answered.
-    """
+    """Submit prompts to the started engine as one burst, after those to `admit`, not answered."""
 
     prompts: tuple[ReplayPrompt, ...]
     admit: tuple[ReplayPrompt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class TextsCounted(Message):
     """Tokens per request, or vLLM's words where it refuses one."""
 
     tokens: tuple[int | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CountTexts(Repeatable, Request[TextsCounted]):
+class CountTexts(Request[TextsCounted], repeatable=True):
     """Count what each bare request takes beside the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTexts(Repeatable, Request[TextBound]):
+class BoundTexts(Request[TextBound], repeatable=True):
     """Find what bounds the text of any request."""
 
     modalities: tuple[Modality, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CountingFound(Message):
-    """None where transformers does not come to vLLM's numbers; `why` says which part is left out,
-    too.
-    """
+    """None where transformers and vLLM count differently; `why` names the part left out."""
 
     counting: TextCounting | None
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FindCounting(Repeatable, Request[CountingFound]):
+class FindCounting(Request[CountingFound], repeatable=True):
     """Find how transformers counts texts without vLLM."""
 
     modalities: tuple[Modality, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class GrammarFound(Message):
     """As `mmcalib.corpus.grammar` reads it."""
 
     grammar: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AskGrammar(Repeatable, Request[GrammarFound]):
+class AskGrammar(Request[GrammarFound], repeatable=True):
     """Ask for the schema of chat requests, the types of parts, and what stands for an item."""
 
     modalities: tuple[Modality, ...]

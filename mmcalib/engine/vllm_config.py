@@ -1,7 +1,5 @@
-"""Serve files and flags, read by vLLM parser; open a model.
-
-Flags of `vllm serve` as they are pasted behind --: the model that they name, and what to type in
-place of those that the installed vLLM refuses.
+"""Read serve files and flags with vLLM's parser, name what to type instead of refused flags, and
+open models.
 """
 
 from __future__ import annotations
@@ -58,16 +56,13 @@ def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator
 
 _UNKNOWN: Final = "unrecognized arguments: "
 _ARGUMENT: Final = re.compile(r"argument (?:-\w+/)*--(?P<option>[\w-]+)")
-# What JSON is made of when a shell has taken its quotes, or its braces too; older releases spelled
-# limits as image=2,video=1.
+# JSON after a shell has taken its quotes, or braces; older releases had image=2,video=1.
 _NO_JSON: Final = "cannot be converted to JSON"
 _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
 def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """The model, which the flags may name as `vllm serve` lets them, and the flags without it.
-    Raises UsageError where two are named.
-    """
+    """The model, also as flags may name it, and the other flags. Raises UsageError for two."""
     words = list(flags)
     named = [] if model is None else [model]
     if words and not words[0].startswith("-"):
@@ -91,9 +86,7 @@ def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, t
 def refused_flags(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
-    """What to say where vLLM's parser refuses the flags in these words; None where it speaks of
-    something else. `options` are those that it has, without their dashes.
-    """
+    """The error for flags that vLLM's parser refuses; None for others. `options` have no dashes."""
     known = {_name(word) for word in flags}
     unknown: list[str] = []
     if said.startswith(_UNKNOWN):
@@ -111,21 +104,15 @@ def refused_flags(
 
 
 def _json_of(option: str, flags: Sequence[str]) -> Any:
-    """The object that the words of this option were before a shell took its quotes; None where they
-    are none.
-    """
+    """The object that an option's words were before a shell took the quotes; None if unclear."""
     at = next(at for at, word in enumerate(flags) if _name(word) == option)
-    words = [flags[at].partition("=")[2], *itertools.takewhile(_is_value, flags[at + 1 :])]
+    values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
+    words = [flags[at].partition("=")[2], *values]
     said = ",".join(word.strip("'").strip(",") for word in words if word)
     signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(said))
     text = "".join(":" if one == "=" else _literal(one) for one in signs if one)
     with contextlib.suppress(ValueError):
-        value = json.loads(text if text[:1] == "{" else f"{{{text}}}")
-        return value or None
-
-
-def _is_value(word: str) -> bool:
-    return not word.startswith("-")
+        return json.loads(text if text[:1] == "{" else f"{{{text}}}") or None
 
 
 def _literal(word: str) -> str:
@@ -192,17 +179,13 @@ GPU_ONLY = (
 
 
 def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The arguments that can be had on this machine, whose device is `cpu` or another word of
-    vLLM's.
-    """
+    """The arguments that work on this machine, whose device is `cpu` or another word of vLLM's."""
     left_out = GPU_ONLY if device == "cpu" else ()
     return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
 def serves(device: str, gpu: Gpu | None) -> bool:
-    """Whether the engine that starts on this machine's device starts on the GPU that will serve, as
-    far as one is named.
-    """
+    """Whether this device's engine starts on the GPU that will serve, as far as one is named."""
     if device == "cpu":
         return False
     return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.present().torch_name
@@ -226,8 +209,7 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child, with its own context unless another is named, and with
-    `engine_args` that the server has besides.
+    """Open the model in the child, by default with its own context, and with `engine_args`.
 
     Raises EngineError where vLLM refuses it, `text_only` where it takes no media.
     """

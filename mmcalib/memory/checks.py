@@ -8,19 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mmcalib.checks import reserve
 from mmcalib.checks.check import Check, CheckId, Status
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import INPUT_RESERVED
-from mmcalib.checks.reserve import (
-    BETTER,
-    CONCURRENCY,
-    ENCODER_RESERVED,
-    KEEP_DEFAULTS,
-    MEMORY_ON,
-    PEAK_BY_FORMULA,
-    PREDICTED,
-    RESERVED,
-)
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
@@ -68,14 +59,12 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
 def qualify_tokens_only(
     checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
-    """The checks with what R4 does not say in tokens: a pass becomes a warning, which decides no
-    verdict and does not read like one in bytes. Where nothing can be held, nothing is unknown.
-    """
+    """The checks, with a warning where R4 passes in tokens alone, which decides no verdict."""
     if not decision.budget.encoder_budget_tokens:
         return list(checks)
     found = list(checks)
     for place, check in enumerate(found):
-        if check.id == RESERVED:
+        if check.id == reserve.RESERVED:
             why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
             found[place] = replace(
                 check,
@@ -86,8 +75,7 @@ def qualify_tokens_only(
     return found
 
 
-# What a prediction must keep to be worth planning with: the KV pool off by no more than this share
-# either way, promised beyond the real one by no more than that, and the encoder's peak.
+# Most error of a useful prediction: KV pool either way and promised beyond, encoder peak.
 KV_OFF: Final = 0.03
 KV_OVER: Final = 0.01
 ENCODER_OFF: Final = 0.10
@@ -110,9 +98,7 @@ class Component:
 
 
 def components(after: Rehearsed, figures: EngineStarted) -> list[Component]:
-    """Every figure that both have. On another GPU than the rehearsed one only those that do not
-    depend on how much memory there is.
-    """
+    """Every figure that both have; on another GPU than the rehearsed one not those of its size."""
     found = [
         ("weights", after.weights_bytes, figures.weights_full_bytes),
         ("KV bytes per token", after.kv_bytes_per_token, figures.kv_full_bytes_per_token),
@@ -165,10 +151,8 @@ def kv_cache_gain(before: Rehearsed | None, after: Rehearsed) -> str:
 def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
-    """Whether the calibrated configuration would start on the GPU and hold `concurrency` sequences,
-    and how what was predicted compares with what was then measured.
-    """
-    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
+    """Whether the calibrated config starts and holds `concurrency` sequences, as predicted."""
+    name, after = reserve.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
@@ -181,63 +165,57 @@ def memory_checks(
         length = after.budget.max_model_len if after.budget else 0
         detail = f"{after.max_concurrency:.2f} sequences of {length:,} tokens fit, "
         detail += f"{concurrency:g} are wanted, rehearsed"
-        check = Check(CONCURRENCY, "pass", detail)
+        check = Check(reserve.CONCURRENCY, "pass", detail)
         if after.max_concurrency < concurrency:
             remedy = f'mmcalib plan --goal "concurrency>={concurrency:g}"'
             check = replace(check, status="fail", remedy=remedy)
         checks.append(check)
     if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
-        checks.append(
-            Check(ENCODER_RESERVED, "warn", detail, "a lower --gpu-memory-utilization makes room")
-        )
+        remedy = "a lower --gpu-memory-utilization makes room"
+        checks.append(Check(reserve.ENCODER_RESERVED, "warn", detail, remedy))
     if differs := disagreement(after, model_path):
-        checks.append(Check(PEAK_BY_FORMULA, "warn", differs))
+        checks.append(Check(reserve.PEAK_BY_FORMULA, "warn", differs))
     if started is not None:
         checks.append(_true(after, started))
     return checks
 
 
 def comparison_check(
-    predicted: Predicted,
-    traffic: ServedTraffic | None,
-    decision: JudgedConfig,
-    policy: Policy,
+    predicted: Predicted, traffic: ServedTraffic | None, decision: JudgedConfig, policy: Policy
 ) -> Check | None:
-    """The calibrated configuration beside vLLM's defaults, as rehearsed. It fails where it is worse
-    on memory and nothing that the user said explains that. None where one could not be rehearsed or
-    the calibrated one does not start.
+    """The calibrated configuration against vLLM's defaults, as rehearsed: fails where it is worse
+    on memory and the user asked for nothing that explains it. None if not rehearsed.
     """
     before, after = predicted.default, predicted.calibrated
     if before is None or after is None or after.kv_cache_tokens is None:
         return None
     if before.kv_cache_tokens is None:
-        return Check(BETTER, "pass", "vLLM does not start with its defaults, and does with these")
+        said = "vLLM does not start with its defaults, and does with these"
+        return Check(reserve.BETTER, "pass", said)
     figures = list(_compared(before, after, traffic))
     said = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
     worse = [name for name, _, is_worse in figures if is_worse]
     if not worse:
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
-            return Check(BETTER, "pass", said)
+            return Check(reserve.BETTER, "pass", said)
         detail = "nothing tried has more KV cache and reserves enough"
         detail += f"; the file only adds limits and context: {said}"
-        return Check(KEEP_DEFAULTS, "pass", detail)
+        return Check(reserve.KEEP_DEFAULTS, "pass", detail)
     asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
     keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
     if policy.max_num_batched_tokens is not None:
         keep = "leave out --max-num-batched-tokens"
     detail = f"worse than vLLM's defaults in {' and '.join(worse)}: {said}"
-    return Check(BETTER, "warn" if asked else "fail", detail, keep)
+    return Check(reserve.BETTER, "warn" if asked else "fail", detail, keep)
 
 
 def _compared(
     before: Rehearsed, after: Rehearsed, traffic: ServedTraffic | None
 ) -> Iterator[tuple[str, str, bool]]:
-    """What serving gets, with vLLM's defaults and as calibrated, and whether that is worse: KV
-    cache, requests at once, and how the corpus' own requests ran.
-    """
+    """KV cache, requests at once and load by default and as calibrated, and what is worse."""
     had, has = before.kv_cache_tokens or 0, after.kv_cache_tokens or 0
     yield "KV cache tokens", f"{had:,} → {has:,}", has < had
     usual, now = before.max_concurrency or 0, after.max_concurrency or 0
@@ -282,9 +260,7 @@ def _under_load(
 
 
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:
-    """Whether load takes more of what is beyond the reserve than with vLLM's defaults, and than the
-    slack that vLLM itself keeps. Leaving less of the reserve unused is no loss.
-    """
+    """Whether load takes more beyond the reserve than by default, and than vLLM's own slack."""
     return left_bytes < min(0, default_bytes) - VLLM_SLACK_BYTES
 
 
@@ -295,9 +271,7 @@ def reserved_check(
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
 ) -> Check | None:
-    """R4 in bytes, which decides; None where a step could not be rehearsed. `cures` are settings
-    with which it passes, each rehearsed.
-    """
+    """R4 in bytes, which decides; None if a step was not rehearsed. `cures` are rehearsed fixes."""
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
         return None
@@ -314,11 +288,11 @@ def reserved_check(
         )
         # It leaves room for the CUDA context and vLLM's own slack.
         roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
-        return Check(RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
+        return Check(reserve.RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
-        return Check(RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
+        return Check(reserve.RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
@@ -328,7 +302,7 @@ def reserved_check(
         # vLLM's largest video is as long as the context lets it be.
         other = f"a smaller --max-model-len, {other}"
     return Check(
-        RESERVED,
+        reserve.RESERVED,
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
@@ -358,7 +332,6 @@ def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
 
 
 def _said(demand: Demand) -> str:
-    """Which part decides, and what it is made of."""
     parts = []
     if held := demand.resident.nbytes:
         parts.append(f"{demand.resident.tokens:,} tokens in the encoder cache ({gib(held)})")
@@ -390,7 +363,7 @@ def _true(after: Rehearsed, started: Started) -> Check:
     missed = misses(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check(PREDICTED, status, detail)
+    return Check(reserve.PREDICTED, status, detail)
 
 
 def _pair(one: Component, figures: EngineStarted) -> str:

@@ -26,9 +26,7 @@ SLACK_BYTES: Final = 64 << 20
 
 
 def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
-    """The peak of what vLLM says that it profiles, by the checkpoint's config alone; None for a
-    family without a formula.
-    """
+    """The peak of vLLM's profile by the checkpoint's config; None without a formula for it."""
     if budget is None or budget.profiled_modality is None:
         return None
     encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
@@ -90,9 +88,7 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
 def encoder_budget(
     budget: Budget, found: Adequacy | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
-    """vLLM's MultiModalBudget as the reports show it, with its adequacy where that is `found`;
-    residency is that of the items of `table`.
-    """
+    """vLLM's MultiModalBudget for reports, with adequacy `found` and residency by `table`."""
     return EncoderBudget.showing(
         budget,
         profiled_tokens=found.profiled_tokens if found else None,
@@ -134,8 +130,7 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
     )
 
 
-# For what no formula has: kernels outside torch, CUDA graphs, buffers, language model and sampler
-# of a small batch. From the rehearsals of bundled models, rounded up.
+# Kernels, CUDA graphs, buffers, language model, sampler: bundled models' rehearsals, rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
 
 

@@ -24,8 +24,6 @@ from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import gib, room
 
-Profile = tuple[Any, ...]
-
 # What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
 _NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
@@ -65,10 +63,9 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge:
-    """Judges decisions by rehearsals on one GPU. `default` are vLLM's defaults with what the user
-    said; `concurrency` is how many sequences of its context the KV cache must hold; `traffic`
-    serves the corpus' own requests under arguments that were rehearsed, None where that is not
-    possible.
+    """Judges decisions by rehearsals on one GPU. `default`: vLLM's defaults with the user's
+    settings; `concurrency`: sequences the KV cache must hold; `traffic` serves the corpus' requests
+    under rehearsed arguments, None where impossible.
     """
 
     prediction: MemoryPrediction
@@ -130,9 +127,7 @@ def begin_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision
 def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
 ) -> Predicted:
-    """The default and the calibrated configuration, the worst step of each modality and every point
-    of the frontier. Points that vLLM would profile alike are rehearsed once.
-    """
+    """Rehearse default and calibrated config, each modality's worst step and each point once."""
     wanted = _wanted_configs(default, decision)
     answers: list[Rehearsed | None] = []
     with progress.step(f"rehearsing on {prediction.gpu.name}", len(wanted)) as task:
@@ -164,7 +159,7 @@ def reporting_ask(prediction: MemoryPrediction, progress: Progress) -> Ask:
 
 def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
     """In the order of `Predicted`: default, calibrated, worst steps, points."""
-    alike: dict[Profile, EngineArgs] = {}
+    alike: dict[tuple[Any, ...], EngineArgs] = {}
     points = [alike.setdefault(_profile(e), e.engine_args) for e in decision.explored]
     worst = [args for _, args in configurations(decision)]
     return [
@@ -182,7 +177,7 @@ def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> Reh
         return None
 
 
-def _profile(one: Explored) -> Profile:
+def _profile(one: Explored) -> tuple[Any, ...]:
     """What decides its memory, the context last: the rest of its settings does not."""
     budget = one.budget
     modality = budget.profiled_modality
@@ -214,9 +209,7 @@ class PinnedPool:
 
 
 def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> PinnedPool | None:
-    """The size that is written, rehearsed as it will be served: less by what serving takes beyond
-    the profile. None where nothing was rehearsed or nothing is left, of which another check tells.
-    """
+    """Rehearse the size to write, less what serving takes beyond the profile; None without one."""
     short = predicted_shortfall(predicted, decision)
     spared = short.nbytes if short is not None and not short.passes else 0
     pool = fixed_pool(predicted.calibrated, spared) if predicted.calibrated else None

@@ -14,16 +14,9 @@ from mmcalib.domain.memory import EncoderStep, Rehearsed
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
+from mmcalib.engine import messages as m
 from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
 from mmcalib.engine.helpers import OnceHost
-from mmcalib.engine.messages import (
-    Imagine,
-    ListServeOptions,
-    Rehearse,
-    ServeConfig,
-    ServeOptions,
-    ServeTraffic,
-)
 from mmcalib.engine.vllm_config import refusal, refuse_unknown, refused_flags, saying_what_to_change
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.memory.figures import rehearsal
@@ -50,44 +43,36 @@ class Rehearsals(Closing):
         self.gpu = gpu
         self._host = OnceHost(on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
-    def options(self) -> ServeOptions:
+    def options(self) -> m.ServeOptions:
         """The options of `vllm serve` and the arguments of vLLM's engine there."""
         self.imagine()
-        return self._host.ask(ListServeOptions(), "listing the options of vllm serve")
+        return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")
 
-    def parsed(self, configuration: WrittenConfiguration) -> ServeConfig:
-        """What a configuration says, with the values of all arguments.
+    def parsed(self, configuration: WrittenConfiguration) -> m.ServeConfig:
+        """A configuration as parsed, with the values of all arguments.
 
-        Raises EngineError with vLLM's own complaint, UsageError where the file names what only
-        flags may.
+        Raises EngineError in vLLM's words, UsageError where the file names what only flags may.
         """
         self.imagine()
         parsed = self._host.ask(configuration.question, "reading the configuration")
         return trusted(parsed, configuration.source)
 
     def imagine(self) -> None:
-        """Import vLLM, once. Its parser asks for the platform, which must be the imaginary one by
-        then.
-        """
-        self._host.ask(Imagine(self.gpu), f"imagining a {self.gpu.name}")
+        """Import vLLM once, on the imaginary platform: its parser asks for the platform."""
+        self._host.ask(m.Imagine(self.gpu), f"imagining a {self.gpu.name}")
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
     ) -> Rehearsed:
-        """vLLM's startup with these arguments, then these steps of the encoder. Raises EngineError
-        where the startup ends early.
-        """
-        request = Rehearse(dict(engine_args), self.gpu, steps)
+        """vLLM's startup with these arguments, then encoder steps; EngineError if it fails."""
+        request = m.Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
 
     def serve(
-        self,
-        engine_args: Mapping[str, Any],
-        requests: Sequence[TrafficRequest],
-        arrivals: Arrivals,
+        self, engine_args: Mapping[str, Any], requests: Sequence[TrafficRequest], arrivals: Arrivals
     ) -> Traffic:
         """These requests served under these arguments. Raises EngineError where that ends early."""
-        asked = ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
+        asked = m.ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
         return self._host.ask(asked, f"serving on {self.gpu.name}")
 
     def __exit__(self, *raised: object) -> None:
@@ -98,10 +83,7 @@ class Rehearsals(Closing):
 
 
 def gpu_of(name: str) -> Gpu:
-    """The GPU of this name, or the present one for "auto". Raises UsageError.
-
-    One without CUDA is refused: vLLM runs other code there.
-    """
+    """The GPU of this name, or the present one for "auto". Raises UsageError, also without CUDA."""
     gpu = gpus.present() if name == AUTO else gpus.find(name)
     if gpu.memory_only or gpu.capability is None:
         raise UsageError(

@@ -1,7 +1,5 @@
-"""Worst steps, cures, pinned views.
-
-What serving may take at once, rehearsed: worst steps of each modality, as configurations whose
-startup profile is that step, and what else lives beside the encoder's outputs (R4).
+"""Rehearse what serving may take at once (R4), and remedies: worst steps of each modality, as
+configurations whose startup profile is that step, and what lives beside the encoder's outputs.
 """
 
 from __future__ import annotations
@@ -17,25 +15,7 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import CACHED_KEEP
-from mmcalib.derive.demand import (
-    Demand,
-    Engine,
-    Excess,
-    LanguageStep,
-    Merge,
-    Pinned,
-    PromptsStep,
-    Resident,
-    Shortfall,
-    WorstStep,
-    excesses,
-    fixed_pool,
-    larger,
-    pinned,
-    repeated,
-    smaller,
-    worst_step,
-)
+from mmcalib.derive import demand
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
@@ -60,14 +40,8 @@ def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str,
             continue
         only = {m: count.value if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
-        yield (
-            modality,
-            {
-                **args,
-                "limit_mm_per_prompt": only,
-                "max_num_batched_tokens": budget.encoder_budget_tokens,
-            },
-        )
+        tokens = budget.encoder_budget_tokens
+        yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
 
 
 def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
@@ -77,10 +51,10 @@ def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Reh
     return {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
 
 
-def padded(decision: JudgedConfig) -> dict[Modality, Excess]:
+def padded(decision: JudgedConfig) -> dict[Modality, demand.Excess]:
     """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
     counts = decision.items_per_prompt
-    found = excesses(decision.table, decision.budget, decision.plain, counts)
+    found = demand.excesses(decision.table, decision.budget, decision.plain, counts)
     return {excess.modality: excess for excess in found}
 
 
@@ -91,14 +65,11 @@ def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
 
 def shortfall(
     decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
-) -> Shortfall:
-    """The costliest of what serving may take at once against what is reserved.
-
-    `calibrated` has the peaks of `encoder_steps` where there are such.
-    """
-    return Shortfall(
+) -> demand.Shortfall:
+    """The costliest demand against what is reserved; `calibrated` has peaks of `encoder_steps`."""
+    return demand.Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
-        worst=max(demands(decision, calibrated, steps), key=lambda demand: demand.nbytes),
+        worst=max(demands(decision, calibrated, steps), key=lambda one: one.nbytes),
         outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
         spare_bytes=calibrated.spare_bytes,
     )
@@ -106,19 +77,19 @@ def shortfall(
 
 def demands(
     decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
-) -> Iterator[Demand]:
+) -> Iterator[demand.Demand]:
     """Every part that may decide, encoder steps first."""
     budget, width = decision.budget, output_width(calibrated, steps)
 
-    def beside(tokens: int) -> Resident:
+    def beside(tokens: int) -> demand.Resident:
         """The rest of a full cache, whose entries outlive their requests."""
-        return Resident(max(0, budget.encoder_cache_size - tokens), width)
+        return demand.Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
         # Scaled to a full step, which is no more than all sequences can ask for at once.
         most = decision.counts[modality].value * budget.largest_item(modality)
         limit = min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
-        yield worst_step(
+        yield demand.worst_step(
             modality,
             step.encoder_peak_bytes or 0,
             profiled_tokens=step.encoder_tokens,
@@ -128,29 +99,22 @@ def demands(
         )
     excess = padded(decision)
     for found in calibrated.steps:
-        of = excess.get(found.step.shape.modality)
-        if found.peak_bytes is None or found.tokens is None or of is None:
-            continue
-        yield WorstStep(
-            of.modality,
-            found.tokens,
-            found.peak_bytes,
-            beside(found.tokens),
-            found.step.items,
-            of.cost.exemplar,
-        )
+        of, tokens, peak = excess.get(found.step.shape.modality), found.tokens, found.peak_bytes
+        if peak is not None and tokens is not None and of is not None:
+            items, path = found.step.items, of.cost.exemplar
+            yield demand.WorstStep(of.modality, tokens, peak, beside(tokens), items, path)
     # What the profile's own outputs hold is part of its later peaks.
     held = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
     if profiled:
-        yield LanguageStep(budget.max_num_batched_tokens, profiled - held, beside(0))
+        yield demand.LanguageStep(budget.max_num_batched_tokens, profiled - held, beside(0))
     alone = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
     for one in calibrated.prefills:
         tokens, peak = budget.max_num_batched_tokens, one.phase.peak_bytes
-        yield PromptsStep(tokens, peak, beside(0), one.prompts, alone, profiled)
+        yield demand.PromptsStep(tokens, peak, beside(0), one.prompts, alone, profiled)
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
-        yield Merge(tokens, calibrated.merge_peak_bytes, beside(0))
+        yield demand.Merge(tokens, calibrated.merge_peak_bytes, beside(0))
 
 
 def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> int:
@@ -170,21 +134,21 @@ _TRIES: Final = 3
 class Remedy:
     """Settings under which it passes, and what it then reserves and takes."""
 
-    engine: Engine
-    found: Shortfall
+    engine: demand.Engine
+    found: demand.Shortfall
     rehearsed: Rehearsed
 
 
-def find_remedies(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
+def find_remedies(found: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
     """Less at once, then more reserved, as far as either passes, with what views keep on top."""
     counts = decision.items_per_prompt
-    for cure in (smaller, larger):
-        at, short, engine = decision.budget, found, Engine()
+    for cure in (demand.smaller, demand.larger):
+        at, short, engine = decision.budget, found, demand.Engine()
         for _ in range(_TRIES):
             step = cure(short, at, counts)
             if step is None:
                 break
-            engine = Engine(**{**engine.values, **step.values})
+            engine = demand.Engine(**{**engine.values, **step.values})
             answer = _under(engine, decision, ask)
             if answer is None:
                 break
@@ -196,13 +160,13 @@ def find_remedies(found: Shortfall, decision: JudgedConfig, ask: Ask) -> Iterato
 
 
 def with_less_kv_cache(
-    found: Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
+    found: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
 ) -> Remedy | None:
     """A KV cache that leaves room for what is short, with as many sequences as leave half of the
     cache where all of them leave less; None where too little of it is left then.
     """
     step, seqs = found.worst, None
-    if isinstance(step, WorstStep) and step.items:
+    if isinstance(step, demand.WorstStep) and step.items:
         # It is the number of items that takes more than is reserved.
         room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
         count = decision.counts[step.modality].value or 1
@@ -210,14 +174,14 @@ def with_less_kv_cache(
         if half < decision.budget.max_num_seqs and half * count < step.items:
             seqs = half
     if seqs is not None:
-        fewer = _under(Engine(max_num_seqs=seqs), decision, ask)
+        fewer = _under(demand.Engine(max_num_seqs=seqs), decision, ask)
         if fewer is None:
             return None
         _, found, before = fewer
-    pool = fixed_pool(before, max(0, found.nbytes))
+    pool = demand.fixed_pool(before, max(0, found.nbytes))
     if pool is None:
         return None
-    engine = Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
+    engine = demand.Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
     answer = _under(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
@@ -225,15 +189,14 @@ def with_less_kv_cache(
 
 
 def _beside_last_batch(
-    found: Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
-) -> Shortfall:
-    """The same, and beside the language model the batch that goes out of the encoder cache item by
-    item: while one is left, the storage of all of them lives, where they share one. What is asked
-    for again keeps more, of which `what cached items keep` tells.
+    found: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+) -> demand.Shortfall:
+    """The same, beside the language model, with the batch that leaves the encoder cache item by
+    item: while one stays, so does a shared storage. `what cached items keep` tells the rest.
     """
     outputs, resident = rehearsed.outputs, found.worst.resident
     # To encode a step makes room for it.
-    encodes = isinstance(found.worst, WorstStep)
+    encodes = isinstance(found.worst, demand.WorstStep)
     if encodes or outputs is None or not outputs.shared or not outputs.outlive:
         return found
     largest = max(budget.max_tokens_per_item.values(), default=0)
@@ -244,8 +207,8 @@ def _beside_last_batch(
 
 
 def _under(
-    engine: Engine, decision: JudgedConfig, ask: Ask
-) -> tuple[Budget, Shortfall, Rehearsed] | None:
+    engine: demand.Engine, decision: JudgedConfig, ask: Ask
+) -> tuple[Budget, demand.Shortfall, Rehearsed] | None:
     """What serving would take under these values; None where it would not start."""
     args, expected = engine.on(decision.engine_args), _expected(decision.budget, engine)
     altered = replace(decision, engine_args=args, budget=expected)
@@ -263,10 +226,8 @@ def _under(
     return budget, shortfall(replace(altered, budget=budget), first, steps), first
 
 
-def _expected(budget: Budget, engine: Engine) -> Budget:
-    """The budget as vLLM would compute it (`compute_mm_encoder_budget`), to know which steps to
-    rehearse.
-    """
+def _expected(budget: Budget, engine: demand.Engine) -> Budget:
+    """The budget as `compute_mm_encoder_budget` of vLLM has it: tells what to rehearse."""
     batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
     tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
     if engine.max_num_batched_tokens is None:
@@ -281,16 +242,14 @@ def _expected(budget: Budget, engine: Engine) -> Budget:
 
 
 def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
-    """A note where it is reserved all the same, a warning where it may not be; None where items of
-    a batch share nothing or go with their requests, or nothing was rehearsed.
-    """
+    """Whether shared batches are reserved for; None if nothing is shared, kept or rehearsed."""
     after = predicted.calibrated
     outputs = after.outputs if after else None
     if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
         return None
     found = _retained(decision, accesses)
     every = demands(decision, after, predicted.steps)
-    steps = (one for one in every if isinstance(one, LanguageStep | PromptsStep))
+    steps = (one for one in every if isinstance(one, demand.LanguageStep | demand.PromptsStep))
     language = max(steps, key=lambda one: one.nbytes, default=None)
     width = output_width(after, predicted.steps)
     if found is None or language is None or not width:
@@ -316,7 +275,7 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
     )
 
 
-def _retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
+def _retained(decision: JudgedConfig, accesses: Accesses) -> demand.Pinned | None:
     """The bound for the corpus' own items; None without any."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
@@ -330,7 +289,7 @@ def _retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
         return None
     kept: list[int] = []
     if known:
-        shapes = (accesses.items[index][0] for index in repeated(accesses.requests()))
+        shapes = (accesses.items[index][0] for index in demand.repeated(accesses.requests()))
         found = (table.costs.get(shape) for shape in shapes)
         kept = [cost.embeds for cost in found if cost is not None and cost.embeds]
     else:
@@ -340,4 +299,4 @@ def _retained(decision: JudgedConfig, accesses: Accesses) -> Pinned | None:
             for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
                 # No more of a size than the cache holds.
                 kept += repeat(size, min(int(count), cache // size + 1))
-    return pinned(kept, cache, batch, known=known)
+    return demand.pinned(kept, cache, batch, known=known)

@@ -54,10 +54,7 @@ class Geometry:
 
 
 def parse_geometry(document: Mapping[str, Any]) -> Geometry:
-    """Reads one fact file; a fact's `source` key becomes the text in `sources`.
-
-    Raises KeyError or ValueError when a value has no status or no known source.
-    """
+    """Reads a fact file. Raises KeyError or ValueError for a missing status or source."""
     sources = document["sources"]
     return Geometry(
         id=document["id"],

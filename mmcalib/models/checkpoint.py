@@ -84,10 +84,9 @@ def byte_alphabet() -> list[str]:
 
 
 def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
-    """Token → id for every id below `vocab_size`: whatever id a model emits can be decoded.
+    """Token → id for every id below `vocab_size`, so that any output can be decoded.
 
-    Added tokens keep their ids, bytes take the lowest free ones, fillers the rest; without
-    merges no text is ever encoded to a filler.
+    Bytes take the lowest ids that added tokens leave, fillers the rest; no text encodes to these.
     """
     by_id = {token_id: token for token, token_id in added.items()}
     size = max(vocab_size, max(by_id) + 1)
@@ -99,10 +98,7 @@ def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
 def tokenizer_json(
     special: Mapping[str, int], words: Mapping[str, int], vocab_size: int
 ) -> dict[str, Any]:
-    """The content of `tokenizer.json`: byte-level BPE without merges.
-
-    `words` are the few plain pieces of text that must be one token each.
-    """
+    """`tokenizer.json`: byte-level BPE without merges; each of `words` is one token."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     return {
         "version": "1.0",
@@ -133,9 +129,8 @@ def tokenizer_config(
     words: Mapping[str, int],
     template: str | None,
 ) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`; `names` are tokenizer_class, eos_token and so on.
-
-    Without a template the model does not chat.
+    """`tokenizer_config.json`; `names` are tokenizer_class, eos_token and so on; no template, no
+    chat.
     """
     return {
         "add_prefix_space": False,
@@ -149,7 +144,6 @@ def tokenizer_config(
 def _added(
     special: Mapping[str, int], words: Mapping[str, int]
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Every added token under its id, in order of ids."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     ids = {**special, **words}
     return [

@@ -1,6 +1,5 @@
-"""Depth cut: a model with fewer layers of the same width, for engine starts on small machines.
-
-Peak activation does not depend on depth; weights and KV cache scale with it.
+"""Depth cut: fewer layers of the same width, for engine starts on small machines. Peak activation
+does not depend on depth; weights and KV cache scale with it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ ENCODER_KEYS = (
 OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 # An encoder-decoder in one flat config, such as Whisper.
 FLAT_ENCODER_KEYS = ("encoder_layers",)
-# Sparse configs leave the depth to their class; these are the classes' defaults, by model_type.
-# Source: transformers 5.19.0.
+# Depths by model_type where a sparse config leaves them to its class: transformers 5.19.0.
 CLASS_LAYERS = {"llama": 32, "mistral": 32, "qwen2": 32}
 
 
@@ -52,10 +50,7 @@ class Depths:
 
 
 def depths(config: Config) -> Depths:
-    """The layer counts of any Hugging Face config.
-
-    Raises ModelError when the language model's depth is not to be found.
-    """
+    """The layer counts of any Hugging Face config. Raises ModelError without a text depth."""
     text = [layers for section in text_sections(config) if (layers := text_depth(section))]
     if not text:
         raise ModelError(
@@ -134,9 +129,8 @@ def cut_depth(
 ) -> Config:
     """A copy of the config with at most that many layers; None leaves a depth alone.
 
-    Widths stay. In the language model each kind of layer (full, sliding, MoE) is kept where the
-    depth allows; an encoder stays as deep as its feature layers need. Raises ModelError when the
-    language model's depth is not to be found.
+    Widths stay, each kind of text layer (full, sliding, MoE) where depth allows, and the encoder's
+    feature layers. Raises ModelError without a text depth.
     """
     cut = copy.deepcopy(config)
     if text_layers is not None:
@@ -233,8 +227,7 @@ def cut_checkpoint(
 ) -> CutCheckpoint:
     """Writes `target` with the cut config.json and everything else of `source` but weights.
 
-    Large files are hard-linked where that is possible. Raises ModelError when the source holds no
-    readable config.json, OutputError when the target cannot be written.
+    Raises ModelError without a readable config.json, OutputError if it cannot be written.
     """
     true = read_config(source)
     cut = cut_depth(true, text_layers=text_layers, encoder_layers=encoder_layers)
@@ -281,10 +274,7 @@ _ENCODER_WORDS = ("visual", "vision", "audio", "tower", "encoder")
 
 
 def at_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: int) -> int:
-    """Bytes of all parameters if each stack of blocks had its true number of them.
-
-    `sizes` maps parameter names to bytes as built at the cut depth; blocks of a stack are alike.
-    """
+    """Bytes of all parameters at true depth; `sizes` are those built at the cut depth, by name."""
     blocks: dict[str, set[str]] = {}
     held: dict[str, int] = {}
     total = 0

@@ -12,11 +12,9 @@ from typing import Any
 
 Config = Mapping[str, Any]
 
-# Beside the widened activations: the embedded patches, the residual stream, what goes in and what
-# comes out of the layer.
+# Embedded patches, residual stream, the layer's input and output.
 _STREAMS = 4
-# Of an attention with rotary positions: query, key and value, their turned and their dense copies,
-# and five streams.
+# Query, key and value, their turned and dense copies, and five streams.
 _ROTARY_STREAMS = 12
 _CHANNELS = 3
 # Either of the names by which sound encoders know their feed-forward layer's width.
@@ -26,10 +24,9 @@ _FRAMES_PER_PATCH = 2
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Widths of one encoder. Positions are patches or audio frames: `merge` of them make a token,
-    or a tile of the image has `per_tile`, in at most `tiles` tiles. `inputs` are the numbers that
-    the processor hands over for each position, `input_bytes` what each takes: vLLM sends the
-    pixels of the Qwen-VL family as bytes.
+    """Widths of one encoder. Per position (patch or audio frame) it takes `inputs` numbers of
+    `input_bytes`; vLLM sends Qwen-VL's pixels as bytes. `merge` positions make a token, or each of
+    at most `tiles` tiles has `per_tile`.
     """
 
     hidden: int
@@ -93,9 +90,7 @@ def _merging(vision: Config) -> Encoder:
 
 
 def _patched(vision: Config, merged_side: Any) -> Encoder:
-    """Pixtral, Mistral Small 3 and Gemma 4: patches of the image itself or of a frame, a square of
-    which may become one token.
-    """
+    """Pixtral, Mistral Small 3, Gemma 4: patches of an image or frame, squares of them merged."""
     return Encoder(
         int(vision["hidden_size"]),
         int(vision["intermediate_size"]),

@@ -1,6 +1,4 @@
-"""Fetches a model's small files in a process of its own: the client of the hub takes names of files
-from the answers of the server, and waits as long as that sends anything.
-"""
+"""Fetches a model's small files apart: the client trusts a server's file names and patience."""
 
 from __future__ import annotations
 
@@ -20,14 +18,9 @@ MOST_MEMORY_BYTES = GIB
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Per event of `sys.addaudithook` the arguments that name what is written.
 _NAMING = {
-    "os.mkdir": (0,),
+    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod"), (0,)),
+    **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "os.truncate": (0,),
-    "os.chmod": (0,),
 }
 
 

@@ -71,9 +71,8 @@ class Gpu:
 
 
 def described(memory: str, capability: str) -> Gpu:
-    """A GPU with that memory, as torch reports it (`22.03GiB`), and that capability (`8.9`).
-
-    GB is 10**9 bytes and GiB 2**30. Raises UsageError for what cannot be read or cannot be.
+    """A GPU of this memory, as torch reports it (`22.03GiB`; GB is 10**9), and capability (`8.9`).
+    Raises UsageError.
     """
     return Gpu(
         name=f"{memory.strip()}, capability {capability.strip()}",
@@ -133,8 +132,7 @@ def all() -> tuple[Gpu, ...]:  # noqa: A001 - read as `catalogue.all()`
 def find(name: str) -> Gpu:
     """The GPU of that name, alias or torch name; case, spaces, dashes and brand do not matter.
 
-    Raises UsageError with the closest names when there is none, and with all that it may mean when
-    it is sold with several sizes of memory, as the A100.
+    Raises UsageError with the closest names, or with all sizes of memory it is sold with.
     """
     spellings = _spellings()
     wanted = fold(name)
@@ -219,8 +217,7 @@ class Driver(Protocol):
 class CudaDriver:
     """The driver behind libcuda; raises UsageError for whatever it refuses.
 
-    It stays initialised in this process, so whoever uses CUDA afterwards must be spawned, not
-    forked. CUDA_VISIBLE_DEVICES is heeded, as it is by torch.
+    It stays initialised: later users of CUDA must be spawned. Heeds CUDA_VISIBLE_DEVICES.
     """
 
     def __init__(self, library: Any) -> None:

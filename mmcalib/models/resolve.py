@@ -171,7 +171,10 @@ def resolve(
         why = str(reason)
     geometry = find(model)
     if geometry is None:
-        close = _close(model)
+        # What was meant: an id of which this is the beginning, or else one that is spelled like it.
+        known = [one.id for one in bundled()]
+        longer = (name for name in known if name.lower().startswith(model.lower()))
+        close = next(iter([*longer, *difflib.get_close_matches(model, known, n=1)]), None)
         raise ModelError(
             f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
             f"and no geometry is bundled for it ({why})",
@@ -205,14 +208,6 @@ def _folder_name(geometry: Geometry) -> str:
     for name, content in checkpoint_files(geometry).items():
         digest.update(name.encode() + b"\0" + content)
     return f"{geometry.id.replace('/', '--')}-{digest.hexdigest()[:12]}"
-
-
-def _close(model: str) -> str | None:
-    """What was meant: an id of which this is the beginning, or else one that is spelled like it."""
-    known = [one.id for one in bundled()]
-    longer = [name for name in known if name.lower().startswith(model.lower())]
-    alike = difflib.get_close_matches(model, known, n=1)
-    return next(iter([*longer, *alike]), None)
 
 
 def cache_dir() -> Path:

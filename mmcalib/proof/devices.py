@@ -46,9 +46,7 @@ def compare_apart(
     progress: Progress,
     files: Files = files,
 ) -> DevicePairs:
-    """Each sampled item on both, in a process of its own, which takes its memory of the GPU with
-    it: the engine that starts later must find none of it taken.
-    """
+    """Compare in a process that takes its GPU memory with it, before an engine starts."""
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         try:
             host.ask(OpenModel(path, max_model_len, tries=False), "opening the model again")
@@ -65,9 +63,7 @@ def compare(
     progress: Progress,
     files: Files = files,
 ) -> DevicePairs:
-    """Items that vLLM refuses on the CPU too are left out; an end of the engine ends the
-    comparison, and not the job.
-    """
+    """Compare items that the CPU takes; an end of the engine ends only the comparison."""
     found = DevicePairs(device)
     wanted = [(shape.modality, path) for shape, path in sample]
     with progress.step(f"processing on {device} too", len(wanted)) as task:

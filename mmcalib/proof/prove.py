@@ -164,15 +164,10 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
 
 def startup_figures(proof: Proof) -> Startup | None:
     """How the engine started, and what became of the prompts."""
-    if proof.started is None:
+    started, burst, replayed = proof.started, proof.burst, proof.replayed
+    if started is None:
         return None
-    started, figures, burst, replayed = (
-        proof.started,
-        proof.started.figures,
-        proof.burst,
-        proof.replayed,
-    )
-    of_gpu = {}
+    figures, of_gpu = started.figures, {}
     if (gpu := figures.gpu) is not None:
         of_gpu = {
             "free_before_bytes": gpu.free_before_bytes,

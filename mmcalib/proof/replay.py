@@ -41,10 +41,9 @@ _ADMITTED = 256
 class Burst:
     """Prompts to submit at once; the items of each take as many `embeds` of the encoder cache.
 
-    `too_heavy` counts prompts left out because each alone exceeds the time budget. `fills_step`:
-    whether the burst holds as much as one step may encode, or no more can be had. Prompts of
-    `admit` are not answered, `unseen` others of the same kinds are not even admitted. The last
-    `made_up` prompts are of no one's. So many were left out as `unreadable`.
+    `too_heavy` counts prompts beyond the time budget, `fills_step` whether the burst fills one
+    encoder step. `admit` are not answered, `unseen` of the same kinds not even admitted; the last
+    `made_up` are made up; `unreadable` are left out.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -198,8 +197,7 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
 
 
-# Answering a prompt also runs the language model over its tokens; per token that took at most
-# this share of the encoder's time on the bundled models at the cut depth.
+# The language model's time per token of a replay, as a share of the encoder's: at most this.
 _ANSWER_SHARE = 1.5
 _TOO_HEAVY = "would take longer than --startup-budget, or more memory than is free,"
 
@@ -212,9 +210,8 @@ def choose_burst(
     scratch: Path,
     files: Files = files,
 ) -> Burst:
-    """The prompts to replay within about `within_s`, judged by what the profile took or, where it
-    was left out for time, was estimated to take, and in the memory that is free. Made-up items lie
-    in `scratch`.
+    """The prompts to replay within about `within_s`, judged by the measured or estimated profile,
+    and in free memory. Made-up items lie in `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
@@ -239,9 +236,7 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
 
 
 def with_files(chosen: Burst, files: Files) -> Burst:
-    """The burst with files for all its media, without the prompts that have one which cannot be
-    decoded.
-    """
+    """The burst with files for all media, without prompts that have an undecodable one."""
     every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
     prompts, admit = ([one for one in found if one is not None] for found in every)
     read = zip(chosen.embeds, every[0], strict=True)

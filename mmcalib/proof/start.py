@@ -19,8 +19,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
 from mmcalib.text import gib
 
-# Two blocks of each stack show every kind of tensor that more would, at a fraction of the time;
-# the peak of activations does not depend on depth.
+# Two blocks of each stack show every kind of tensor; activations' peak does not need more.
 CUT_LAYERS = 2
 
 
@@ -58,14 +57,12 @@ class Launch:
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
-    """Start the real engine; raises EngineError where it does not start.
+    """Start the real engine with dummy weights; raises EngineError where it does not start.
 
-    Weights are dummies: memory does not care for values. Without a GPU the depth is cut and
-    kernels run eagerly.
+    Without a GPU the depth is cut and kernels run eagerly.
     """
     path, budget = launch.model_path, launch.config.budget
-    # The batch of the server where nothing is said, on the machine that will serve: `vllm.LLM` has
-    # defaults of its own, and so has this machine.
+    # The serving machine's batch by default: `vllm.LLM` and this machine have other ones.
     args = {
         "max_num_batched_tokens": budget.max_num_batched_tokens,
         "max_num_seqs": budget.max_num_seqs,
@@ -88,9 +85,7 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(
-        figures,
-        (ran.text_layers, ran.encoder_layers),
-        (true.text_layers, true.encoder_layers),
+        figures, (ran.text_layers, ran.encoder_layers), (true.text_layers, true.encoder_layers)
     )
 
 
@@ -116,26 +111,16 @@ def startup_checks(started: Started, launch: Launch) -> list[Check]:
     elif launch.gpu is not None and figures.activation_peak_bytes is None:
         pass  # The GPU's peak was rehearsed, and this CPU's decides nothing.
     elif figures.computed_in is not None:
-        checks.append(
-            Check(
-                MEMORY_PROFILE,
-                "skip",
-                "this CPU has no bfloat16 of its own: the engine computed in "
-                f"{figures.computed_in}, and its activations took other bytes",
-                "--gpu NAME rehearses them, without a GPU",
-            )
-        )
+        detail = "this CPU has no bfloat16 of its own: the engine computed in "
+        detail += f"{figures.computed_in}, and its activations took other bytes"
+        remedy = "--gpu NAME rehearses them, without a GPU"
+        checks.append(Check(MEMORY_PROFILE, "skip", detail, remedy))
     elif figures.activation_peak_bytes is None:
         estimate = figures.profile_estimate_s or 0.0
-        checks.append(
-            Check(
-                MEMORY_PROFILE,
-                "skip",
-                f"encoding the profile's items would take about {estimate:.0f} s here, or more "
-                "memory than is free",
-                "--startup-budget SECONDS allows more, or run on a GPU machine",
-            )
-        )
+        detail = f"encoding the profile's items would take about {estimate:.0f} s here, or more "
+        detail += "memory than is free"
+        remedy = "--startup-budget SECONDS allows more, or run on a GPU machine"
+        checks.append(Check(MEMORY_PROFILE, "skip", detail, remedy))
     else:
         peak = gib(figures.activation_peak_bytes)
         checks.append(Check(MEMORY_PROFILE, "pass", f"activation peak {peak}, measured"))
@@ -143,7 +128,6 @@ def startup_checks(started: Started, launch: Launch) -> list[Check]:
 
 
 def _gpu_check(gpu: WorkerMemory) -> Check:
-    """What vLLM found on the GPU that it started on."""
     name = MEMORY_PROFILE
     if gpu.activation_peak_bytes is None:
         return Check(name, "skip", "this release of vLLM keeps no figure of its profile")

@@ -1,12 +1,7 @@
-"""Numbers and names taken from vLLM, with source.
+"""Numbers, names and rules taken from vLLM, each with release and file; vLLM is not imported.
 
-Numbers and rules taken over from vLLM, each with the release and the file in which it was read.
-
-Nothing of vLLM is imported. `tests/releases/test_constants.py` reads each again in the vLLM that
-is installed, where its source can be asked.
-
-Settings of vLLM (0.32) that reach further than numbers do: they import or run what they name,
-write where they say, or connect to whom they say.
+`tests/releases/test_constants.py` reads each again in the installed vLLM. At the end are settings
+of vLLM (0.32) that import or run what they name, write or connect.
 """
 
 from __future__ import annotations
@@ -55,8 +50,7 @@ NO_CHAT_TEMPLATE: Final = "you must provide a chat template"
 ABOVE_LIMIT: Final = re.compile(
     r"\bat most\b|maximum|exceed|longer than|length is only", re.IGNORECASE
 )
-# The slack that the worker keeps when it suggests a KV cache size. v1/worker/gpu_worker.py:994 of
-# 0.32.
+# The slack in the worker's suggested KV cache size. v1/worker/gpu_worker.py:994 of 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20
 # What the CUDA context takes before vLLM first looks, outside `gpu_memory_utilization`: 0.23 GiB on
 # an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
@@ -68,22 +62,17 @@ SMALL_GPU_BATCHED_TOKENS: Final = 2_048
 
 # Items of a modality in one prompt where nobody has set a limit. config/multimodal.py:706 of 0.32.
 UNSAID_LIMIT: Final = 999
-# A prompt as long as the context is refused. `_validate_prompt_len`, v1/engine/input_processor.py
-# of 0.32.
+# Prompts must be shorter than the context. `_validate_prompt_len`, v1/engine/input_processor.py.
 LEAST_ANSWER_TOKENS: Final = 1
-# The order in which a renderer collects the items of a request. `_resolve_items`,
-# renderers/chat_utils.py:793 of 0.32.
+# The order of a request's items. `_resolve_items`, renderers/chat_utils.py:793 of 0.32.
 COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
 
-# The rate to which vLLM resamples sound for nearly all models, where nobody asked.
-# multimodal/parse.py:614 of 0.32.
+# The rate to which vLLM resamples sound by default. multimodal/parse.py:614 of 0.32.
 RESAMPLED_HZ: Final = 16_000
 # So many samples at that rate are one frame of features, whose axis of time is then dropped, and
 # the engine ends. `batch_audio_features`, model_executor/models/gemma3n_mm.py:119 of 0.32, of the
 # frames that transformers' extractor for Gemma 4 makes: 321 samples each, half of the first silent.
-ENGINE_DIES_OF: Final[Mapping[str, range]] = {
-    "Gemma4ForConditionalGeneration": range(161, 321),
-}
+ENGINE_DIES_OF: Final[Mapping[str, range]] = {"Gemma4ForConditionalGeneration": range(161, 321)}
 
 # `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
@@ -93,27 +82,22 @@ PROCESSOR_CACHE_GIB: Final = 4
 # keeps tensors, otherwise only the API servers do (multimodal/cache/factories.py, lru.py).
 PROCESSOR_CACHES: Final = 2
 
-# The option that puts the processor on the accelerator, of releases that serve it.
-# config/multimodal.py of 0.32.
+# Puts the processor on the accelerator, in releases that have it. config/multimodal.py of 0.32.
 PROCESSOR_DEVICE_OPTION: Final = "--mm-processor-device"
-# PYNVVIDEOCODEC_VIDEO_BACKEND, the only video decoder on the GPU. multimodal/video_decoders of
-# 0.32.
+# PYNVVIDEOCODEC_VIDEO_BACKEND, the one decoder on GPUs. multimodal/video_decoders of 0.32.
 GPU_VIDEO_BACKEND: Final = "pynvvideocodec"
 
-# How the loader of a model samples, by its name; None is what vLLM takes where none is named.
-# multimodal/video.py of 0.32.
+# How a model's loader samples; None where none is named. multimodal/video.py of 0.32.
 VIDEO_SAMPLINGS: Final[Mapping[str | None, Literal["uniform", "qwen2_vl", "qwen3_vl"]]] = {
     None: "uniform",
     "opencv": "uniform",
     "qwen2_vl": "qwen2_vl",
     "qwen3_vl": "qwen3_vl",
 }
-# Frames and frames per second where nothing is said. multimodal/media/video.py:95 and
-# multimodal/video.py:400 of 0.32.
+# Frames and rate by default. multimodal/media/video.py:95 and multimodal/video.py:400 of 0.32.
 VIDEO_FRAMES: Final = 32
 VIDEO_FPS: Final = 2
-# What the loaders of the Qwen-VL families keep of a video. multimodal/video.py:361, 385 and 606 of
-# 0.32; the rate is clamped there too.
+# What the Qwen-VL loaders keep; rates are clamped. multimodal/video.py:361, 385, 606 of 0.32.
 QWEN_LEAST_FRAMES: Final = 4
 QWEN_MOST_FRAMES: Final = 768
 QWEN_MOST_FPS: Final = 30
@@ -126,8 +110,7 @@ QWEN_MOST_ASPECT: Final = 200.0
 # 224 × 224. `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
 ENCODER_GRAPH_LEAST_TOKENS: Final = 64
 
-# Logits in the model's 16 bits, and their logarithms in 32. `compute_logprobs`,
-# v1/sample/sampler.py of 0.32.
+# 16-bit logits and 32-bit logarithms. `compute_logprobs`, v1/sample/sampler.py of 0.32.
 LOGIT_BYTES: Final = 2 + 4
 # By so many tokens the V2 runner goes through a chunk for prompt_logprobs. `CHUNK_SIZE`,
 # v1/worker/gpu/sample/prompt_logprob.py:20 of 0.32.
@@ -184,7 +167,6 @@ def reaching(
 
 
 def _below(value: Any, given: Any) -> Iterator[str]:
-    """The dotted names of what reaches further in a mapping."""
     if not isinstance(value, Mapping):
         return
     before = given if isinstance(given, Mapping) else {}

@@ -117,9 +117,7 @@ class Missed:
                 self.blocks[name] = _joined(self.blocks.get(name), new)
 
     def told_with(self, decided: Any) -> Any:
-        """The step with all that was missed, which is then forgotten, as far as it is told: blocks
-        of a request that the step leaves out wait for the next.
-        """
+        """The step with all that was missed and not told yet; blocks of absent requests wait."""
         for name in (*decided.finished_req_ids, *(decided.preempted_req_ids or ())):
             self.blocks.pop(name, None)
         cached = decided.scheduled_cached_reqs
@@ -162,9 +160,7 @@ def stepped_config(engine_args: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """One item of a request: what its processor made of it, and vLLM's range of its placeholders in
-    the prompt. What has equal `content` is one item to every cache.
-    """
+    """One processed item of a request and its placeholders; equal `content` is one item."""
 
     content: str
     modality: str
@@ -180,9 +176,8 @@ class PlacedItem:
 class SteppedCore:
     """An engine core whose steps are taken one at a time.
 
-    `run` has each executed, or leaves it out: then the worker is told later what it missed, which
-    is sound for steps that only go on with answers. What the model would answer is made up: a token
-    for each request whose prompt is through.
+    `run` executes a step or leaves it out, which is sound for steps that only go on with answers;
+    the worker then hears later what it missed. Answers are made up, a token a step.
     """
 
     def __init__(self, config: Any, *, run: RunStep, profile: RunProfile) -> None:
@@ -234,8 +229,7 @@ class SteppedCore:
     @property
     def cache_used(self) -> int:
         free = int(self.core.scheduler.encoder_cache_manager.num_free_slots)
-        # That of an encoder-decoder model counts an item free once for each step of its answer
-        # (`EncoderDecoderCacheManager`, 0.32), and comes to more than there is.
+        # An encoder-decoder's frees an item at each step (`EncoderDecoderCacheManager`, 0.32).
         return self.cache_size - min(free, self.cache_size)
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 from mmcalib.releases.release import VLLM_0_13, VLLM_0_15, VLLM_0_20, VLLM_0_23, VLLM_0_32
 from mmcalib.releases.runner import uses_v2_runner
@@ -45,9 +46,7 @@ def encoder_attention(config: Any, runner: Any) -> str | None:
 
 
 def _towers(model: Any) -> str | None:
-    """Before 0.15 an encoder has no layer of its own for it everywhere; towers keep what they chose
-    beside their layers.
-    """
+    """Before 0.15 an encoder's layers may not know their backend; towers keep it beside them."""
     from vllm.attention.backends.registry import AttentionBackendEnum
 
     chosen = (getattr(one, "attn_backend", None) for one in model.modules())
@@ -145,9 +144,8 @@ class Captures:
 
 @contextmanager
 def estimated(worker: Any, mode: str) -> Iterator[Captures]:
-    """While open, the worker has the smallest KV cache, as vLLM's `profile_cudagraph_memory` makes
-    it, and this mode of CUDA graphs as far as its attention allows. Afterwards it has neither, nor
-    what attention kept.
+    """While open, the worker has this graph mode, as far as attention allows, and the smallest KV
+    cache, as `profile_cudagraph_memory` makes it; afterwards nothing of either.
     """
     from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
@@ -231,24 +229,16 @@ def _second(runner: Any) -> Captures:
     return Captures(steps, len(full), overlaid=False, before=tuple(before.values()))
 
 
-@contextmanager
-def _as_compiled(runner: Any) -> Iterator[None]:
-    """While open, a rehearsed model passes for compiled where it would be: since 0.30 the second
-    runner captures no pieces of another.
-    """
+def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
+    """While open, the model passes for compiled: else the V2 runner has no pieces (0.30)."""
     from vllm.config.compilation import CompilationMode
     from vllm.v1.worker.gpu import model_runner
 
     name = "has_compiled_submodule"
-    own = getattr(model_runner, name, None)
-    if own is None or runner.compilation_config.mode != CompilationMode.VLLM_COMPILE:
-        yield
-        return
-    setattr(model_runner, name, lambda model: True)
-    try:
-        yield
-    finally:
-        setattr(model_runner, name, own)
+    is_compiled = runner.compilation_config.mode == CompilationMode.VLLM_COMPILE
+    if not is_compiled or getattr(model_runner, name, None) is None:
+        return nullcontext()
+    return patch.object(model_runner, name, lambda model: True)
 
 
 def _release_second(runner: Any) -> None:
@@ -278,11 +268,9 @@ def forget_models() -> None:
 
 @contextmanager
 def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    """While open, a model that is built leaves its parameters' sizes in the yielded mapping, and
-    `on_built` hears their sum.
+    """While open, a built model leaves its parameters' sizes, and `on_built` hears their sum.
 
-    Read when the model is built: CPU kernels later repack weights into tensors of their own, and no
-    page of a parameter is taken before it is filled.
+    Read before anything is filled: CPU kernels later repack weights into tensors of their own.
     """
     from vllm.model_executor.model_loader import base_loader
 
@@ -299,19 +287,15 @@ def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any
         on_built(sum(sizes.values()))
         return model
 
-    base_loader.initialize_model = initialize
-    try:
+    with patch.object(base_loader, "initialize_model", initialize):
         yield sizes
-    finally:
-        base_loader.initialize_model = original
 
 
-def built_under(config: Any) -> AbstractContextManager[Any]:
+def built_under(config: Any) -> Any:
     """While open, vLLM's layers are built under this engine config."""
     from vllm.config import set_current_vllm_config
 
-    opened: AbstractContextManager[Any] = set_current_vllm_config(config)
-    return opened
+    return set_current_vllm_config(config)
 
 
 def quantizes() -> bool:

@@ -7,23 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from mmcalib.domain.model import (
-    AUDIO_BYTES,
-    AUDIO_FILE,
-    AUDIO_SECONDS,
-    DOWNLOAD,
-    PIXELS,
-    REQUEST_BYTES,
-)
-from mmcalib.releases.release import (
-    VLLM_0_13,
-    VLLM_0_19,
-    VLLM_0_21,
-    VLLM_0_26,
-    VLLM_0_28,
-    VLLM_0_29,
-    VLLM_0_33,
-)
+from mmcalib.domain import model
+from mmcalib.releases import release
 
 
 def current() -> Any:
@@ -61,11 +46,10 @@ def _borrowed_cpu() -> Any:
 
 
 def fit_block_size(config: Any) -> None:
-    """What vLLM's executors ask of the platform once the model is loaded: a KV block that every
-    attention backend takes, and that in hybrid models is as large as a page of their state. Before
-    0.19 the config itself knew.
+    """Fit the KV block to every attention backend, and to a page of a hybrid model's state, as
+    vLLM's executors do after loading. Before 0.19 the config itself did.
     """
-    if VLLM_0_19.reached:
+    if release.VLLM_0_19.reached:
         current().update_block_size_for_backend(config)
 
 
@@ -85,12 +69,12 @@ def capability(major: int, minor: int) -> Any:
 
 # The first release whose chat heeds it: 0.28 knows a file's size for transcriptions alone.
 _SINCE = {
-    AUDIO_FILE: VLLM_0_29,
-    AUDIO_SECONDS: VLLM_0_26,
-    AUDIO_BYTES: VLLM_0_28,
-    DOWNLOAD: VLLM_0_29,
-    REQUEST_BYTES: VLLM_0_33,
-    PIXELS: VLLM_0_26,
+    model.AUDIO_FILE: release.VLLM_0_29,
+    model.AUDIO_SECONDS: release.VLLM_0_26,
+    model.AUDIO_BYTES: release.VLLM_0_28,
+    model.DOWNLOAD: release.VLLM_0_29,
+    model.REQUEST_BYTES: release.VLLM_0_33,
+    model.PIXELS: release.VLLM_0_26,
 }
 
 
@@ -103,17 +87,15 @@ def whole_numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def subtracts_graphs() -> bool:
-    """Whether startup takes its estimate of CUDA graphs off the KV cache: since 0.21, if not told
-    otherwise by the environment.
-    """
+    """Whether startup subtracts its estimate of CUDA graphs: since 0.21, by the environment."""
     from vllm import envs
 
-    return VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+    return release.VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
 @cache
 def _raising() -> Any:
-    if VLLM_0_13.reached:
+    if release.VLLM_0_13.reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
         from vllm.utils import FlexibleArgumentParser

@@ -7,10 +7,10 @@ import math
 import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -43,8 +43,7 @@ def create_processor(config: Any) -> Any:
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     """Run a multimodal processor on loaded media, as the server's renderer does.
 
-    With as many threads of torch, too (vllm/renderers/base.py, 0.32): one, unless OMP_NUM_THREADS
-    says otherwise. More would spin on a busy machine, and take seconds by that.
+    On one thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32): more would spin.
     """
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
@@ -77,16 +76,12 @@ def audio_rate_hz(processor: Any) -> int | None:
 
 
 def device_transport() -> dict[str, str]:
-    """The engine argument without which vLLM copies what a processor made on a device back to the
-    host (`_postprocess_output`, vllm/multimodal/processing/context.py).
-    """
+    """Keeps on the device what a processor makes there (`_postprocess_output`, context.py)."""
     return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.reached else {}
 
 
 def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
-    """Into how many tiles a model with a list of resolutions cuts an image of this width and
-    height, the whole among them; None of a model without such a list.
-    """
+    """Counts an image's tiles and the whole, by the model's list of resolutions, if it has one."""
     config = processor.info.get_hf_config()
     pinpoints = getattr(config, "image_grid_pinpoints", None)
     tile = getattr(getattr(config, "vision_config", None), "image_size", None)
@@ -102,9 +97,8 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
 
 
 def own_size(processor: Any, modality: str) -> dict[str, Any]:
-    """The size of pictures that Hugging Face's processor has for a modality under this setting, as
-    `mm_kwargs` of vLLM's count: that knows the checkpoint's alone, and Qwen2.5-Omni brings one of
-    its own for videos. Empty where it has none.
+    """`mm_kwargs` of vLLM's count with the picture size that Hugging Face's processor has for a
+    modality under this setting: vLLM knows the checkpoint's alone. Empty if it has none.
     """
     own = processor.info.get_hf_processor()
     known = getattr(own, "valid_processor_kwargs", None)
@@ -124,8 +118,7 @@ def item_bytes(kwargs: Any) -> int:
     return int(MultiModalCache.get_item_size(kwargs))
 
 
-# What processors hand on of a sound's features, and count its placeholder by: their number, or a
-# mask of them (Qwen2.5-Omni the one, Qwen2-Audio and Audio Flamingo the other).
+# A sound's number of features (Qwen2.5-Omni), or their mask (Qwen2-Audio, Audio Flamingo).
 _LENGTHS, _MASK = "audio_feature_lengths", "feature_attention_mask"
 # Masks of so many sounds are held at once.
 _AT_A_TIME = 250
@@ -152,9 +145,7 @@ def resampled_samples(processor: Any, media: Any) -> int:
 
 
 def framing(processor: Any) -> tuple[int, int] | None:
-    """Samples from one frame to the next, and those up to which a sound is padded (0 if unknown);
-    None where the processor has no extractor of features that says so.
-    """
+    """Samples per frame, and what sounds are padded to (0: unknown); None without extractor."""
     extractor = getattr(processor.info.get_hf_processor(), "feature_extractor", None)
     hop = getattr(extractor, "hop_length", None)
     return (int(hop), int(getattr(extractor, "n_samples", 0))) if hop else None
@@ -163,9 +154,7 @@ def framing(processor: Any) -> tuple[int, int] | None:
 def sound_embeds(
     processor: Any, samples: Sequence[int], frames: Sequence[int] = ()
 ) -> Iterator[int | None]:
-    """Embeds of sounds of so many samples at the model's rate and, where known, frames of features:
-    as the processor's own prompt updates have them. None of a sound that these refuse.
-    """
+    """Embeds of sounds of so many samples, by the processor's prompt updates; None if refused."""
     for start in range(0, len(samples), _AT_A_TIME):
         part = slice(start, start + _AT_A_TIME)
         update = _update(processor, samples[part], frames[part])
@@ -199,26 +188,15 @@ _COPIES_OF_FRAMES = 4
 Allow = Callable[[int], None]
 
 
-@contextmanager
-def blank_videos(shape: VideoShape, allow: Allow) -> Iterator[None]:
-    """While open, every video that vLLM's loaders decode is a blank one of this shape; before 0.29
-    those of OpenCV, which is the default.
+def blank_videos(shape: VideoShape, allow: Allow) -> Any:
+    """While open, vLLM's loaders decode blank videos of this shape; before 0.29 only OpenCV's.
 
-    Only the decoder is replaced: which frames are sampled stays the loader's own decision.
-    `allow` raises where so many bytes may not be taken.
+    Which frames are sampled stays the loader's decision. `allow` raises where so many bytes may not
+    be taken.
     """
     if VLLM_0_29.reached:
-        holder, stand_ins = vllm_video, _decoder(shape, allow)
-    else:
-        holder, stand_ins = vllm_video.OpenCVVideoBackendMixin, _capture(shape, allow)
-    before = {name: vars(holder)[name] for name in stand_ins}
-    for name, value in stand_ins.items():
-        setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(holder, name, value)
+        return patch.multiple(vllm_video, **_decoder(shape, allow))
+    return patch.multiple(vllm_video.OpenCVVideoBackendMixin, **_capture(shape, allow))
 
 
 def _source(shape: VideoShape) -> Any:
@@ -236,19 +214,10 @@ def _decoder(shape: VideoShape, allow: Allow) -> dict[str, Any]:
     """One function decodes, whatever with."""
 
     def decode(
-        backend: str,
-        loader: Any,
-        data: bytes,
-        target: Any,
-        sampling_kwargs: dict[str, Any],
-        backend_kwargs: dict[str, Any],
-        *,
-        frame_recovery: bool,
+        backend: str, loader: Any, data: bytes, target: Any, options: Any, *rest: Any, **kwargs: Any
     ) -> Any:
         source = loader._prepare_source(_source(shape))
-        sampled = loader.compute_frames_index_to_sample(
-            source=source, target=target, **sampling_kwargs
-        )
+        sampled = loader.compute_frames_index_to_sample(source=source, target=target, **options)
         return _frames(shape, sampled, allow), source, sampled, sampled
 
     return {"decode_video": decode}
@@ -310,9 +279,7 @@ def first_frames_loader() -> Any:
 
 
 def decodes_by_torchcodec() -> bool:
-    """Whether the library is here with which vLLM decodes sound first, and finds an FFmpeg of the
-    system: it looks for one when it is first used.
-    """
+    """Whether torchcodec, vLLM's first choice for sound, is here and finds the system's FFmpeg."""
     decoder = getattr(audio, "AudioDecoder", None)
     if decoder is None:
         return False
@@ -336,9 +303,7 @@ def renderer(engine_config: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """How a server makes prompts of chat requests, by its arguments. Made as `init_app_state` does
-    it (vllm/entrypoints/launchers/api_server/app_state.py, 0.32).
-    """
+    """How a server makes prompts of chat requests, as in `init_app_state` (api_server, 0.32)."""
 
     template: str | None = None
     content_format: Any = "auto"
@@ -375,9 +340,7 @@ class Prompting:
 def rendered(
     renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any], prompting: Prompting
 ) -> tuple[str, list[int]]:
-    """The prompt of a chat request and its tokens, neither truncated nor grown by its items: as
-    `preprocess_chat` does it (vllm/renderers/online_renderer.py, 0.32).
-    """
+    """A chat request's prompt and tokens, uncut, without items, as in `preprocess_chat` (0.32)."""
     from vllm.renderers.params import TokenizeParams
 
     request = _request(messages, fields)
@@ -392,9 +355,7 @@ def rendered(
 
 
 def content_format(renderer: Any, prompting: Prompting) -> Any:
-    """How its template takes the content of a message. Raises ValueError where prompts are rendered
-    in a way of their own.
-    """
+    """How the template takes message content. Raises ValueError where vLLM renders in code."""
     from vllm.renderers import hf
 
     if not isinstance(renderer, hf.HfRenderer):
@@ -411,9 +372,7 @@ def content_format(renderer: Any, prompting: Prompting) -> Any:
 def enqueue_options(
     messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: Prompting
 ) -> dict[str, Any]:
-    """Arguments of `LLM.enqueue_chat` that render the request as a server would. Raises vLLM's
-    error where a server refuses it for the answer that it asks for, at which nothing else looks.
-    """
+    """Arguments of `LLM.enqueue_chat` to render as a server does, and raise as it refuses."""
     request = _request(messages, fields)
     request.build_tok_params(model_config)
     chat = prompting.params(request).chat_template_kwargs

@@ -8,35 +8,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
+from unittest.mock import patch
 
 from mmcalib.domain.memory import Budget, Clip, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.releases.release import (
-    VLLM_0_13,
-    VLLM_0_20,
-    VLLM_0_23,
-    VLLM_0_28,
-    VLLM_0_29,
-    VLLM_0_33,
-)
+from mmcalib.releases import release
 from mmcalib.text import GIB
 
-# Phase → the runner's method that is it, in both of vLLM's model runners; the encoder is the
-# model's own method.
+# Phase → the method of both model runners that is it; the encoder is a method of the model.
 RUNNER_PHASES: Final = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-ENCODER: Final = "embed_multimodal" if VLLM_0_13.reached else "get_multimodal_embeddings"
+ENCODER: Final = "embed_multimodal" if release.VLLM_0_13.reached else "get_multimodal_embeddings"
 
 _Method = Callable[..., Any]
 
 
 def uses_v2_runner(worker: Any) -> bool:
     """Whether it is the second of vLLM's model runners; older releases have one."""
-    return VLLM_0_13.reached and bool(worker.use_v2_model_runner)
+    return release.VLLM_0_13.reached and bool(worker.use_v2_model_runner)
 
 
 def estimates_graphs(worker: Any) -> bool:
     """Whether its model runner estimates what CUDA graphs will take: the second one since 0.29."""
-    return VLLM_0_29.reached or not uses_v2_runner(worker)
+    return release.VLLM_0_29.reached or not uses_v2_runner(worker)
 
 
 def gpu_worker(config: Any) -> Any:
@@ -51,9 +44,7 @@ def gpu_worker(config: Any) -> Any:
 def watched_phases(
     runner: Any, model: Any, watch: Callable[[str, _Method], _Method]
 ) -> Iterator[None]:
-    """While open, each phase of a profile runs through what `watch` made of its name and method. A
-    model without an encoder, or a release that leaves it out of its profile, has no such phase.
-    """
+    """While open, each phase that the profile has runs through what `watch` makes of its method."""
     owners = [(runner, name, method) for name, method in RUNNER_PHASES.items()]
     if getattr(model, ENCODER, None) is not None:
         owners.append((model, "encoder", ENCODER))
@@ -65,20 +56,14 @@ def watched_phases(
 
 
 def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
-    """A step of `tokens` of so many prompts alike, once there is a KV cache: with attention, and
-    with the recurrent layers that a profile leaves out.
-    """
+    """A step of `tokens` in so many equal prompts, with attention and recurrent layers."""
     runner = worker.model_runner
     # The tokens of a dummy step are spread over as many requests as there may be.
     owner, most, attending = runner.scheduler_config, "max_num_seqs", {"force_attention": True}
     if uses_v2_runner(worker):
         owner, most, attending = runner, "max_num_reqs", {"skip_attn": False}
-    true = getattr(owner, most)
-    setattr(owner, most, prompts)
-    try:
+    with patch.object(owner, most, prompts):
         runner._dummy_run(tokens, **attending)
-    finally:
-        setattr(owner, most, true)
 
 
 def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
@@ -89,9 +74,7 @@ def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
 def encoder_batches(
     worker: Any, modality: str, media: Any, items: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """One processed item, `items` times over, batched as the model runner batches them for the
-    encoder; and the embeds of one.
-    """
+    """One processed item, `items` times, batched for the encoder as the runner does; its embeds."""
     from vllm.multimodal.utils import group_and_batch_mm_kwargs
 
     from mmcalib.releases.processors import process_item
@@ -122,16 +105,12 @@ def multimodal_budget(config: Any) -> Any:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    if VLLM_0_28.reached:
-        return MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
-    return MultiModalBudget(config, MULTIMODAL_REGISTRY)
+    options = {"enable_cache": False} if release.VLLM_0_28.reached else {}
+    return MultiModalBudget(config, MULTIMODAL_REGISTRY, **options)
 
 
 def worker_budget(worker: Any) -> Any:
-    """The MultiModalBudget of this worker; None for a model that takes text alone.
-
-    The second of vLLM's model runners builds one for its profile and does not keep it.
-    """
+    """The worker's MultiModalBudget, None for a text-only model; the V2 runner keeps none."""
     if not uses_v2_runner(worker):
         return worker.model_runner.mm_budget
     config = worker.vllm_config
@@ -141,7 +120,7 @@ def worker_budget(worker: Any) -> Any:
 # Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.
 _FIGURES: Final = (
     ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
-    if VLLM_0_20.reached
+    if release.VLLM_0_20.reached
     else (
         "max_tokens_by_modality",
         "max_items_per_prompt_by_modality",
@@ -158,7 +137,7 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
         for figures in (getattr(mm, figure) for figure in _FIGURES)
     )
     profiled = _modality(mm.get_modality_with_max_tokens()) if most else None
-    known = VLLM_0_28.reached and "video" in most
+    known = release.VLLM_0_28.reached and "video" in most
     return Budget(
         encoder_compute_budget=mm.encoder_compute_budget,
         encoder_cache_size=mm.encoder_cache_size,
@@ -175,13 +154,10 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
 
 
 def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget | None:
-    """The encoder budget of an engine config; None for a model that takes text alone.
-
-    A release without `vllm.multimodal.encoder_budget` is asked for its model runner's own.
-    """
+    """The encoder budget of a config, before 0.20 of its runner; None for a text-only model."""
     if not config.model_config.is_multimodal_model:
         return None
-    mm = multimodal_budget(config) if VLLM_0_20.reached else runner.mm_budget
+    mm = multimodal_budget(config) if release.VLLM_0_20.reached else runner.mm_budget
     return None if mm is None else budget_of(config, mm, largest_clip)
 
 
@@ -195,7 +171,7 @@ def _modality(name: str) -> Modality:
 
 def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
     """Choose the KV cache's layout, where that is a step of its own before sizes are known."""
-    if not VLLM_0_29.reached:
+    if not release.VLLM_0_29.reached:
         return
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
@@ -204,9 +180,7 @@ def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
 
 
 def bytes_per_token(specs: Iterable[Any]) -> float:
-    """What one more token takes in the layers that keep something of each; a recurrent layer keeps
-    one state per request, however long that is.
-    """
+    """Bytes of one more token in layers that keep each; recurrent ones keep a state per request."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
     growing = (spec for spec in specs if not isinstance(spec, MambaSpec))
@@ -215,7 +189,7 @@ def bytes_per_token(specs: Iterable[Any]) -> float:
 
 def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
     """What the engine core makes of one worker's layers. Raises ValueError where nothing fits."""
-    if VLLM_0_33.reached:
+    if release.VLLM_0_33.reached:
         from vllm.v1.core import kv_cache_planning as planning
 
         groups = planning.get_global_kv_cache_groups(config, [specs])
@@ -226,20 +200,16 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
 
 
 def sequences_at_once(layout: Any) -> int:
-    """The most that may be under way: each has a block of every group at least, a state of its own
-    where the group's layers are recurrent. One block is vLLM's own (`BlockPool.null_block`).
-    """
+    """Most requests under way: a block, or a state, per group each; one block is vLLM's own."""
     return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.23
-    count the blocks of one group.
-    """
+    """Startup's "GPU KV cache size" and "Maximum concurrency"; before 0.23 of one group."""
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    if VLLM_0_23.reached:
+    if release.VLLM_0_23.reached:
         return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
@@ -251,11 +221,10 @@ _LEFT_BY_PROFILE_BYTES: Final = 128 << 20
 
 
 def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
-    """What vLLM's CUDA worker keeps of its start. `subtracts_graphs`: whether its estimate of CUDA
-    graphs was taken off the KV cache.
+    """What vLLM's CUDA worker keeps of its start; `subtracts_graphs`: its estimate was subtracted.
 
-    Attributes of 0.26 and of 0.32, which differ: 0.32 keeps all that was consumed, weights
-    included, as `total_consumed`, and the graphs within `peak_activation_memory`.
+    0.32 keeps all consumed, with weights, as `total_consumed`, and graphs in the peak; 0.26 does
+    not.
     """
 
     def kept(name: str) -> int | None:
@@ -294,9 +263,7 @@ def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
 
 
 def with_phases(found: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
-    """With the peaks of a second profile. It finds what the first left in torch (workspaces of
-    matrix products) already there; where vLLM's own peak has it, all are raised by it.
-    """
+    """With the peaks of a second profile, raised by the workspaces that the first left in torch."""
     own, highest = found.activation_peak_bytes or 0, max(peaks.values(), default=0)
     left = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
     raised = {name: peak + max(0, left) for name, peak in peaks.items()}

@@ -101,8 +101,7 @@ DUMMY_WEIGHTS = tuple(
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 
-# GPTQ: which layers it has quantized is read from the weights, and before 0.32 a folder without any
-# has none.
+# GPTQ reads its layers from the weights; before 0.32 a folder without any has none.
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
 GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_24)
 
@@ -191,8 +190,7 @@ swap_blocks_batch swigluoai_and_mul topk_sigmoid topk_softmax topk_softplus_sqrt
 vocab_parallel_embedding
 """
 WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())
-# Where an operation is given its output, which it then returns: that of which argument. The fake of
-# 0.32 for Marlin's experts takes fewer arguments than the operation is given.
+# Argument that is an operation's output and result; 0.32's fake takes fewer arguments.
 OUTPUTS = {"moe_wna16_marlin_gemm": 1}
 # Questions whose answer is yes in a CUDA build.
 YES = ("moe_permute_unpermute_supported",)

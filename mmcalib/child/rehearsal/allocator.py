@@ -110,10 +110,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back, to be merged with idle neighbours; 0 is no block and no error.
-
-        Raises KeyError for an address that is not in use.
-        """
+        """Free a block and merge it with idle neighbours; 0 is none. KeyError if not in use."""
         if address == 0:
             return
         block = self._live.pop(address)
@@ -274,9 +271,7 @@ class ExpandingAllocator(CachingAllocator):
         return found
 
     def _map(self, block: Block, size: int) -> None:
-        """Put pages behind at least `size` of a block that has none, and merge it with what is free
-        beside it.
-        """
+        """Map at least `size` of an unmapped block and merge it with its free neighbours."""
         places = self._unmapped[block.pool]
         places.remove((block.address, block))
         nbytes = min(rounded(size, _page_bytes(block.pool)), block.size)
@@ -290,7 +285,6 @@ class ExpandingAllocator(CachingAllocator):
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
 
     def _unmap(self, block: Block) -> None:
-        """Return the pages that lie wholly in a free block."""
         page = _page_bytes(block.pool)
         first = rounded(block.address, page)
         last = (block.address + block.size) // page * page

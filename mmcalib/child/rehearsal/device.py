@@ -38,7 +38,6 @@ _INDEXED = {
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
-_MASKS = (torch.bool, torch.uint8)
 
 
 def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -50,10 +49,10 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
         return args
     indices: list[Any] = []
     for index in args[1]:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
             indices.append(index)
             continue
-        mask = gpu.values.of(index) if isinstance(index, FakeTensor) else index
+        mask = gpu.values.of(index)
         if mask is None and func is aten.index.Tensor and index.ndim < args[0].ndim:
             gpu.whole_masks += 1
             mask = torch.ones(index.shape, dtype=torch.bool)
@@ -65,9 +64,7 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
 
 
 def _fills(value: Any) -> bool:
-    """Whether torch fills masked entries in place, and makes no positions
-    (`canDispatchToMaskedFill`, aten/src/ATen/native/TensorAdvancedIndexing.cpp).
-    """
+    """`canDispatchToMaskedFill` of aten/src/ATen/native/TensorAdvancedIndexing.cpp."""
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
@@ -137,7 +134,7 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
         if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
         return target
-    value = gpu.values.of(source) if isinstance(source, FakeTensor) else source
+    value = gpu.values.of(source)
     if value is None or not gpu.values.worth_knowing(value):
         gpu.values.forget(target)
         return target
@@ -162,22 +159,22 @@ class Values:
         self._real: dict[int, torch.Tensor] = {}
 
     def worth_knowing(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of this dtype and size is kept with its value."""
         nbytes = tensor.untyped_storage().nbytes()
         if tensor.is_complex() or nbytes > _MOST_BYTES:
             return False
         return nbytes <= _ANY_DTYPE_BYTES or not tensor.dtype.is_floating_point
 
-    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """The value as a view that shares memory with every alias; None where it is unknown."""
-        flat = self._real.get(fake.untyped_storage()._cdata)
-        if flat is None:
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The value, of a fake one as a view that its aliases share; None where it is unknown."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        if (flat := self._real.get(tensor.untyped_storage()._cdata)) is None:
             return None
-        typed = flat.view(fake.dtype) if flat.dtype != fake.dtype else flat
-        return typed.as_strided(fake.size(), fake.stride(), fake.storage_offset())
+        typed = flat.view(tensor.dtype)
+        return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def learn(self, fake: torch.Tensor, value: torch.Tensor) -> None:
-        """From now on the fake tensor holds this value (copied); ignored when not worth it."""
+        """From now on the fake tensor holds a copy of this value, if it is worth knowing."""
         if not self.worth_knowing(fake):
             return
         mine = self.of(fake)
@@ -221,10 +218,7 @@ def ensure() -> None:
 
 
 class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
-    """An operation whose result's shape nobody described: it cannot be rehearsed.
-
-    The message names the operation, and the module of the model that asked for it.
-    """
+    """An operation without a fake implementation, named with the module that called it."""
 
     def __init__(self, operation: str, module: str, why: str) -> None:
         self.operation = operation
@@ -243,8 +237,7 @@ _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", 
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")
 _COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
-# vLLM's own operations in Python, and collectives of a process group; others may be compiled for a
-# driver.
+# Operations that vLLM wrote in Python, and collectives; others may be compiled for a driver.
 _RUN_AS_THEY_ARE = ("vllm", "c10d")
 _WRITTEN_IN_PYTHON = (
     *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),
@@ -376,7 +369,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return args[0].fake_device if fakes else func(*args)
         key = self._kernel_in_parts(func)
         if any(isinstance(one, torch.device) and one.type == "cuda" for one in flat):
-            args, kwargs = tree_map(_indexed, (args, kwargs))
+            args, kwargs = tree_map_only(torch.device, _indexed, (args, kwargs))
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
         if key is not None:
@@ -396,10 +389,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._book(func, args, kwargs, out)
         self._echo(func, args, kwargs, out)
         return out
-
-    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What a tensor holds, where that is known; not for changing it."""
-        return self.values.of(tensor) if isinstance(tensor, FakeTensor) else tensor
 
     def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """A fake of the same sizes and strides as a dense real tensor."""
@@ -424,10 +413,9 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         return tree_map(one, value)
 
     def _kernel_in_parts(self, func: Operation) -> Any:
-        """The key of a kernel that runs it as several operations, each then seen by itself.
+        """The key of a kernel that runs it as several operations, each then booked by itself.
 
-        Torch's composite ones, and those that vLLM wrote in Python and registered for CUDA: its
-        fake implementations know results only, not what the kernels take on the way.
+        Torch's composite kernels, and vLLM's in Python: its fakes hide what kernels allocate.
         """
         if func not in self._kernels:
             keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
@@ -494,7 +482,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         known = {}
         for one in inputs:
-            value = self.values.of(one) if isinstance(one, FakeTensor) else one
+            value = self.values.of(one)
             if value is None or not self.values.worth_knowing(value):
                 return None
             known[id(one)] = value
@@ -523,18 +511,13 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _indexed(leaf: Any) -> Any:
+def _indexed(device: torch.device) -> torch.device:
     """The device with its index: C++ would ask the guard for it, which knows of no CUDA."""
-    if isinstance(leaf, torch.device) and leaf.type == "cuda":
-        return torch.device("cuda", 0)
-    return leaf
+    return torch.device("cuda", 0) if device.type == "cuda" else device
 
 
 def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:
-    """Whether the operation may make something new out of a large host tensor.
-
-    Reshaping and the like do so or not, which their parts show.
-    """
+    """Whether it may copy a large host tensor; reshaping may, which its parts show."""
     large = any(
         isinstance(one, torch.Tensor)
         and one.numel() * one.element_size() > LARGE_HOST_BYTES

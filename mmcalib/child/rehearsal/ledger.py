@@ -27,10 +27,7 @@ GPUS = 8
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU. `other_bytes` are held outside torch: context, kernels, communication buffers.
-
-    `settings` are those that torch starts with.
-    """
+    """One GPU. `other_bytes` are outside torch (context, kernels); torch starts with `settings`."""
 
     gpu: Gpu
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
@@ -145,9 +142,7 @@ class Ledger:
         return sum(self._machine.allocator.size_of(block) for block in blocks if block is not None)
 
     def made_after(self, part: LedgerPhase) -> int:
-        """Bytes of what lives now and was not there before `part`, nor, where that counts since
-        another phase, at its end.
-        """
+        """Bytes alive now that were there neither before `part` nor, with `since`, at its end."""
         return sum(
             live.nbytes
             for key, live in self.live.items()
@@ -184,10 +179,7 @@ class Ledger:
     def phase(
         self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
     ) -> Iterator[LedgerPhase]:
-        """While open, its peak is watched; phases may nest. `largest` tensors are kept of it.
-
-        With `since`, its start and what was there before are those of the other phase.
-        """
+        """Watch its peak and keep its `largest` tensors; may nest, and begin where `since` did."""
         held = self._machine.allocator.allocated_bytes
         before = since._before if since else dict(self.live)
         phase = LedgerPhase(name, since.start_bytes if since else held, held, _before=before)
@@ -222,8 +214,7 @@ LT_BYTES = 1024 * KIB
 # The first torch that gives 32 MiB to a compute capability's major number: 10 and 12 by
 # pytorch#175344, merged in February 2026, 11 by #189312, July 2026.
 _LARGE_SINCE = {9: (2, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
-# The first torch whose Lt uses the workspace of cuBLAS without being told to (pytorch#175879, March
-# 2026; #168175 meant to, and left the lookup as it was).
+# The first torch whose Lt uses cuBLAS's workspace by itself (pytorch#175879, March 2026).
 _UNIFIED = (2, 12)
 # addmm with a bias and scaled products go to cuBLASLt, other products to cuBLAS.
 _LT_OPERATIONS = {"addmm", "_addmm_activation", "_scaled_mm"}
@@ -234,10 +225,7 @@ Version = tuple[int, int]
 
 
 def parse_workspace_config(text: str) -> int | None:
-    """Bytes that a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8` asks for; None if unreadable.
-
-    Torch then warns and takes its default.
-    """
+    """Bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None if torch cannot read it."""
     found = re.findall(r":([0-9]+):([0-9]+)", text)
     return sum(int(size) * int(count) * KIB for size, count in found) if found else None
 
@@ -254,10 +242,7 @@ def cublas_workspace_bytes(
 
 
 def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = None) -> int:
-    """Bytes of one workspace of cuBLASLt's own; 0 where it uses that of cuBLAS.
-
-    `size_config` is CUBLASLT_WORKSPACE_SIZE in KiB, None where unset.
-    """
+    """Bytes of cuBLASLt's own workspace, 0 if shared; `size_config` is in KiB, None if unset."""
     if torch_version >= _UNIFIED:
         return 0
     asked = re.match(r"\s*[0-9]+", size_config or "")

@@ -1,6 +1,4 @@
-"""One rehearsal: vLLM's startup on the imaginary GPU, and what serving asks of the loaded model
-that no profile runs: other steps of the encoder, and the merge of its outputs with the text.
-"""
+"""One rehearsal: vLLM's startup on the imaginary GPU, then what only serving asks of the model."""
 
 from __future__ import annotations
 
@@ -22,17 +20,8 @@ from mmcalib.child.rehearsal.startup import (
     start_worker,
 )
 from mmcalib.child.service import root_cause
+from mmcalib.domain import memory
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import (
-    Budget,
-    Clip,
-    EncoderStep,
-    Outputs,
-    PhasePeak,
-    PromptsPeak,
-    Rehearsed,
-    StepPeak,
-)
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, runner
@@ -45,8 +34,7 @@ from mmcalib.text import MIB, gib
 # (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
 PER_GRAPH_BYTES: Final = 6.2 * MIB
 FIRST_GRAPH_BYTES: Final = 52 * MIB
-# Its workspace is allocated by the first step that attends, not by the profile, and that line is of
-# models which have none.
+# Its workspace comes with the first step that attends; the models of that line have none.
 _FLASHINFER: Final = "FLASHINFER"
 # A prompt for whatever drafts there are: no longer step allocates more.
 PROMPT_TOKENS: Final = 64
@@ -68,9 +56,7 @@ class Graphs:
 
 
 def count_graphs(config: Any) -> int:
-    """By the capture sizes and modes of the engine config as the user has it, not of the eager one
-    that is rehearsed.
-    """
+    """By the capture sizes and mode of the user's engine config, not of the eager one rehearsed."""
     mode, sizes = models.graph_mode(config), models.capture_sizes(config)
     count = len(sizes) if "PIECEWISE" in mode else 0
     if "FULL" in mode:
@@ -125,10 +111,9 @@ _SMALL: Final[Mapping[str, Shape]] = {
 }
 
 
-def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
-    """What the profile's encoder outputs hold; where it was skipped, those of two small items;
-    where there is no encoder, the width of the decoder's embeddings, which is that of embeddings
-    handed in. None for a model that takes text alone.
+def outputs_of(started: StartedWorker, budget: memory.Budget | None) -> memory.Outputs | None:
+    """What the profile's encoder outputs hold; two small items' if it was skipped; without an
+    encoder the width of the decoder's embeddings. None for a text-only model.
     """
     model_config = started.config.model_config
     if not model_config.is_multimodal_model:
@@ -140,29 +125,32 @@ def outputs_of(started: StartedWorker, budget: Budget | None) -> Outputs | None:
     shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
     if not found and shape is not None:
         with contextlib.suppress(Exception):
-            phase = _run_encoder(started, EncoderStep(shape, 2))
+            phase = _run_encoder(started, memory.EncoderStep(shape, 2))
             each = -(-phase.output_bytes // phase.embeddings)
-            return Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
+            return memory.Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
     if not found:
         width = models.embeds_width(started.config) * model_config.dtype.itemsize
-        return Outputs(width, outlive=outlive)
+        return memory.Outputs(width, outlive=outlive)
     last = found[-1]
     shared = last.storages < last.items if last.items > 1 else None
-    return Outputs(-(-last.output_bytes // last.embeddings), last.output_bytes, shared, outlive)
+    each = -(-last.output_bytes // last.embeddings)
+    return memory.Outputs(each, last.output_bytes, shared, outlive)
 
 
-def encoder_steps(started: StartedWorker, steps: tuple[EncoderStep, ...]) -> Iterator[StepPeak]:
+def encoder_steps(
+    started: StartedWorker, steps: tuple[memory.EncoderStep, ...]
+) -> Iterator[memory.StepPeak]:
     """Each step's peak on the GPU that holds the loaded model; one that fails says why."""
     for step in steps:
         try:
             phase = _run_encoder(started, step)
         except Exception as error:  # noqa: BLE001 - what one step lacks leaves the others alone
-            yield StepPeak(step, None, None, root_cause(error))
+            yield memory.StepPeak(step, None, None, root_cause(error))
         else:
-            yield StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
+            yield memory.StepPeak(step, phase.peak_bytes - phase.start_bytes, phase.embeddings)
 
 
-def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
+def _run_encoder(started: StartedWorker, step: memory.EncoderStep) -> LedgerPhase:
     """As the model runner does it: items of one modality in as few batches as it makes of them."""
     # The oldest releases have no such media; there the step says so.
     from mmcalib.child.processor import Processor, load
@@ -178,21 +166,21 @@ def _run_encoder(started: StartedWorker, step: EncoderStep) -> LedgerPhase:
     return phase
 
 
-# A step of one token is no prompt to vLLM (`split_decodes_and_prefills`,
-# vllm/v1/attention/backends/utils.py of 0.32, whose threshold is 1).
+# A step of one token is no prompt (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
 _SHORTEST_PROMPT: Final = 2
 
 
-def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterator[PromptsPeak]:
-    """Steps full of prompts, as serving runs them, of a model with recurrent layers: vLLM's profile
-    leaves out what they compute (vllm#52872). One of a single prompt, and one of as many as may
-    come at once: each brings its state, which is gathered and written anew (`_forward_core`,
+def prefill_steps(
+    started: StartedWorker, layout: Any, graphs: Graphs
+) -> Iterator[memory.PromptsPeak]:
+    """Steps full of prompts, as served, of a model with recurrent layers, whose computing vLLM's
+    profile leaves out (vllm#52872): one prompt, and as many as come at once. Each brings a state,
+    gathered and written anew (`_forward_core`,
     vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py of 0.32), and a chunk of 64 tokens
-    that it need not fill (`prepare_chunk_indices`). None of any other model.
+    (`prepare_chunk_indices`). None of other models.
 
-    What attention keeps from its first step on, such as FlashInfer's workspace, is in the steps but
-    for what startup's estimate of CUDA graphs has of it. Fills the KV cache, and comes last: a
-    profile would not find its memory afterwards.
+    Includes what attention keeps from its first step (FlashInfer's workspace) beyond startup's
+    estimate of CUDA graphs. Fills the KV cache, and so comes last.
     """
     config, ledger = started.config, started.ledger
     if not config.model_config.is_hybrid or layout is None:
@@ -211,15 +199,13 @@ def prefill_steps(started: StartedWorker, layout: Any, graphs: Graphs) -> Iterat
             runner.run_prefill(started.worker, tokens, prompts)
         # As the profile counts, whose kernels' workspaces stay.
         phase.start_bytes -= kept
-        yield PromptsPeak(prompts, _peak(phase))
+        yield memory.PromptsPeak(prompts, _peak(phase))
 
 
 def merge_peak(
-    started: StartedWorker, budget: Budget | None, outputs: Outputs | None
+    started: StartedWorker, budget: memory.Budget | None, outputs: memory.Outputs | None
 ) -> int | None:
-    """Bytes above the loaded model and the cached outputs while a step full of them is merged; None
-    where nothing is merged, or the model wants more than that to do it.
-    """
+    """Bytes above model and cached outputs while a full step is merged; None if it is not run."""
     model_config = started.config.model_config
     if budget is None or outputs is None or model_config.is_encoder_decoder:
         return None
@@ -243,11 +229,8 @@ def merge_peak(
     return phase.peak_bytes - phase.start_bytes - int(cached.untyped_storage().nbytes())
 
 
-def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
-    """Bring vLLM's worker up on the stage's GPU and read what it found.
-
-    Raises whatever vLLM raises for arguments that it refuses.
-    """
+def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
+    """Start vLLM's worker on the stage's GPU and read its figures. Raises what vLLM raises."""
     began_s = time.perf_counter()
     config = _config(request.engine_args)
     graphs = Graphs(count_graphs(config))
@@ -274,7 +257,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             # The user's word, whatever else is taken.
             loaded = stage.machine.allocator.allocated_bytes
             kept, spare = loaded, max(0, kept - loaded)
-        return Rehearsed(
+        return memory.Rehearsed(
             vllm=installed("vllm"),
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler(),
@@ -300,8 +283,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
             kept_bytes=started.kept_bytes + graphs.beside_bytes,
             spare_bytes=spare,
             steps=steps,
-            # As wide as what the encoder makes: some models keep more of an item than the decoder's
-            # first layer takes.
+            # As wide as the encoder's outputs: the decoder's first layer may take less.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
             ),
@@ -318,9 +300,7 @@ def rehearse(stage: Stage, request: Rehearse) -> Rehearsed:
 
 
 def _config(engine_args: dict[str, Any]) -> Any:
-    """The engine config of `vllm serve`, with nothing to load. Raises ValueError for what cannot be
-    followed, or what one rank alone cannot show.
-    """
+    """The config of `vllm serve`, with dummy weights; ValueError if it cannot be followed."""
     if engine_args.get("enable_sleep_mode"):
         raise ValueError("a rehearsal cannot follow the memory pools of enable_sleep_mode")
     config = served_config({**engine_args, "load_format": "dummy"})
@@ -337,15 +317,15 @@ def _config(engine_args: dict[str, Any]) -> Any:
     return config
 
 
-def _largest_clip(config: Any, processor: Any) -> Clip | None:
+def _largest_clip(config: Any, processor: Any) -> memory.Clip | None:
     # The oldest releases have no such media, and no clip is asked for.
     from mmcalib.child.processor import largest_clip
 
     return largest_clip(config, processor)
 
 
-def _peak(phase: LedgerPhase) -> PhasePeak:
-    return PhasePeak(
+def _peak(phase: LedgerPhase) -> memory.PhasePeak:
+    return memory.PhasePeak(
         name=phase.name,
         peak_bytes=phase.peak_bytes - phase.start_bytes,
         scratch_bytes=phase.scratch_bytes,

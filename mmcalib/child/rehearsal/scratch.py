@@ -21,8 +21,7 @@ SMALL_SORT_ROW = 4096
 # GPU", and the number of rows from which one segmented sort takes them all.
 LARGE_SORT_ROW = 1_000_000
 SEGMENTED_SORT_ROWS = 128
-# TensorTopK.cu, should_use_multiblock: fewer slices than the first number are split among blocks
-# from the second length on.
+# TensorTopK.cu, should_use_multiblock: fewer slices than the first are split from the second on.
 _MULTIBLOCK = (
     *((21, 20000), (41, 10000), (81, 8000), (200, 5000), (800, 3000)),
     *((4001, 800), (1 << 32, 400)),
@@ -69,10 +68,7 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
 
 
 def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) -> int:
-    """torch.topk over contiguous rows: digit counts, and a sort of the k where it is not small.
-
-    TensorTopK.cu `mbtopk::launch`, TensorTopK.cpp.
-    """
+    """torch.topk of contiguous rows: digit counts, and a sort of large k (`mbtopk::launch`)."""
     rows = numel // row_length
     counting = 0
     if next(row_length >= least for below, least in _MULTIBLOCK if rows < below):
@@ -88,10 +84,7 @@ def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) 
 
 
 def index_put_scratch_bytes(indices: int) -> int:
-    """index_put_ with accumulate: four int64 arrays and a radix sort of pairs.
-
-    Indexing.cu `index_put_with_sort_kernel`; the values are copied besides if they must expand.
-    """
+    """index_put_, accumulating: four int64 arrays, a radix sort (`index_put_with_sort_kernel`)."""
     return 4 * INT64_BYTES * indices + radix_sort_scratch_bytes(indices, INT64_BYTES, INT64_BYTES)
 
 
@@ -132,10 +125,7 @@ def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _masked_scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """masked_scatter_: an int64 prefix sum as long as `self`, and the mask written out.
-
-    IndexKernel.cpp `masked_scatter__cuda`, IndexKernel.cu `launch_masked_scatter_kernel`.
-    """
+    """An int64 prefix sum like `self`, and the mask (`launch_masked_scatter_kernel`)."""
     numel = _numel(args[0])
     mask, source = _given(args, kwargs, 1, "mask"), _given(args, kwargs, 2, "source")
     expands = mask is not None and (_numel(mask) != numel or not mask.is_contiguous())
@@ -175,7 +165,6 @@ def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _given(
     args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
 ) -> Any:
-    """An argument of an operation, by its name or at its place."""
     return kwargs.get(name, args[place] if len(args) > place else default)
 
 

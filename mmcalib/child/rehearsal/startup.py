@@ -32,15 +32,13 @@ class Stage:
         self.gpu = gpu
         self.machine = Machine(gpu, given_settings(os.environ))
         self.ledger = Ledger(self.machine)
-        self.workspaces = _workspaces(self.machine)
-        self.device = ImaginaryGpu(self.ledger, on_matmul=self.workspaces.use)
+        self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
         self._settled = False
+        self.clear()
 
     def settle(self) -> None:
-        """Collect what a rehearsal left. After the first, what stays is there for good: vLLM
-        collects garbage several times in a startup, and most of it would be looking at modules.
-        """
+        """Collect what a rehearsal left; after the first, freeze the rest: vLLM collects often."""
         gc.collect()
         if not self._settled:
             gc.freeze()
@@ -50,20 +48,16 @@ class Stage:
         """Empty the GPU for the next rehearsal; what is still alive no longer counts."""
         self.machine.clear()
         self.ledger.clear()
-        self.workspaces = _workspaces(self.machine)
-        self.device.clear(on_matmul=self.workspaces.use)
+        major, minor = torch.__version__.split(".")[:2]
+        workspaces = Workspaces(
+            self.machine.allocator,
+            self.machine.capability,
+            (int(major), int(minor)),
+            config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+            lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
+        )
+        self.device.clear(on_matmul=workspaces.use)
         self.products.clear()
-
-
-def _workspaces(machine: Machine) -> Workspaces:
-    major, minor = torch.__version__.split(".")[:2]
-    return Workspaces(
-        machine.allocator,
-        machine.capability,
-        (int(major), int(minor)),
-        config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
-        lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
-    )
 
 
 # In the order in which vLLM would look for the real thing.
@@ -88,10 +82,7 @@ _STAND_INS: Final[tuple[Callable[[Stage], None], ...]] = (
 
 
 def install(gpu: Gpu) -> Stage:
-    """Install every stand-in.
-
-    Raises UsageError for a GPU without CUDA.
-    """
+    """Install every stand-in. Raises UsageError for a GPU without CUDA."""
     if gpu.capability is None:
         raise UsageError(
             f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
@@ -134,9 +125,7 @@ ONE_RANK_BYTES: Final = 72 * MIB
 
 @contextmanager
 def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
-    """Load and profile under this engine config; while open the worker is there to be asked.
-    Afterwards the GPU is empty again.
-    """
+    """Load and profile a worker under this engine config; the GPU is empty again afterwards."""
     ledger = stage.ledger
     with use_gpu(stage), models.built_under(config):
         worker = gpu_worker(config)

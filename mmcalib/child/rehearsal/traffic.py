@@ -81,9 +81,7 @@ class Forwards:
         return None if shapes is None else (shapes, self.sharing)
 
     def _media(self, given: Any) -> Hashable | None:
-        """Of the encoder: also the sizes of its items, which are among what it is given; None where
-        some of them are not known.
-        """
+        """The encoder's key: shapes and the sizes of its items; None where a size is not known."""
         shapes = _shapes(given)
         values = []
         for leaf in tree_leaves(given):
@@ -91,7 +89,7 @@ class Forwards:
                 continue
             if leaf.numel() > _MOST_VALUES:
                 continue
-            known = self._device.value_of(leaf)
+            known = self._device.values.of(leaf)
             if known is None:
                 return None
             values.append(tuple(known.flatten().tolist()))
@@ -135,7 +133,6 @@ def _shapes(given: Any) -> Hashable | None:
     return tuple(parts)
 
 
-# Tensors that are named of a step.
 _NAMED = 12
 
 
@@ -146,10 +143,8 @@ def serve_imagined(stage: Stage, request: ServeTraffic, say: Say) -> Traffic:
 
 
 class _Ledgered(StepBooks):
-    """The ledger of the stage's GPU.
-
-    A step that only goes on with answers takes no more than the last of as many sequences or more:
-    it is left out unless there are more of them than ever before.
+    """The ledger of the stage's GPU. A step that only goes on with answers is left out, unless it
+    has more sequences than ever before: it takes no more than the last such step.
     """
 
     def __init__(self, stage: Stage) -> None:

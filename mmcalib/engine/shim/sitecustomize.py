@@ -1,10 +1,9 @@
 """Lets the engine child import the mmcalib that started it, and vLLM where CPU-only torch stands
 beside CUDA-built torchvision or torchaudio.
 
-Put on PYTHONPATH of the engine child, and so reaches every process that vLLM starts itself. Only
-the native libraries of those wheels cannot load; their Python code, which is what vLLM uses to
-resize images and to resample audio, can. On a machine whose wheels match it changes nothing. The
-next `sitecustomize` on the path still runs.
+On PYTHONPATH of the engine child, it reaches every process of vLLM. Only those wheels' native
+libraries fail; the Python code that vLLM uses to resize and resample works. On a machine whose
+wheels match it changes nothing. The next `sitecustomize` on the path still runs.
 """
 
 import importlib.abc
@@ -20,9 +19,7 @@ _MMCALIB = os.path.dirname(os.path.dirname(_HERE))
 
 
 class _Ours(importlib.abc.MetaPathFinder):
-    """Finds mmcalib where it lies, and nothing else there: that folder is on no path, where it
-    would come before Python's own modules.
-    """
+    """Finds mmcalib and nothing else in its folder, which would shadow Python's own modules."""
 
     def find_spec(
         self, name: str, path: object, target: object = None

@@ -33,8 +33,7 @@ _TYPICAL_SM_COUNT = 64
 _WARP_SIZE = 32
 _THREADS_PER_SM = 2048
 _REGISTERS_PER_SM = 65536
-# Shared memory that one block may ask for, by compute capability (CUDA C++ Programming Guide,
-# table of technical specifications); kernels choose tile sizes by it.
+# KiB of shared memory a block may ask for, by capability (CUDA C++ Programming Guide).
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99}
 _SHARED_KIB_NEWER = {9: 227, 10: 227, 11: 227, 12: 99}
 
@@ -230,9 +229,8 @@ class _Launched:
 
 
 def install_triton(stage: Stage) -> None:
-    """Needs the triton package, which every CUDA build of vLLM brings. Linear attention asks the
-    driver, when it is imported, for what kind of device its kernels are and how much shared memory
-    that has.
+    """Linear attention asks the driver at import for the kind of device and its shared memory.
+    Needs the triton package, which every CUDA build of vLLM brings.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -283,11 +281,10 @@ def install_compilation(stage: Stage) -> None:
 
 
 class _Compiled:
-    """A module that vLLM would compile: cut at attention, into pieces that change nothing in place.
+    """A module that vLLM would compile: cut at attention into pieces that change nothing in place.
 
-    What a piece is given lives until it ends, as its caller holds it: the attention's output, and
-    the residual, which the first norm of a piece therefore writes anew. Nothing else is kept: what
-    a norm made of the residual before the attention is gone after it.
+    A piece's inputs live until it ends: the attention's output, and the residual, which its first
+    norm therefore writes anew. What a norm made before the attention is gone after it.
     """
 
     def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:
@@ -298,7 +295,6 @@ class _Compiled:
         self._normed: torch.Tensor | None = None
 
     def take_over(self) -> None:
-        """Replace methods of the module and of what is in it."""
         attention: Any = models.attention_layer()
         for module in self._module.modules():
             if isinstance(module, attention):
@@ -400,8 +396,7 @@ def install_process_groups(stage: Stage) -> None:
     replace(targets.BARRIER, lambda self: None)
     # Nothing to give back, and a group that came up in part must not keep the next from coming.
     replace(targets.DESTROY, lambda self: None)
-    # FlashInfer's workspace lies outside torch's allocator; without it NCCL reduces, into a result
-    # of the same size.
+    # FlashInfer's workspace is outside torch's allocator; NCCL's result has the same size.
     replace(targets.FLASHINFER_REDUCES, False)
     # vLLM then lets torch's groups do it all.
     replace(targets.NCCL, _NoNccl)

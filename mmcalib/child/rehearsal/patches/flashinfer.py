@@ -11,6 +11,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor, top_k: Any, top_p: Any, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Masks the logits by top-k, makes probabilities of them, samples by top-p.
-
-    As flashinfer/sampling.py does: one masked copy in float32, one of probabilities.
-    """
+    """Masks logits by top-k, then samples by top-p (flashinfer/sampling.py): two float32 copies."""
     masked = torch.empty_like(logits, dtype=torch.float32)
     return sampling_from_probs(torch.empty_like(masked))
 
@@ -142,13 +140,10 @@ def _product(
     return like.new_empty(tuple(shape), dtype=dtype) if out is None else out
 
 
-def _quantize_to_fp4(block: int) -> Callable[..., Any]:
-    def quantize(a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Two numbers to a byte, and a scale for each block (flashinfer/quantization)."""
-        rows, width = a.numel() // a.shape[-1], a.shape[-1]
-        return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
-
-    return quantize
+def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Two numbers to a byte, and a scale for each block (flashinfer/quantization)."""
+    rows, width = a.numel() // a.shape[-1], a.shape[-1]
+    return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
 
 
 def mxfp8_quantize(
@@ -172,9 +167,7 @@ WORKSPACE_BYTES = 32 << 20
 
 
 class Products:
-    """Products of quantised weights (gemm/gemm_base.py), and the workspaces that they have taken so
-    far: each kind keeps one.
-    """
+    """Products of quantised weights (gemm/gemm_base.py); each kind keeps one workspace."""
 
     def __init__(self) -> None:
         self._kept: dict[str, torch.Tensor] = {}
@@ -246,9 +239,9 @@ class Products:
                 **products,
                 **wrappers,
                 "get_seq_lens": get_seq_lens,
-                "fp4_quantize": _quantize_to_fp4(16),
-                "nvfp4_quantize": _quantize_to_fp4(16),
-                "mxfp4_quantize": _quantize_to_fp4(32),
+                "fp4_quantize": partial(_quantize_to_fp4, 16),
+                "nvfp4_quantize": partial(_quantize_to_fp4, 16),
+                "mxfp4_quantize": partial(_quantize_to_fp4, 32),
                 "mxfp8_quantize": mxfp8_quantize,
             },
             "flashinfer.gemm": {**products, "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90},
@@ -273,7 +266,6 @@ class Products:
         }
 
 
-# What is described, by module and name.
 Described = Mapping[str, Mapping[str, Any]]
 
 
@@ -287,9 +279,7 @@ class _Kind(type):
 
 
 class _Hollow(types.ModuleType):
-    """A module in which every public name is a class that does nothing, or a function that is
-    refused when it is called.
-    """
+    """A module whose public names are empty classes, or functions that raise when called."""
 
     def __init__(self, name: str, packages: HollowPackages) -> None:
         super().__init__(name)
@@ -314,10 +304,9 @@ class _Hollow(types.ModuleType):
 
 
 class HollowPackages:
-    """Finds every module of the packages as a hollow one, before the real ones are looked for.
+    """Finds modules of these packages as hollow ones, ahead of the real ones.
 
-    `module` says which part of the model is at work, `way_out` what does without a function that
-    nobody described.
+    `module` names the part of the model at work, `way_out` what avoids an undescribed function.
     """
 
     def __init__(
@@ -364,9 +353,7 @@ def install_flashinfer(stage: Stage) -> None:
 
 
 def install_humming(stage: Stage) -> None:
-    """vLLM 0.33 chooses its kernels for 4-bit floats on Hopper: what they make of weights is not
-    described here, and so they are refused by name.
-    """
+    """vLLM 0.33's kernels for 4-bit floats on Hopper: weight layout unknown, so refused by name."""
 
     def refuse() -> Any:
         raise NoFakeImplementation("humming", stage.ledger.module, WAY_OUT)
@@ -392,8 +379,7 @@ _WITHOUT_RESULTS = (
 
 
 def install_deep_gemm(stage: Stage) -> None:
-    """Must come before vLLM looks for DeepGEMM; of releases that bring it. The layouts in which it
-    wants the scales of FP8 weights are those of its csrc/apis/layout.hpp
+    """Must precede vLLM's search for DeepGEMM. FP8 scales are laid out as in csrc/apis/layout.hpp
     (`transform_sf_into_required_layout`).
     """
     if not targets.DEEP_GEMM_IS_BROUGHT:
@@ -444,9 +430,7 @@ def aligned(sf: torch.Tensor) -> torch.Tensor:
 
 
 def packed(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Exponents of four columns in an int32, for each row of the weights: `rows`, or those of `sf`
-    where it has one each.
-    """
+    """Exponents of four columns in an int32, per row of the weights (`rows`, or those of `sf`)."""
     rows = sf.shape[-2] if rows is None else rows
     return _by_column(sf, rows, -(-sf.shape[-1] // 4), torch.int32)
 

@@ -126,8 +126,7 @@ def install_kernels(stage: Stage) -> None:
         return view
 
     replace(targets.DEVICE_VIEW, device_view)
-    # Last, since it brings much of vLLM along. Launched to be compiled and tuned, which a driver
-    # would be asked for.
+    # Last, since it brings much of vLLM along. It would ask a driver to compile and tune.
     replace(targets.WARMUP, lambda worker: None)
 
 
@@ -135,9 +134,7 @@ _Prepare = Callable[..., tuple[torch.Tensor, ...]]
 
 
 def install_experts(stage: Stage) -> None:
-    """Where a layer's experts are packed for Marlin one by one, which is tens of thousands of
-    operations: minutes on a device that keeps books of each.
-    """
+    """Packing experts for Marlin one by one would take minutes with each operation booked."""
     for target in targets.PACKED_ONE_BY_ONE:
         if (found := find(target)) is not None:
             replace(target, for_one(getattr(*found)))

@@ -57,9 +57,8 @@ def faked(kind: Any) -> Any:
 
 
 def install_parameters(stage: Stage) -> None:
-    """Parameters keep their kind where they are made, and where online quantization makes them:
-    quantized layers ask them how they are packed. Torch makes a plain fake tensor of a parameter
-    whose data are fake, and what vLLM's class would have added is lost with it.
+    """Parameters keep their class, which quantized layers ask how they are packed. Torch makes
+    plain fake tensors of them, without what vLLM's class adds.
     """
     if not targets.PARAMETERS_ARE_FAKED:
         return
@@ -71,7 +70,6 @@ def install_parameters(stage: Stage) -> None:
         return made
 
     def shallow_copy(param: torch.Tensor) -> torch.Tensor:
-        """Of its class and attributes over the same storage."""
         copy = param.detach()
         copy.__class__ = type(param)
         copy.__dict__.update({**param.__dict__, **copy.__dict__})
@@ -101,17 +99,13 @@ def install_dummy_media(stage: Stage) -> None:
     """White frames share one byte, and no item is ever taken for one seen before."""
 
     def hash_kwargs(cls: type, *args: Any, **kwargs: Any) -> str:
-        """A hash of its own for every item. What items share is compared by one too, so that those
-        that differ in it are not batched (0.26): there one object is one hash.
-        """
+        """A hash per item; shared data hash by identity, so others are not batched (0.26)."""
         if kwargs.keys() == {"data"}:
             return f"shared-{id(kwargs['data'])}"
         return f"imaginary-{next(_hashes)}"
 
     def numpy(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
-        """A long clip's features are a large host tensor that is not there: pages that nobody has
-        touched.
-        """
+        """A long clip's features are a large host tensor that is not there: untouched pages."""
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         return np.zeros(tuple(self.shape), dtype)
 
