@@ -135,9 +135,7 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
 
 
 def check_loaded(facts: CheckFacts) -> Iterator[Check]:
-    """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
-    most of a modality: that is a broken installation.
-    """
+    """What vLLM's loader fails on; most of a modality is a broken installation."""
     if unreadable := facts.corpus.unreadable:
         first = unreadable[0]
         yield Check(

@@ -116,9 +116,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """A prompt of so many of the largest items of each modality: (items, tokens of one). `own`: the
-    items are the user's.
-    """
+    """Per modality (items, tokens of one), its largest items; `own`: they are the user's."""
 
     most: Mapping[Modality, tuple[int, int]]
     own: bool

@@ -206,9 +206,7 @@ def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _differs(wrote: Any, arrived: Any) -> bool:
-    """Whether anything arrives otherwise. What is at its default need not be named: vLLM makes its
-    config classes of some mappings.
-    """
+    """Whether anything arrives otherwise; vLLM makes its config classes of some mappings."""
     if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
         return any(
             _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
@@ -217,9 +215,7 @@ def _differs(wrote: Any, arrived: Any) -> bool:
 
 
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
-    """R8: settings that do nothing, each by name; the others in one line. Size hints have findings
-    of their own.
-    """
+    """R8: settings that do nothing, each by name; the others in one line."""
     for effect in _idle(effects):
         yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}

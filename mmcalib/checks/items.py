@@ -29,9 +29,7 @@ INPUT_RESERVED = CheckId("{} input reserved")
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
-    """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
-    400.
-    """
+    """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
     judged, dialect = facts.configuration, facts.dialect
     largest, limit = judged.table.largest(), judged.budget.encoder_budget_tokens
     if largest is None:
@@ -77,9 +75,7 @@ def _larger(embeds: int, budget: Budget) -> list[str]:
 def slower(
     knobs: Iterable[Knob], media_io: Mapping[str, Any], share: float
 ) -> dict[str, Any] | None:
-    """`media_io_kwargs` with which the server keeps that share of a video's frames; None where no
-    option of the loader does that.
-    """
+    """`media_io_kwargs` that keep that share of a video's frames; None where no option does."""
     for knob in knobs:
         fewer = knob.value_for_share(share) if knob.modality == "video" else None
         if fewer is not None:
@@ -200,7 +196,6 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
 
 
 def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
-    """Those that take fewer tokens than before."""
     usual, now = before.of(modality), after.of(modality)
     rows = usual.shapes.places(now.shapes)
     return now.take((rows >= 0) & (now.tokens < usual.tokens[rows]))
@@ -238,9 +233,7 @@ def fullest(
     engine_args: Mapping[str, Any],
     largest: Mapping[Modality, int],
 ) -> dict[Modality, tuple[int, int]]:
-    """Per modality that the limits name: how many items a prompt may carry, and the tokens of the
-    `largest` of them.
-    """
+    """Per limited modality the items of one prompt, and the tokens of the `largest`."""
     limits = engine_args.get(LIMIT) or {}
     return {
         m: (count.value, largest[m])
@@ -255,9 +248,7 @@ def needed(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int
 
 
 def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
-    """Whether a prompt of as many of the largest items as the limits name fits the context. Of the
-    user's own items each is served at least on its own.
-    """
+    """Whether as many largest items as limits name fit; of the user's own, each alone at least."""
     most, own, reserve_tokens = prompt.most, prompt.own, facts.policy.text_reserve_tokens
     engine_args, room = facts.configuration.engine_args, facts.configuration.budget.max_model_len
     total = needed(most, reserve_tokens)
@@ -354,9 +345,7 @@ def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
 
 
 def excess_check(excess: Excess, dialect: Dialect) -> Check:
-    """A warning, not a failure: memory follows the encoder's input, but not that alone; the bytes
-    are a rehearsal's to say.
-    """
+    """A warning, not a failure: only a rehearsal knows the bytes."""
     seqs = excess.max_num_seqs
     fewer = dialect.say(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"

@@ -119,9 +119,7 @@ def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
 
 
 def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
-    """A modality that nobody limits has vLLM's limit of 999. Where nothing at all is written, the
-    first modality of a model is what it is there for.
-    """
+    """vLLM limits unnamed modalities to 999; with nothing written, the first one is meant."""
     judged, taken = facts.configuration, facts.model.modalities
     limits, budget = judged.engine_args.get(LIMIT) or {}, judged.budget
     missing = [m for m in taken if m not in limits]
@@ -196,9 +194,7 @@ def bleeding(
     moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
     remedies: Mapping[Modality, Mapping[str, Any]],
 ) -> Check | None:
-    """A flat option that changes several modalities; `remedies` are the arguments that were tried
-    and change the one only.
-    """
+    """A flat option that changes several modalities; `remedies` are arguments that change one."""
     if len(moved) < 2:
         return None
     cases = "; ".join(

@@ -57,9 +57,7 @@ _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Engine arguments that are tried before they are proposed, and the lines that bring them;
-    `knob` at `value` makes items smaller.
-    """
+    """Engine arguments to try, and the lines that bring them; `knob` at `value` shrinks items."""
 
     engine_args: Mapping[str, Any]
     lines: str
@@ -78,9 +76,7 @@ def reserved(
 
 
 def embeddings_alone(budget: Budget) -> Check | None:
-    """R4 of a configuration that takes embeddings and no media: the cache holds what is handed in,
-    and vLLM's profile runs and holds nothing of it. None of any other.
-    """
+    """R4 where only embeddings are taken, of which vLLM's profile holds nothing; else None."""
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
     return Check(
@@ -99,9 +95,7 @@ def reserved_check(
     *,
     allowed: bool = False,
 ) -> Check:
-    """R4 in tokens; `cures` are what a user may say with which it passes, each tried. `allowed`: by
-    --allow-under-reserve.
-    """
+    """R4 in tokens; `cures` were tried and pass. `allowed`: by --allow-under-reserve."""
     number = dialect.number
     detail = (
         f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
@@ -141,9 +135,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
 
 
 def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
-    """What may make an under-reserved configuration honest: the size of the hint as a cap of the
-    processor, in the spelling that it has; or no hint.
-    """
+    """What may cure under-reserving: the hint's size as a cap of the processor, or no hint."""
     modality = budget.profiled_modality
     limits = engine_args.get(LIMIT) or {}
     size = hint(limits, modality) if modality else {}
@@ -213,9 +205,7 @@ def _check_shrunk_hint(
     dummy: Dummy,
     remedy: str,
 ) -> Check:
-    """A hint that shrinks the profiled item alone is a trap; one that shrinks the encoder cache too
-    makes larger items impossible.
-    """
+    """Hints that shrink the profile alone are traps; those of the cache too refuse larger items."""
     name = SIZE_HINT.of(modality)
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]

@@ -88,9 +88,7 @@ class _Step:
 
 
 class Terminal:
-    """Shows each step while it runs, and how long it took once it is over; what the engine's
-    processes print only if it is `verbose`.
-    """
+    """Show each step while it runs, and its time after; engine output only if `verbose`."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console

@@ -135,7 +135,6 @@ class DecisionBuilder:
         )
 
     def _table(self, setting: Setting) -> tuple[CostTable, list[Skipped]]:
-        """What every shape costs under the setting, and the files that turn out unreadable."""
         if setting == self.default.setting:
             return self.default, []
         if setting.key not in self._tables:
@@ -164,7 +163,6 @@ class DecisionBuilder:
         return usual if same else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
-        """The prompt that needs the longest context."""
         return longest_prompt(
             self.prompts,
             table,
@@ -183,9 +181,7 @@ def _hints(
     table: CostTable,
     budgets: BudgetSource,
 ) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
-    """Per modality the first hint whose dummy, as vLLM builds it, costs what may come, or why there
-    is none (R3).
-    """
+    """Per modality the first honest hint, or why there is none (R3)."""
     found: dict[Modality, Hint] = {}
     refused: dict[Modality, str] = {}
     for modality in table.modalities():
@@ -218,7 +214,6 @@ def _covers(explored: Explored) -> bool:
 
 
 def _largest(explored: Explored) -> int:
-    """vLLM's own largest item of the knob's modality."""
     return explored.budget.max_tokens_per_item.get(explored.point.knob.modality, 0)
 
 
@@ -299,9 +294,7 @@ class MemoryJudge(Protocol):
         ...
 
     def serves_worse(self, decision: Decision) -> bool:
-        """Whether the corpus' own requests run worse than with vLLM's defaults: they take more than
-        is reserved, or are preempted more often.
-        """
+        """Whether requests take more than is reserved, or are preempted more than by default."""
         ...
 
 
@@ -433,9 +426,7 @@ def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decisi
 
 
 def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | None:
-    """vLLM's own items and step under the limits alone, if that serves no worse than its defaults
-    and leaves as much KV cache.
-    """
+    """vLLM's own items and step under the limits, if no worse than its defaults."""
     if not builder.budgets.policy.keeps_quality:
         return None
     plain = builder.settle(None, "none", capped=False, hinted=False)

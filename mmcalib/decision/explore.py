@@ -49,9 +49,7 @@ class BudgetSource:
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
     ) -> dict[str, Any]:
-        """Engine arguments as vLLM names them, without the model; in the order of the file. The
-        largest item of the corpus takes `largest_embeds` of the encoder cache.
-        """
+        """In the file's order, without the model; its largest item has `largest_embeds`."""
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
@@ -94,9 +92,7 @@ class BudgetSource:
         return self.of({**args, "max_num_batched_tokens": step})
 
     def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
-        """The budget of these arguments, as far as they can be had here. Raises EngineError where
-        vLLM refuses them.
-        """
+        """The budget of these arguments. Raises EngineError where vLLM refuses them."""
         had = here({**self.given, **args}, self.opened.device)
         request = AskBudget({"model": self.model_path, **had}, build_dummy)
         # What the server would choose where nothing is said: it need not be this machine.
@@ -154,9 +150,7 @@ def _under(
     budgets: BudgetSource,
     counter: EmbedCounter | None,
 ) -> CostTable:
-    """The costs at one value: counted, else measured. Shapes that fit under a cap are not measured
-    again, except one that would tell if they had to be.
-    """
+    """The costs at one value, counted or else measured; shapes under a cap are not asked again."""
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default

@@ -63,9 +63,7 @@ def stand_ins(
     task: Task,
     before: Mapping[Modality, CostColumns],
 ) -> StandIns:
-    """What each shape costs under the setting; `before` is what they cost under another where the
-    count was proven.
-    """
+    """What each shape costs under the setting; `before`: under one whose count was proven."""
     found = StandIns()
     for modality, mine in shapes.items():
         costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
@@ -81,7 +79,6 @@ def stand_ins(
 def _answered(
     answers: Mapping[Shape, Measured], entries: ShapeCounts
 ) -> dict[Shape, ItemCost | None]:
-    """What was processed of these."""
     found: dict[Shape, ItemCost | None] = {}
     for shape, answer in answers.items():
         if shape.modality == entries.shapes.modality:
@@ -245,9 +242,7 @@ def measure(
 def _ask_of_files(
     host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
 ) -> list[Measured]:
-    """Each file's answer; one that ends or silences the engine is answered by that, and the engine
-    begun again. Raises EngineDied where several do.
-    """
+    """Each file's answer, also for one that ends the engine. Raises EngineDied where several do."""
     answers: list[Measured] = []
     for _ in range(_MOST_DEATHS):
         try:
@@ -273,9 +268,7 @@ def _each(
 
 
 def _lightest(chosen: Sample) -> Sample:
-    """One of each modality, to be loaded once before the others are timed: the first of a kind also
-    takes what importing its decoder does.
-    """
+    """One of each modality to load before others are timed: the first pays for imports."""
     lightest: dict[Modality, tuple[Shape, str]] = {}
     for shape, path in sorted(chosen, key=lambda one: weight(one[0])):
         lightest.setdefault(shape.modality, (shape, path))
@@ -397,9 +390,7 @@ _SURE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class EmbedCounter:
-    """vLLM's count of one modality's items, which reproduced all that the default processed.
-    `usual` are their costs by default.
-    """
+    """vLLM's proven count of one modality's items, whose costs by default are `usual`."""
 
     host: EngineHost
     default: CostTable
@@ -409,9 +400,7 @@ class EmbedCounter:
     def proven(
         cls, host: EngineHost, default: CostTable, modality: Modality
     ) -> EmbedCounter | None:
-        """None where there is no count, it is wrong, or so few shapes that none is needed. Items
-        that are not what their headers say are neither proof nor disproof.
-        """
+        """None where the count is missing, wrong or not needed; misnamed items prove nothing."""
         costs = default.of(modality)
         costs = costs.but({one.shape: None for one in default.mismatches})
         if len(costs) <= SPOTS:
@@ -423,9 +412,7 @@ class EmbedCounter:
         return cls(host, default, costs)
 
     def under(self, setting: Setting, touched: Column) -> CostTable | None:
-        """The costs under the setting, which may have `touched` these; None where the spot checks
-        do not bear the count out.
-        """
+        """The costs under the setting; None where spot checks contradict the count."""
         counts = self._counts(setting, touched)
         if counts is None:
             return None

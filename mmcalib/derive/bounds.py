@@ -154,9 +154,7 @@ class Sampling:
         return kept // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
 
     def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
-        """The promised number first, then what the decoder may make of it; nothing where the loader
-        refuses the video.
-        """
+        """The promised number, then what the decoder may make of it; nothing where refused."""
         if encoding.sent_frames:
             # vLLM takes the first ones, whatever the loader (vllm/multimodal/media/video.py, 0.32).
             most = self.num_frames if self.num_frames > 0 else shape.num_frames

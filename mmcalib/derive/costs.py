@@ -373,9 +373,7 @@ def spread(costs: CostColumns) -> dict[Quantile, int]:
 
 
 def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
-    """The smallest token count that at least `share` of the items do not exceed; `counts` items
-    have each. 0 of none.
-    """
+    """The smallest token count that a `share` of the items do not exceed; 0 of none."""
     if not len(tokens):
         return 0
     order = np.argsort(tokens, kind="stable")
@@ -385,9 +383,7 @@ def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, sha
 
 
 def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
-    """Mean seconds over the items of every modality with a measured file, and how many files were
-    measured; None without any.
-    """
+    """Mean seconds over items of every modality with a measured file, and the files; or None."""
     total_s, items, measured = 0.0, 0, 0
     for modality in table.modalities():
         costs = table.of(modality)

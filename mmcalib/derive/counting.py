@@ -110,9 +110,7 @@ def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
 
 
 def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
-    """Which of the changed shapes to process, of these rows of `costs`: the heaviest, lightest,
-    flattest, tallest and others between, and of few levels each.
-    """
+    """The rows to process: heaviest, lightest, flattest, tallest, others, and few of each level."""
     shapes = costs.shapes.take(moved)
     embeds, slopes = counts.embeds[counts.shapes.places(shapes)], shapes.slopes()
     by_weight = np.lexsort((slopes, costs.embeds[moved], embeds))
@@ -136,9 +134,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
 def fill_table(
     table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
-    """The table with every changed shape that was not measured computed from its count; None where
-    a measured one is not as counted, or its tokens beside the embeds follow no known rule.
-    """
+    """The table with unmeasured shapes by their count; None where it is wrong or tokens unruly."""
     modality = counts.shapes.modality
     now, usual = table.of(modality), default.of(modality)
     places = now.shapes.places(measured)
@@ -176,9 +172,7 @@ def fill_table(
 def _beside(
     seen: CostColumns, usual: CostColumns, by_default: Column, embeds: Column
 ) -> Column | None:
-    """The prompt's tokens beside an item's embeds: as many as by default, or as many as every
-    measured item of the same embeds has. None where one has neither.
-    """
+    """Prompt tokens beside an item's embeds, by default or by equal embeds; None where unknown."""
     texts = seen.tokens - seen.embeds
     if (texts == usual.tokens - usual.embeds).all():
         return by_default
@@ -333,9 +327,7 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
 
 
 def _steps(by_count: Column, embeds: Column, most: int) -> list[int]:
-    """The last row before and the first after each of so many steps of the count, evenly over
-    all.
-    """
+    """The rows before and after each of so many steps of the count, evenly over all."""
     places = np.flatnonzero(np.diff(embeds[by_count])) + 1
     every = -(-len(places) // most) or 1
     return [int(row) for at in places[::every] for row in (by_count[at - 1], by_count[at])]

@@ -141,9 +141,7 @@ def worst_step(
     resident: Resident | None = None,
     kept_bytes: int = 0,
 ) -> WorstStep:
-    """A step full to the encoder budget, from one of whole items: smaller items fill the rest, and
-    take no more for each token than the largest.
-    """
+    """A step full to the encoder budget: smaller items take no more a token than the largest."""
     share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
     peak = round(peak_bytes * max(1.0, share))
     return WorstStep(modality, limit_tokens, peak, resident or Resident(), kept_bytes=kept_bytes)
@@ -192,9 +190,7 @@ class ObservedOom:
 
 
 def _spare(phase: Phase | None, found: Rehearsed, shortfall: Shortfall | None) -> int:
-    """Room that a rehearsal has: beside the profile before there is a KV cache, else beside the
-    costliest demand, on the whole GPU.
-    """
+    """Room of a rehearsal: beside the profile or, with a KV cache, the costliest demand."""
     if phase in _BEFORE_KV_CACHE:
         held = found.weights_bytes + found.buffers_bytes + found.activation_peak_bytes
         return found.total_bytes - held
@@ -313,9 +309,7 @@ class Excess:
 def excesses(
     table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
 ) -> Iterator[Excess]:
-    """Per modality the costliest step of items like the corpus', where the slack of a profile does
-    not cover it. `plain` is the budget without size hints, with its dummies.
-    """
+    """Per modality the costliest step of such items beyond a profile's slack; `plain`: no hints."""
     limit = budget.encoder_budget_tokens
     for modality in table.modalities():
         count, dummy = counts.get(modality, 0), plain.dummies.get(modality)
@@ -433,9 +427,7 @@ _FEWEST: Final = 1 / 4
 
 
 def _prompts_within(room: int, step: PromptsStep) -> int:
-    """How many prompts find room, which bring as much each, whatever their length; 0 where those
-    are too few.
-    """
+    """How many prompts, which bring as much each, find room; 0 where those are too few."""
     if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
         return 0
     each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
@@ -490,16 +482,12 @@ class Headroom:
 
     @property
     def reserving_utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for all that is not reserved, in whole
-        hundredths.
-        """
+        """The `gpu_memory_utilization` that leaves room for all unreserved, in hundredths."""
         return self._hundredths(self.requested_bytes - max(0, -self.nbytes))
 
     @property
     def fitting_utilization(self) -> float | None:
-        """The `gpu_memory_utilization`, in whole hundredths, that leaves as much as the highest
-        step wants; None where there is room, or could never be.
-        """
+        """The `gpu_memory_utilization` in hundredths that fits the highest step, where one does."""
         beyond = -self.nbytes - VLLM_SLACK_BYTES
         if self.fits or beyond >= self.total_bytes:
             return None

@@ -71,9 +71,7 @@ class Effect:
         return self.outcome == "moves"
 
     def concerns(self, setting: str) -> bool:
-        """Whether the setting of this name is this one, or stands and falls with it. A count that
-        stood beside a size hint may go by either name.
-        """
+        """Whether this setting stands or falls with the name; a count beside a hint has either."""
         names = (self.name, self.name.removesuffix(".count"))
         return setting in names or setting.startswith(f"{self.name}.")
 
@@ -105,9 +103,7 @@ def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
 
 
 def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
-    """The arguments less one setting. What it leaves empty goes too, and a limit that is left with
-    its count is that count.
-    """
+    """The arguments less one setting, and less what it empties; a lone count is a plain limit."""
     key, *rest = path
     less = dict(engine_args)
     inner = without(less[key], tuple(rest)) if rest else {}
@@ -130,9 +126,7 @@ def enclosing(path: SettingPath) -> SettingPath | None:
 
 
 def needs_company(with_: Footprint, less: Footprint) -> bool:
-    """Whether vLLM refuses what it takes with the setting: the rest of its mapping cannot stand
-    alone.
-    """
+    """Whether vLLM refuses the rest of the setting's mapping alone."""
     return bool(less.refusal) or any(
         taken.refusal and shape in with_.items and not with_.items[shape].refusal
         for shape, taken in less.items.items()

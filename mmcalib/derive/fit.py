@@ -207,9 +207,7 @@ def unsettled(
     max_model_len: int,
     most: int | None = None,
 ) -> list[int]:
-    """The places of prompts whose text must be counted, the longest first, at most so many: those
-    that could set the context or, by what is known so far, may not fit into it.
-    """
+    """Places of prompts whose text must be counted, longest first: they may exceed the context."""
     settled, needed = 0, list[int | None]()
     for prompt in prompts:
         tokens = prompt.needed_tokens(reserve_tokens)

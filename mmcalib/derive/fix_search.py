@@ -79,9 +79,7 @@ class _Asked:
         return min(usable, key=lambda k: (usable[k].lacking_bytes, len(k)), default=())
 
     def cheapest_reached(self) -> tuple[Fix, ...]:
-        """Of what was evaluated and reaches the goal the cheapest, by its dearest fixes; the best
-        where nothing does.
-        """
+        """The cheapest evaluated that reaches the goal, by its dearest fixes; else the best."""
         reached = [known for known, outcome in self._combined() if known and outcome.reached]
         return min(reached, key=_price) if reached else self.best()
 
@@ -204,9 +202,7 @@ def _shortest(
     gains: Mapping[str, int],
     asked: _Asked,
 ) -> int:
-    """The fewest of the row, from its start, that reach the goal with those needed; the whole row
-    does. The first guess is where the gains of each on its own add up to what is lacking.
-    """
+    """The fewest from the row's start that reach the goal, guessed by what each gained alone."""
     low, high = -1, len(row)
     first = middle = _enough(row, needed, base, gains)
     while high - low > 1:

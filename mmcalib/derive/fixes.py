@@ -98,9 +98,7 @@ def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, A
 
 
 def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two limits of a modality the lower; options such as width beside them, but for those that
-    are None in the new one.
-    """
+    """The lower of two limits with the options beside both, less those that are None in `new`."""
     limits = dict(old or {})
     for modality, value in new.items():
         both = [_options(limits[modality])] if modality in limits else []
@@ -329,9 +327,7 @@ def _levels(
     changes: Callable[[Value], Mapping[str, Any]] | None = None,
     shrinks: Modality | None = None,
 ) -> Iterator[Fix]:
-    """A fix for each value with its price, the mildest first: of the engine argument of this name,
-    or by the `changes` that a value makes.
-    """
+    """A fix for each value with its price, mildest first: of the argument, or by `changes`."""
     for level, (value, price) in enumerate(steps):
         yield Fix(
             name=f"{knob}={value}",
@@ -347,7 +343,6 @@ def _levels(
 
 
 def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
-    """More of the GPU for vLLM."""
     if unfixed.engine_args.get(UTILIZATION, 0) < _MOST_UTILIZATION:
         rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
         price = f"if nothing else runs on the GPU: {rest:.2f} GiB stay free"
@@ -355,7 +350,6 @@ def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _context(unfixed: Unfixed) -> Iterator[Fix]:
-    """A shorter context."""
     shorter = (
         (tokens, f"prompt and answer have at most {tokens:,} tokens together")
         for tokens in unfixed.kept.down("max_model_len", _MODEL_LENS)
@@ -365,7 +359,6 @@ def _context(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer modalities, and fewer items of each."""
     args, served = unfixed.engine_args, unfixed.facts.largest_items
     wanted = {modality for modality in served if count_of(args, modality)}
     kept = "image" if "image" in served else next(iter(served), "")
@@ -398,7 +391,6 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _caps(unfixed: Unfixed) -> Iterator[Fix]:
-    """Smaller items: lower values of what the processor caps them by."""
     for knob in unfixed.facts.knobs:
         if knob.modality in unfixed.facts.largest_items:
             yield from _cap(knob, _configured(knob, unfixed.engine_args))
@@ -426,9 +418,7 @@ def _configured(knob: Knob, engine_args: Mapping[str, Any]) -> Value:
 
 
 def _hint(unfixed: Unfixed) -> Iterator[Fix]:
-    """A size hint for the modality that is profiled. Never combined: most hints move only the
-    profile.
-    """
+    """A size hint for the profiled modality; never combined: most move only the profile."""
     items = unfixed.facts.largest_items
     largest = max(items, key=lambda m: (items[m], m), default="")
     if hint := _HINTS.get(largest):
@@ -444,7 +434,6 @@ def _hint(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer CUDA graphs, or none."""
     if unfixed.engine_args.get("enforce_eager"):
         return
     if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
@@ -455,7 +444,6 @@ def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer requests at once."""
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
     fewer = (
         (count, f"at most {count} requests run at once")
@@ -466,7 +454,6 @@ def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer tokens in a step."""
     facts = unfixed.facts
     largest = max(facts.largest_items.values(), default=0)
     for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
@@ -490,7 +477,6 @@ def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _offload(unfixed: Unfixed) -> Iterator[Fix]:
-    """Weights in host memory."""
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
     sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
@@ -503,7 +489,6 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
-    """More GPUs."""
     # vLLM refuses ranks that cannot share the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]

@@ -53,18 +53,14 @@ class Point:
 
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
-    """The setting that gives the knob this value on top of `base`; its default value changes
-    nothing.
-    """
+    """The setting with this value on top of `base`; the default value changes nothing."""
     if value == knob.value:
         return base
     return merged_settings([base, knob.setting(value)])
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
-    """What the value does, compared item by item with the default setting. An item that vLLM
-    refuses under it keeps nothing.
-    """
+    """What the value does, item by item against the default; what vLLM refuses keeps nothing."""
     costs, before = table.of(knob.modality), default.of(knob.modality)
     now, kept = tokens_of(costs, before), retention(costs, before)
     accepted = costs.items()
@@ -204,9 +200,7 @@ def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A point with what it costs: vLLM's encoder budget for it and, once it was rehearsed, the
-    tokens that the KV cache holds.
-    """
+    """A point with its encoder budget and, once rehearsed, the KV cache's tokens."""
 
     point: Point
     budget_tokens: int

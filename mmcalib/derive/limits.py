@@ -56,9 +56,7 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
 
 
 def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:
-    """Whether the dummy that vLLM builds from the hint costs what may come: at least the largest
-    item that vLLM budgets for, which in turn is at least the corpus' largest.
-    """
+    """Whether the hint's dummy costs at least the largest item that vLLM budgets for."""
     dummy = budget.dummies.get(modality)
     if dummy is None or modality not in budget.max_tokens_per_item:
         return False

@@ -124,10 +124,7 @@ class HitCurve:
         return self.hits_at(capacity_bytes) / self.accesses if self.accesses else 0.0
 
     def capacity_for(self, hits: int) -> int:
-        """The smallest capacity with at least so many hits; 0 for none.
-
-        Raises ValueError for more hits than any cache has.
-        """
+        """The smallest capacity with so many hits, 0 for none. Raises ValueError for too many."""
         if hits <= 0:
             return 0
         if hits > self.most_hits:
@@ -310,9 +307,7 @@ def cache_floor(
 def within_context(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> dict[Modality, int]:
-    """The counts, but no more of the largest items than begin within `max_model_len`, all of them
-    together, those of most bytes a token first: no prompt brings more.
-    """
+    """The counts, cut to the largest items that begin within `max_model_len`, by bytes a token."""
     found, left = dict(counts), plain.max_model_len
     sizes = {modality: _most_embeds(modality, plain, limit_tokens) for modality in counts}
 

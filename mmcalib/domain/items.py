@@ -116,9 +116,7 @@ class TextBound:
     compared: int = 0
 
     def most(self, asked: Asked, items: Mapping[Modality, int]) -> int | None:
-        """Tokens of a request beside the placeholders of its items, of which it has so many; None
-        where nothing bounds them.
-        """
+        """Tokens of a request beside its items' placeholders; None where nothing bounds them."""
         if not asked.plain or (asked.tool_bytes and self.tools_tokens is None):
             return None
         total = self.base_tokens + self.message_tokens * asked.messages

@@ -108,9 +108,7 @@ class MediaOption(ABC):
 
     @property
     def by_loader(self) -> bool:
-        """Whether it says how much of an item is looked at, which is for its owner to say, and
-        which decides what the processor's options do to it.
-        """
+        """Whether it says how much of an item is looked at, which comes before the processor."""
         return self.argument == "media_io_kwargs"
 
     @abstractmethod
@@ -119,9 +117,7 @@ class MediaOption(ABC):
 
     @abstractmethod
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Values that save memory, the mildest first, and what each costs the user. What is not
-        below the default saves none.
-        """
+        """Values below the default that save memory, mildest first, each with what it costs."""
 
     def setting(self, value: Value) -> Setting:
         """What gives it this value, with all that must stand beside it."""
@@ -156,9 +152,7 @@ class MediaOption(ABC):
         return shapes.mask(True)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
-        """The value that caps each image or frame at so many tokens; None where tokens do not
-        follow from it.
-        """
+        """The value that caps each image or frame at so many tokens; None where unknown."""
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
@@ -259,9 +253,7 @@ class AreaCap(MediaOption):
         return tokens * self.token_px if tokens > self.least_px // self.token_px else None
 
     def scale(self, value: Value) -> str:
-        """For images in tokens: raw pixels say little. Of videos some processors bound each frame
-        and others all frames together, so pixels it is.
-        """
+        """For images in tokens; for videos in pixels, as some processors bound whole clips."""
         if self.token_px is None or self.modality == "video":
             return f"default {self.value}"
         tokens, default = (round(v // self.token_px) for v in (value, self.value))

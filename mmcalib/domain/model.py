@@ -46,9 +46,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, int]:
-        """What a server must have in its environment to let in what this one does. Other variables
-        than mmcalib's own are left out: a file that says so may come from somebody else.
-        """
+        """What a server's environment needs to admit what this one does, by mmcalib's variables."""
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 

@@ -72,9 +72,7 @@ _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capt
 
 
 def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
-    """Raises UsageError for the first that a calibration decides itself, with the option that tells
-    it what to decide.
-    """
+    """Raise UsageError for what a calibration decides itself, with the option that steers it."""
     for name in engine_args:
         if name in _OWN:
             raise UsageError(

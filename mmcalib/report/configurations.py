@@ -52,10 +52,7 @@ class ConfigurationFormat:
         return how if self.variables else serving(server, how)
 
     def render(self, calibration: CalibrationDocument) -> str:
-        """The file's content. One that was emitted against the verdict says so on top.
-
-        Raises OutputError where the form cannot carry a value, and for what is no configuration.
-        """
+        """The file's content. Raises OutputError where the form cannot carry a value."""
         _check_settings(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
         text = self.text(calibration)
         if calibration.verdict == "fail" and self.comments:
@@ -107,7 +104,6 @@ def _variables(calibration: CalibrationDocument) -> dict[str, str]:
 
 
 def _image(calibration: CalibrationDocument) -> str:
-    """vLLM's official image of the release that was calibrated with."""
     release = re.match(r"\d+\.\d+\.\d+", calibration.tool["vllm"])
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
@@ -140,10 +136,7 @@ def _yaml(calibration: CalibrationDocument) -> str:
 
 
 def _args(calibration: CalibrationDocument) -> str:
-    """One option per line, quoted for a shell; the lines are one command.
-
-    Raises OutputError where a value has a character that hides, which a shell has no escape for.
-    """
+    """One option per line, quoted for a shell. Raises OutputError for characters that hide."""
     options = list(map(shlex.join, serve_arguments(calibration.engine_config)))
     _check_visible("".join(options), "args")
     return " \\\n    ".join(options) + "\n"
@@ -154,10 +147,7 @@ _HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
 
 def _docker(calibration: CalibrationDocument) -> str:
-    """A script of one command, whose own arguments go to `vllm serve` behind ours.
-
-    Raises OutputError where a value has a character that hides, which a shell has no escape for.
-    """
+    """A script of one command; its arguments follow ours. Raises OutputError for what hides."""
     config = calibration.engine_config
     model = str(config.get("model", ""))
     mount = ["--mount", f"type=bind,source={model},target={model},readonly"]
@@ -246,9 +236,7 @@ _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 
 
 def _k8s(calibration: CalibrationDocument) -> str:
-    """A Deployment, complete as `kubectl apply` takes it. No path of this machine is in it: a model
-    that is a folder here is one of a volume there.
-    """
+    """A complete Deployment; a model that is a folder here is one of a volume there."""
     config, notes = dict(calibration.engine_config), list[str]()
     shared = math.ceil(shm_bytes(config) / GIB)
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - of the container
@@ -314,7 +302,6 @@ _PYTHON_COLUMNS = 88
 
 
 def _python(calibration: CalibrationDocument) -> str:
-    """A script that starts an engine, and a module that holds `ENGINE_ARGS`."""
     lines = ["ENGINE_ARGS = {"]
     for name, value in calibration.engine_args().items():
         if value is not None:

@@ -101,7 +101,6 @@ def _reserved_lines(shown: CalibrationDocument) -> Iterator[str]:
 
 
 def _check_lines(shown: CalibrationDocument) -> Iterator[str]:
-    """The failed ones first, then those that warn, each on one line."""
     for status in ("fail", "warn"):
         for check in shown.checks:
             if check.status == status:

@@ -118,9 +118,7 @@ def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
 
 
 def _comment(text: str) -> list[str]:
-    """Comment lines. File names may hold line breaks and control characters; whatever they hold,
-    a comment stays a comment.
-    """
+    """Comment lines, whatever line breaks and control characters file names hold."""
     return textwrap.wrap(
         wording.plain(text),
         _WIDTH,

@@ -236,7 +236,6 @@ class Rehearsal(DocumentPart):
     traffic: TrafficFigures | None = None
 
     def __repr__(self) -> str:
-        """One line."""
         tokens, starts = self.memory.kv_cache_tokens, "starts" if self.starts else "does not start"
         cache = "" if tokens is None else f"; KV cache {tokens:,} tokens"
         return f"<Rehearsal of {self.model}, vLLM {self.vllm} on {self.gpu}: {starts}{cache}>"

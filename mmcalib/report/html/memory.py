@@ -79,9 +79,7 @@ def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
 def _words(
     parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
 ) -> Iterator[Layer]:
-    """Above each bar its name, and what is missing for an engine to start; sizes within the parts
-    that are wide enough for them.
-    """
+    """Above each bar its name and what is missing; sizes within parts that are wide enough."""
     for row, (name, one) in enumerate(bars):
         short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
         words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
@@ -96,7 +94,6 @@ def _words(
 
 
 def _row_y(row: int) -> int:
-    """Where a bar's row begins."""
     return _TOP_PX + row * _BAR_ROW_PX
 
 
@@ -302,7 +299,6 @@ def _line(timeline: list[TimelineStep], field: str, colour: str, x: Layer, y: La
 
 
 def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) -> Layer:
-    """The highest step, and what lived in it."""
     alive = map(rows.tensor_cells, highest.largest[:_NAMED_TENSORS])
     tip = [
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest",

@@ -97,9 +97,7 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
 
 
 def _spoken(names: dict[str, str]) -> dict[str, str]:
-    """Every way in which sentences hold names, the longest first → what takes its place: as they
-    are, in one line, with escapes; and what none of them may be without.
-    """
+    """Every way in which sentences hold names, the longest first → what takes its place."""
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
         ways = {name, one_line(name), plain(name), repr(name)[1:-1], os.path.basename(name)}

@@ -108,7 +108,6 @@ def _distribution_figure(
 def _lines(
     calibration: CalibrationDocument, modality: str, found: ModalityItems
 ) -> list[tuple[str, float, str]]:
-    """What is reserved for one item by default and now, the hint, and the costliest item."""
     before = calibration.budget.default.max_tokens_per_item.get(modality)
     after = calibration.budget.calibrated.max_tokens_per_item.get(modality)
     hint = hint_tokens(calibration, modality)

@@ -244,9 +244,7 @@ def _search(
 def _with_oom(
     bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel
 ) -> tuple[Bench, list[str]]:
-    """The bench with what the log's server lacked, beside a rehearsal of its own configuration,
-    which options may have changed; and what keeps that from being rehearsed.
-    """
+    """The bench with what the log's server lacked, and why its configuration was not rehearsed."""
     doubts = []
     own = replace(bench, engine_args={**read.engine_args, "model": resolved.path})
     try:

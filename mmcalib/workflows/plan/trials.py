@@ -104,9 +104,7 @@ MORE_REHEARSALS: Final = 10
 def search_fixes(
     bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
 ) -> tuple[list[Fix], Found]:
-    """The fixes, and what came of them; of each combination decides its `outcome`, the bench's
-    unless another is given.
-    """
+    """The fixes, and the cheapest combination by `outcome`, the bench's unless one is given."""
     left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
     outcome = outcome or bench.outcome
     base = outcome(())
@@ -145,9 +143,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
 
 
 def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
-    """Tokens of the largest item of each modality that is served, before and under a fix that was
-    rehearsed, where larger ones are refused then.
-    """
+    """Modalities whose larger items a rehearsed fix refuses: their tokens before and under it."""
     served = bench.largest_items((fix,))
     return {
         modality: (most, served[modality])
@@ -189,9 +185,7 @@ class Settled:
 
 
 def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
-    """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
-    rehearsed, or no media are served.
-    """
+    """R4 under these fixes, of vLLM's dummies; None if not rehearsed or no media are served."""
     answer = bench.known(fixes)
     if answer is None or answer.budget is None:
         return None
@@ -236,9 +230,7 @@ def _predict(
 
 
 def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
-    """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
-    None where it has none. Raises EngineError where that configuration cannot be rehearsed.
-    """
+    """The log's worst OOM, None without one. Raises EngineError where it cannot be rehearsed."""
     errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
         return None
@@ -276,9 +268,7 @@ def oom_words(oom: ObservedOom) -> str:
 
 
 def choose_safe(bench: Bench, found: Found) -> Settled:
-    """The combination if what startup reserves holds it, as it is or mended; else the first of the
-    others that does.
-    """
+    """The first combination that the startup reserve holds, as it is or mended."""
     if not found.reached:
         return Settled("out of reach", found)
     asked = (found.best, *found.others)
@@ -305,9 +295,7 @@ def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
 
 
 def _mend_reserve(bench: Bench, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
-    """These fixes if they hold, else with other values of the engine under which they do and still
-    reach the goal; None where there are none.
-    """
+    """These fixes, mended by engine values where the reserve is short; None if nothing mends it."""
     at = judge_fixes(bench, fixes)
     if at is None or at.holds:
         return fixes
@@ -329,7 +317,6 @@ def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
 
 
 def _mends(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
-    """Values of the engine that may mend it."""
     if at.shortfall is None or at.shortfall.passes:
         yield from _lower_utilization(bench, at)
         return
@@ -360,9 +347,7 @@ def _lower_utilization(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
 
 
 def without_trap_hints(bench: Bench) -> Bench:
-    """The bench whose combinations all drop the size hints that shrink what vLLM profiles and not
-    what it admits: they make room that a real item takes back. The same one where there are none.
-    """
+    """Drop size hints that shrink the profile and not what vLLM admits: items take that room."""
     limits = bench.engine_args.get(LIMIT) or {}
     hinted = [m for m in MODALITIES if hint(limits, m)]
     plain = _drop_hints(bench, hinted)

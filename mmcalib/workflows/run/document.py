@@ -91,9 +91,7 @@ def assemble(
     proof: Proof | None = None,
     memory_found: MemoryFound | None = None,
 ) -> Calibration:
-    """The calibration as far as it is known. An unfinished one, which is all before the last stage,
-    says so, and its verdict is fail.
-    """
+    """The calibration as far as it is known; before the last stage its verdict is fail."""
     decided, proof = reviewed.decided, proof or Proof()
     served, decision = decided.served, decided.decision
     opened, resolved = served.opened, served.resolved

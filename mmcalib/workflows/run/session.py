@@ -46,9 +46,7 @@ from mmcalib.workflows.traffic.background import ServingProcess
 
 
 def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCorpus:
-    """`sound` as in `examine`. Raises CorpusError and UsageError where something named is not
-    there.
-    """
+    """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
     return read(
         job.data,
         job.requests,
@@ -244,9 +242,7 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus have in common: its census, and the process that has a model open
-    and is asked nothing twice.
-    """
+    """What jobs over one corpus share: its census, and the process with an open model."""
 
     corpus: ReadCorpus | None = None
     _host: OnceHost | None = field(init=False, default=None)
@@ -299,9 +295,7 @@ class Shared(Closing):
 def session_of(
     job: Job, resolved: ResolvedModel, progress: Progress, shared: Shared
 ) -> Iterator[Session]:
-    """With a GPU, whether the model fits and vLLM's defaults are rehearsed from the start, beside
-    all else.
-    """
+    """Begin a session; with a GPU, the model and vLLM's defaults are rehearsed beside all else."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
         rehearsals = prediction = serving = None

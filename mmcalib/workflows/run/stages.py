@@ -215,9 +215,7 @@ class MemoryFound:
 
 
 def begin_memory(session: Session, decided: Decided) -> None:
-    """Rehearse what the decision needs, and serve the corpus under it and under vLLM's defaults,
-    while an engine proves it. Returns at once.
-    """
+    """Rehearse the decision and serve the corpus while an engine proves it. Returns at once."""
     if session.prediction is None or decided.serving is None:
         return
     begin_rehearsals(session.prediction, session.default_args, decided.decision)
@@ -273,9 +271,7 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
 def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: Ask, accesses: Accesses
 ) -> list[Check]:
-    """R4 in bytes, with options under which it passes, as `ask` rehearses them, and what cached
-    items keep beyond that; none where it was not rehearsed.
-    """
+    """R4 in bytes with options that pass, and what cached items keep; none if not rehearsed."""
     found, before = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or before is None:
         return []

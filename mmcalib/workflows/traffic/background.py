@@ -29,9 +29,7 @@ StartsWith = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`, which `submit` has work done in, and returns at once: after what
-    else is rehearsed there, or `apart` from that.
-    """
+    """The process of `rehearsals`; `submit` has work done there, queued or `apart`."""
 
     rehearsals: Rehearsals
     submit: Callable[[Callable[[], Any]], Future[Any]]
@@ -61,9 +59,7 @@ class Serving:
         return self._begun[key]
 
     def figures(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
-        """Waits for it; None where vLLM would not start, or its start was not rehearsed. Raises
-        MmcalibError where serving ends early.
-        """
+        """Wait for it; None where vLLM would not start. Raises MmcalibError if it ends early."""
         served = self.begin(args).result()
         if served is None or started is None:
             return None
@@ -120,7 +116,6 @@ def finish_serving(
 
 
 def _traffic_words(found: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
-    """The highest step, what it was held against, and how far serving went."""
     of = ""
     if found.highest is not None and found.highest.encoding:
         of = f" (items of {found.highest.encoding[0]})"

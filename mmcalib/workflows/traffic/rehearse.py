@@ -94,9 +94,7 @@ def rehearse_traffic(
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
-    """The folder of a model of the same widths and fewer layers: what a step takes above the loaded
-    model does not depend on their number.
-    """
+    """The model with fewer layers, which change nothing in what a step takes above the model."""
     return cut_checkpoint(
         model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
     ).path
@@ -125,9 +123,7 @@ _NAMED: Final = 20
 
 
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
-    """All that was found, ready to be shown or saved. What startup reserved is that of the whole
-    model, whatever served the requests.
-    """
+    """All that was found; the reserve is the whole model's, whatever served the requests."""
     steps, highest = served.steps, served.highest
     if highest is not None:
         origins, encoding = highest.origins[:_NAMED], highest.encoding[:_NAMED]

@@ -43,9 +43,7 @@ def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -
 def sampled_rows(
     counts: Column, weights: Column, most: int, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """The same of rows that stand for `counts` each: the row of each that is chosen, and which of
-    that row's it is.
-    """
+    """The same of rows that stand for `counts` each: the row, and which of its items."""
     ends = np.cumsum(counts)
     for place in _places(ends, weights, most, seed):
         row = int(ends.searchsorted(place, side="right"))
@@ -217,7 +215,6 @@ def trace(
 
 
 def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
-    """By origin when each was sent."""
     hint = "--rate R sends so many a second"
     if not every or corpus.texts is None:
         raise UsageError("--timestamps needs --requests", hint=hint)

@@ -25,9 +25,7 @@ from mmcalib.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, in flags of `vllm serve`, or in both; what will be served, if that
-    is known; and how far to judge it.
-    """
+    """A configuration in a file, flags or both, what will be served, and how far to judge it."""
 
     config: Path | None
     flags: tuple[str, ...] = ()
@@ -111,9 +109,7 @@ def _usable(
     refused: str,
     scratch: Path,
 ) -> tuple[ServeConfig | None, dict[str, str]]:
-    """What vLLM reads without the keys at fault, None where that does not help; and why it refuses
-    each of those that have a value.
-    """
+    """What vLLM reads without the keys at fault, if anything, and why it refuses each of them."""
     rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
     usable, bad = scratch / "usable.yaml", dict[str, str]()
     while True:

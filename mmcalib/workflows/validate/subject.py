@@ -113,9 +113,7 @@ class Subject(JudgedConfig):
 
 
 def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
-    """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
-    what `whole` says.
-    """
+    """The budget with its dummies, or vLLM's refusal; `whole` forbids chunks, as GPUs do."""
     forced = {"disable_chunked_mm_input": True} if whole else {}
     try:
         return asks.of({**args, **forced}, build_dummy=True)
@@ -127,9 +125,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
 def rehearse_config(
     session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
 ) -> Iterator[ServedMemory | None]:
-    """The configuration rehearsed on the job's GPU, and vLLM's defaults at the same context; None
-    where no GPU is named.
-    """
+    """The configuration and vLLM's defaults rehearsed on the job's GPU; None without a GPU."""
     gpu, progress = session.job.gpu, session.progress
     if gpu is None:
         yield None
@@ -198,9 +194,7 @@ def open_config(
 def _budget_with_room(
     asks: BudgetSource, args: dict[str, Any]
 ) -> tuple[dict[str, Any], Budget | str, list[Check]]:
-    """The arguments with their budget, or vLLM's refusal. Where vLLM refuses a batch that is
-    smaller than an item, a check says so, and the rest is judged with a batch that is not.
-    """
+    """The arguments with their budget; a batch below one item fails a check, and is enlarged."""
     whole = not asks.opened.chunks_mm_input
     budget = _ask_budget(asks, args, whole=whole)
     if not isinstance(budget, str) or not whole:
@@ -241,9 +235,7 @@ def add_own_items(subject: Subject) -> Subject:
 
 
 def gain_words(subject: Subject) -> str:
-    """What the KV cache gains if the modality that nobody limits and that sets the budget is not
-    served; empty where that is not known.
-    """
+    """What the KV cache gains without the unlimited modality that sets the budget, if known."""
     memory, args = subject.memory, subject.engine_args
     worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
     if memory is None or memory.config is None or worst is None or worst in written:
@@ -268,9 +260,7 @@ def room(subject: Subject) -> Headroom | None:
 def checks_in_bytes(
     memory: ServedMemory, subject: Subject, started: Started | None
 ) -> Iterator[Check]:
-    """R4 in bytes where it could be rehearsed, what cached items keep beyond it, and whether the
-    engine starts on that GPU.
-    """
+    """R4 in bytes, what cached items keep beyond it, and whether the engine starts there."""
     predicted = memory.predicted
     reserved = reserved_check(predicted, subject, allow_under_reserve=False)
     if reserved is not None:

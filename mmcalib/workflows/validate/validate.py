@@ -43,9 +43,7 @@ from mmcalib.workflows.validate.subject import (
 
 @dataclass(frozen=True, slots=True)
 class TriedConfig:
-    """`subject` has the costs of the corpus that it was tried with, whose `items` are the user's or
-    made up.
-    """
+    """`subject` has the costs of what it was tried with: `items`, the user's or made up."""
 
     subject: Subject
     proof: Proof
@@ -122,9 +120,7 @@ def build_document(
 
 
 def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]) -> Validation:
-    """With the figures of a configuration that was judged to its end; `taken` is the memory that
-    options take beside the profile.
-    """
+    """Add the figures of a configuration judged to its end; its options take `taken` besides."""
     subject, proof = tried.subject, tried.proof
     corpus = subject.corpus if tried.items == "corpus" else None
     prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
@@ -241,9 +237,7 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
 
 
 def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
-    """The user's corpus, None where none is named; `sound` as in `read`. Raises CorpusError and
-    UsageError as `mmcalib run` does.
-    """
+    """The user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
     if not job.data and not job.requests:
         return None
     root, cache = job.allowed_root, cache_dir()
