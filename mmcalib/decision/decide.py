@@ -234,11 +234,7 @@ def counts(
 
 
 def _count(
-    modality: Modality,
-    opened: ModelInfo,
-    policy: Policy,
-    table: CostTable,
-    prompts: PromptCensus,
+    modality: Modality, opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> Count:
     given = policy.count.get(modality)
     if given is not None:

@@ -138,10 +138,7 @@ def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
 
 
 def _is_served(
-    request: Sequence[int],
-    accesses: Accesses,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
+    request: Sequence[int], accesses: Accesses, table: CostTable, counts: Mapping[Modality, Count]
 ) -> bool:
     """What vLLM rejects or fails on leaves nothing in its cache."""
     shapes = [accesses.items[index][0] for index in request]

@@ -337,10 +337,7 @@ def _table(
         compared += 1
         if found.resampled:
             resampled.append(Resampled(path, *found.resampled))
-        if blank is None or (blank.tokens, blank.embeds) != (
-            found.cost.tokens,
-            found.cost.embeds,
-        ):
+        if blank is None or (blank.tokens, blank.embeds) != (found.cost.tokens, found.cost.embeds):
             mismatches.append(_mismatch(shape, path, found.cost, blank))
     taken = {shape for shape, cost in changed.items() if cost is not None}
     refusals = []

@@ -61,12 +61,7 @@ _OWN: Final = {
 }
 DECIDED: Final = frozenset(_OWN) - {"model"}
 # Those of the user's configuration hold, unless an option says otherwise; the others are compared.
-TAKEN: Final = (
-    "max_model_len",
-    "max_num_seqs",
-    "gpu_memory_utilization",
-    "media_io_kwargs",
-)
+TAKEN: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "media_io_kwargs")
 # What `--pin-kv-cache` writes.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 

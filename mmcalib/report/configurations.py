@@ -177,12 +177,9 @@ _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
 def _env(calibration: CalibrationDocument) -> str:
-    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it; and
-    the limits on media that vLLM itself reads from there. vLLM reads no such variable: a shell
-    hands it over.
-
-    Raises OutputError where a value has a line break, which no such file can carry, or another
-    character that hides.
+    """`ENGINE_ARGS=` and the arguments of `vllm serve` on one unquoted line, which a shell hands
+    over, and the limits on media that vLLM itself reads from there. Raises OutputError where a
+    value has a line break, which no such file can carry, or another character that hides.
     """
     line = f"{_VARIABLE}={shlex.join(_dotted_words(calibration.engine_config))}"
     if "\n" in line:

@@ -84,7 +84,12 @@ def issue(calibration: CalibrationDocument) -> str:
         "",
         *_reserved_lines(shown),
     ]
-    checks = list(_check_lines(shown))
+    checks = [
+        f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
+        for status in ("fail", "warn")
+        for check in shown.checks
+        if check.status == status
+    ]
     most = MOST_LINES - len(lines) - 1
     if len(checks) > most:
         checks[most - 1 :] = [f"- and {len(checks[most - 1 :])} more"]
@@ -98,13 +103,6 @@ def _reserved_lines(shown: CalibrationDocument) -> Iterator[str]:
     yield f"|---|{'--:|' * len(compared)}"
     for *cells, _ in (rows.budget_row(compared), *rows.memory_rows(compared)):
         yield f"| {' | '.join(map(cell, cells))} |"
-
-
-def _check_lines(shown: CalibrationDocument) -> Iterator[str]:
-    for status in ("fail", "warn"):
-        for check in shown.checks:
-            if check.status == status:
-                yield f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
 
 
 _NOTHING: Final = "—"

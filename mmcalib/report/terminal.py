@@ -113,11 +113,8 @@ def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
         tokens = (part.tokens[quantile] for quantile in quantiles)
         numbers = map(text.number, (part.items, *tokens))
         cells.append((modality, *numbers, text.plain(part.heaviest)))
-    print_section(
-        console,
-        f"{whose}: {items}; tokens per item, {' and '.join(known)}",
-        plain_table(columns, cells),
-    )
+    heading = f"{whose}: {items}; tokens per item, {' and '.join(known)}"
+    print_section(console, heading, plain_table(columns, cells))
 
 
 def _reserved_table(calibration: CalibrationDocument) -> Table:
@@ -171,9 +168,8 @@ def print_census(
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        console.print(
-            Text(f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats")
-        )
+        words = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        console.print(Text(words))
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     # Without what each says of its own file.

@@ -71,11 +71,9 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
         if peak is not None:
             own = f"{peak.scratch_operation}'s own scratch"
             scratch = (text.gib(peak.scratch_bytes), "", "", own)
-            print_section(
-                console,
-                f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}",
-                _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else []),
-            )
+            heading = f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}"
+            tensors = _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else [])
+            print_section(console, heading, tensors)
         if one.cross_check:
             console.print(line(f"!! {one.cross_check}", "yellow"))
     assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)

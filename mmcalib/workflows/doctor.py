@@ -199,15 +199,13 @@ def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
 def _folder(purpose: Purpose, path: Path) -> Folder:
     """Nothing is made: a folder that is missing can be where the nearest above it is writable."""
     writable, free = False, None
-    try:
+    with suppress(OSError):
         nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
         free = shutil.disk_usage(nearest).free
         # Asking is not enough: root may write anywhere but on what is mounted read-only.
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"\0")
             writable = True
-    except OSError:
-        pass
     return Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free)
 
 
@@ -276,12 +274,8 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
         yield Check(HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
-        yield Check(
-            SHARED_MEMORY,
-            "warn",
-            detail,
-            f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host",
-        )
+        remedy = f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host"
+        yield Check(SHARED_MEMORY, "warn", detail, remedy)
     elif shm is not None:
         yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:

@@ -63,10 +63,7 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
 
 
 def judge_memory(
-    checks: Iterable[Check],
-    memory: Sequence[Check],
-    config: JudgedConfig,
-    unrehearsed: Unrehearsed,
+    checks: Iterable[Check], memory: Sequence[Check], config: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
     """Add the checks of `memory`: R4 in bytes replaces R4 in tokens, and keeps its cure."""
     reserved = next((check for check in memory if check.id == RESERVED), None)

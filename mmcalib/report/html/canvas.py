@@ -157,9 +157,7 @@ def upright(title: str) -> Layer:
     }
 
 
-def reference(
-    lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer, top_px: int = 6
-) -> Iterator[Layer]:
+def reference(lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer) -> Iterator[Layer]:
     """Vertical lines at (words, value, colour); data leaves `ROW_PX` above for each one's words."""
     # From right to left, words to the left: so no line runs through the words of another.
     low, high = x["scale"]["domain"]
@@ -168,7 +166,7 @@ def reference(
         share = (value - low) / (high - low)
         if log:
             share = math.log(value / low) / math.log(high / low)
-        left, y = share * canvas.width_px, top_px + row * ROW_PX
+        left, y = share * canvas.width_px, 6 + row * ROW_PX
         rule = {"type": "rule", "color": colour, "strokeWidth": 1.5, "aria": False}
         ends = {"y": {"value": y - 6}, "y2": {"value": canvas.height_px}}
         yield layer([], rule, x={"value": left}, **ends)

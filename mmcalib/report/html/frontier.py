@@ -44,10 +44,7 @@ def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
 
 
 def _series(
-    spots: Sequence[tuple[FrontierPoint, float, float]],
-    knobs: Sequence[str],
-    x: Layer,
-    y: Layer,
+    spots: Sequence[tuple[FrontierPoint, float, float]], knobs: Sequence[str], x: Layer, y: Layer
 ) -> Iterator[Layer]:
     for knob in knobs:
         line = [
@@ -67,12 +64,7 @@ def _series(
 
 _STYLES: dict[str, Layer] = {
     "beaten": {"size": 60, "fill": "var(--line-2)"},
-    "open": {
-        "size": 75,
-        "fill": "var(--paper)",
-        "stroke": "var(--accent)",
-        "strokeWidth": 1.8,
-    },
+    "open": {"size": 75, "fill": "var(--paper)", "stroke": "var(--accent)", "strokeWidth": 1.8},
     "chosen": {"size": 150, "fill": "var(--accent)", "strokeWidth": 2},
 }
 

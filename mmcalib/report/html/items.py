@@ -58,10 +58,8 @@ def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
     if not {"width", "height"} <= hints.keys():
         return None
     wanted = (hints["width"], hints["height"])
-    return max(
-        (k.tokens for k in known_costs(calibration, modality) if size_px(k.shape) == wanted),
-        default=None,
-    )
+    known = known_costs(calibration, modality)
+    return max((k.tokens for k in known if size_px(k.shape) == wanted), default=None)
 
 
 def size_px(shape: Shape) -> tuple[int, int] | None:

@@ -36,8 +36,7 @@ _SHORT = 4
 
 
 def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dict[str, str]]:
-    """The calibration with every file's name replaced, and the name that each
-    path has got.
+    """The calibration with every file's name replaced, and the name that each path has got.
 
     Items become `item-1.jpg` and the like, of a folder its last part is left, and foreign words of
     a check are withheld. Raises UsageError where so many are named that no run wrote it.

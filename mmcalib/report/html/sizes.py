@@ -36,8 +36,7 @@ from mmcalib.text import number
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
     for modality, found in calibration.corpus.modalities.items():
-        known = known_costs(calibration, modality)
-        if known:
+        if known := known_costs(calibration, modality):
             yield _distribution_figure(calibration, modality, found, known)
 
 
@@ -146,8 +145,7 @@ _CURVE_STEPS = 48
 def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
-        known = [k for k in known_costs(calibration, modality) if size_px(k.shape)]
-        if known:
+        if known := [k for k in known_costs(calibration, modality) if size_px(k.shape)]:
             yield _sizes_figure(calibration, modality, known)
 
 

@@ -74,10 +74,7 @@ def read(path: Path) -> ServerLog:
     effective = {name: value for name, value in said.items() if value and not given.get(name)}
     return ServerLog(
         log=log,
-        engine_args={
-            **{name: given[name] for name in given if name in TAKEN_OVER},
-            **effective,
-        },
+        engine_args={**{name: given[name] for name in given if name in TAKEN_OVER}, **effective},
         effective=tuple(effective),
         left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
     )

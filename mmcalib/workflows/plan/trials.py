@@ -44,10 +44,8 @@ from mmcalib.workflows.judging import judge_reserve
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The configuration as it is, its goal, and what must stay.
-
-    `required` fixes are part of every combination. `oom` is what the log's server lacked when it
-    ran out of memory.
+    """A configuration, its goal, and what must stay. Every combination has the `required` fixes;
+    `oom` is what the log's server lacked when it ran out of memory.
     """
 
     prediction: MemoryPrediction
@@ -131,10 +129,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
             refused[fix.knob] = f"; larger {modality} items are refused: vLLM's largest shrinks too"
     return [
         replace(
-            fix,
-            cost="requests",
-            price=fix.price + refused[fix.knob],
-            severity=LAST + fix.level,
+            fix, cost="requests", price=fix.price + refused[fix.knob], severity=LAST + fix.level
         )
         if fix.knob in refused
         else fix

@@ -22,12 +22,7 @@ from mmcalib.memory.predict import pinned_evidence
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
-from mmcalib.results.calibration import (
-    FrontierPoint,
-    Model,
-    Preprocessing,
-    YourConfiguration,
-)
+from mmcalib.results.calibration import FrontierPoint, Model, Preprocessing, YourConfiguration
 from mmcalib.results.memory import Budgets, Memories, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__

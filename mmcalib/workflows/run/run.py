@@ -41,10 +41,7 @@ Proofs = dict[str, Proof]
 
 
 def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
-    """Do the job; `outcome` holds each step's result as soon as there is one.
-
-    What fails within seconds ends the reading of the corpus, and changes no earlier result.
-    """
+    """Do the job; `outcome` has each step's result as soon as there is one, for good."""
     (resolved,) = _ready([job], progress)
     with Shared() as shared:
         return _run(job, resolved, outcome, progress, shared, {})

@@ -182,11 +182,10 @@ def refuse_unusable(
         return
     try:
         prediction.rehearse(default)
+        return
     except VllmRefused as error:
         refused = error
     except MmcalibError:
-        return
-    else:
         return
     try:
         prediction.rehearse({k: v for k, v in default.items() if k not in given})

@@ -189,14 +189,9 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
         job.startup_budget_s,
         job.gpu,
     )
-    source = ReplaySource(served.corpus.prompts, served.files)
-    proof = prove(
-        session.host,
-        launch,
-        source if job.validate == "replay" else None,
-        session.progress,
-        remedy="--validate budget starts nothing",
-    )
+    source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
+    remedy = "--validate budget starts nothing"
+    proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return replace(proof, checks=(*checks, *proof.checks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
-from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
@@ -102,7 +102,11 @@ def random_traffic(
     times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
     taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
-    texts = _signature_texts([entry for entry, _ in taken], count)
+    # Of those that are there to be counted, and that vLLM takes.
+    whole = [entry for entry, _ in taken if entry.exemplar.request.messages]
+    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
+    pairs = zip(whole, counted, strict=True)
+    texts = {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
     requests = [
         request
         for entry, many in taken
@@ -134,16 +138,6 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
         yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
 
 
-def _signature_texts(
-    entries: Iterable[PromptCount], count: CountText
-) -> dict[PromptSignature, int]:
-    """The tokens of those that are there to be counted, and that vLLM takes."""
-    whole = [entry for entry in entries if entry.exemplar.request.messages]
-    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
-    pairs = zip(whole, counted, strict=True)
-    return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
-
-
 def _alike(
     entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
 ) -> Iterator[TrafficRequest]:
@@ -158,9 +152,6 @@ def _alike(
                 for place, shape in enumerate(entry.signature.shapes)
             ),
         )
-
-
-_BUSIEST: Final = "those in a row that come in the shortest time"
 
 
 def trace(
@@ -204,7 +195,7 @@ def trace(
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
-    which = _BUSIEST if timed else MIXTURE
+    which = "those in a row that come in the shortest time" if timed else MIXTURE
     said = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:

@@ -149,12 +149,7 @@ def _budgets(subject: Subject) -> ValidatedBudgets:
     table = subject.table if subject.table.costs else None
     config = encoder_budget(subject.budget, subject.adequacy, table)
     if subject.engine_args.get("skip_mm_profiling"):
-        config = config.model_copy(
-            update={
-                "profiled_items": 0,
-                "profiled_modality": None,
-            }
-        )
+        config = config.model_copy(update={"profiled_items": 0, "profiled_modality": None})
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
 
 
