@@ -154,16 +154,13 @@ class CheckFacts:
     given_options: OptionFacts | None = None
 
     @property
-    def _derived(self) -> DerivedConfig | None:
-        return self.configuration if isinstance(self.configuration, DerivedConfig) else None
-
-    @property
     def corpus(self) -> CorpusFacts:
         return _known(self.given_corpus)
 
     @property
     def decision(self) -> DerivedConfig:
-        return _known(self._derived)
+        found = self.configuration
+        return _known(found if isinstance(found, DerivedConfig) else None)
 
     @property
     def model(self) -> ModelInfo:

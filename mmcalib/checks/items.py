@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, Fullest
@@ -175,9 +175,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
         return
     before, after = decision.default_table, facts.configuration.table
-    smaller = [
-        cost for modality in after.modalities() for cost in _smaller(before, after, modality)
-    ]
+    smaller = [cost for m in after.modalities() for cost in _smaller(before, after, m)]
     if smaller:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
@@ -311,16 +309,10 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
 
 
 def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
-    match facts.prompt:
-        case None:
-            return
-        case Fullest() as prompt:
-            if prompt.most:
-                yield _fullest_fits(prompt, facts)
-        case Fit() as longest:
-            yield _longest_fits(longest, facts)
-        case _:
-            assert_never(facts.prompt)
+    if isinstance(facts.prompt, Fit):
+        yield _longest_fits(facts.prompt, facts)
+    elif facts.prompt is not None and facts.prompt.most:
+        yield _fullest_fits(facts.prompt, facts)
 
 
 def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:

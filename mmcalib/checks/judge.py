@@ -38,7 +38,7 @@ RULES: Mapping[CheckStage, tuple[Rule, ...]] = {
         items.check_input_reserved,
     ),
     CheckStage.WRITTEN: (
-        reserve.check_parts,
+        lambda facts: reserve.moved_parts(facts.model),
         limits.check_written_limits,
         limits.check_every_limited,
         items.check_prompts_fit,

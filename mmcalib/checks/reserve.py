@@ -70,9 +70,7 @@ def reserved(
 ) -> Adequacy:
     """R4 in tokens; a profile that is skipped encodes none."""
     found = adequacy(budget, {m: count.value for m, count in served.items()})
-    if engine_args.get("skip_mm_profiling"):
-        return replace(found, profiled_tokens=0)
-    return found
+    return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 def embeddings_alone(budget: Budget) -> Check | None:
@@ -171,11 +169,11 @@ def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
     (reserved,) = check_reserved(facts)
     for modality in facts.model.modalities:
         size = hint(limits, modality)
-        budget, plain = facts.configuration.budget, facts.configuration.plain
-        dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
+        dummy = facts.configuration.budget.dummies.get(modality)
+        largest = facts.configuration.plain.dummies.get(modality)
         if size and dummy is not None and largest is not None:
             yield from _check_clamped_hint(limits, modality, size, largest)
-            yield _check_shrunk_hint(limits, modality, budget, plain, dummy, reserved.remedy)
+            yield _check_shrunk_hint(facts, modality, dummy, reserved.remedy)
 
 
 def _check_clamped_hint(
@@ -197,16 +195,10 @@ def _check_clamped_hint(
     )
 
 
-def _check_shrunk_hint(
-    limits: Mapping[str, Any],
-    modality: Modality,
-    budget: Budget,
-    plain: Budget,
-    dummy: Dummy,
-    remedy: str,
-) -> Check:
+def _check_shrunk_hint(facts: CheckFacts, modality: Modality, dummy: Dummy, remedy: str) -> Check:
     """Hints that shrink the profile alone are traps; those of the cache too refuse larger items."""
-    name = SIZE_HINT.of(modality)
+    name, limits = SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
+    budget, plain = facts.configuration.budget, facts.configuration.plain
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
     if dummy.embeds < most:
@@ -278,10 +270,6 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
     for part, why in opened.moved.items():
         detail = f"{part}: not known, and nothing is said of it: {why}"
         yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
-
-
-def check_parts(facts: CheckFacts) -> Iterator[Check]:
-    return moved_parts(facts.model)
 
 
 def check_default_starts(facts: CheckFacts) -> Iterator[Check]:

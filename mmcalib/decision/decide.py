@@ -109,9 +109,8 @@ class DecisionBuilder:
             found, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
-            engine_args["max_num_batched_tokens"] = budgets.batched(
-                engine_args, table.largest_embeds
-            )
+            most = table.largest_embeds
+            engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, most)
             budget = budgets.of(engine_args, build_dummy=True)
         return Decision(
             default_table=self.default,
@@ -279,19 +278,15 @@ class MemoryJudge(Protocol):
 
     def rejects(self, decision: Decision) -> str:
         """Why the configuration does not do there; empty where it does."""
-        ...
 
     def kv_tokens(self, decision: Decision) -> int | None:
         """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
-        ...
 
     def default_kv_tokens(self) -> int:
         """The same of vLLM's defaults."""
-        ...
 
     def serves_worse(self, decision: Decision) -> bool:
         """Whether requests take more than is reserved, or are preempted more than by default."""
-        ...
 
 
 class NoGpu:
@@ -385,11 +380,6 @@ def decide(
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
-def _step(decision: Decision) -> int:
-    tokens: int = decision.engine_args["max_num_batched_tokens"]
-    return tokens
-
-
 def _roomiest_first(
     candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
 ) -> list[Decision]:
@@ -411,7 +401,8 @@ def _roomiest_first(
     least = min(most, max(most * _NEARLY_AS_LARGE, usual))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
-    ranked = sorted(capped or enough, key=lambda one: abs(_step(one) - default_step))
+    name = "max_num_batched_tokens"
+    ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - default_step))
     taken = {id(one) for one in ranked}
     return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
 

@@ -260,7 +260,4 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
 
 
 def _hint(hint: Hint, limit: Any) -> Hint:
-    """What is left of a size hint."""
-    return {
-        axis: value for axis, value in hint.items() if isinstance(limit, dict) and axis in limit
-    }
+    return {a: value for a, value in hint.items() if isinstance(limit, dict) and a in limit}

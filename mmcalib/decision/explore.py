@@ -53,10 +53,9 @@ class BudgetSource:
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
-        if self.policy.max_num_seqs is not None:
-            args["max_num_seqs"] = self.policy.max_num_seqs
-        if self.policy.gpu_memory_utilization is not None:
-            args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
+        for name in ("max_num_seqs", "gpu_memory_utilization"):
+            if (value := getattr(self.policy, name)) is not None:
+                args[name] = value
         return {**args, **self.given}
 
     def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:

@@ -21,9 +21,8 @@ def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progre
     """The decision whose explored points have vLLM's budget, and where that moves them their costs,
     beside the chosen values of all other options; the chosen ones are what was decided.
     """
-    budgets = replace(
-        budgets, context_tokens=decision.budget.max_model_len, rounding=decision.rounding
-    )
+    context, rounding = decision.budget.max_model_len, decision.rounding
+    budgets = replace(budgets, context_tokens=context, rounding=rounding)
     most = decision.table.most_embeds()
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -246,8 +246,11 @@ def _ask_of_files(
     answers: list[Measured] = []
     for _ in range(_MOST_DEATHS):
         try:
-            for answer in _each(host, setting, subjects[len(answers) :], task):
-                answers.append(answer)  # noqa: PERF402 - those before a death count
+            request = Measure(setting, tuple(subjects[len(answers) :]))
+            for answer in host.measure(request, "measuring costs"):
+                task.advance()
+                # Those before a death count.
+                answers.append(answer)
         except EngineDied as error:
             if len(answers) == len(subjects):
                 raise
@@ -257,14 +260,6 @@ def _ask_of_files(
         else:
             return answers
     raise last
-
-
-def _each(
-    host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
-) -> Iterator[Measured]:
-    for answer in host.measure(Measure(setting, tuple(subjects)), "measuring costs"):
-        task.advance()
-        yield answer
 
 
 def _lightest(chosen: Sample) -> Sample:

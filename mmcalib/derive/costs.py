@@ -389,21 +389,15 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
         costs = table.of(modality)
         rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
         if rows:
-            total_s += _total_s(costs, rows)
+            # Other shapes cost by the line through the measured over what is decoded (`weight`).
+            real = [costs[row] for row in rows]
+            line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
+            each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
+            each[rows] = [cost.cpu_s for cost in real]
+            total_s += float((costs.counts * each).sum())
             items += costs.items()
             measured += len(rows)
     return (total_s / items, measured) if items else None
-
-
-def _total_s(costs: CostColumns, rows: Sequence[int]) -> float:
-    """Of all items of one modality. The shapes in `rows` count as measured, each other one by the
-    line through the measured over what is decoded (`weight`).
-    """
-    real = [costs[row] for row in rows]
-    line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
-    each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
-    each[rows] = [cost.cpu_s for cost in real]
-    return float((costs.counts * each).sum())
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:

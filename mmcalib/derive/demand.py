@@ -182,10 +182,7 @@ class ObservedOom:
         return self.phase in _BEFORE_KV_CACHE
 
     def lacking(self, found: Rehearsed, shortfall: Shortfall | None) -> int:
-        """Bytes of room that another configuration of the server lacks; 0 or less: it has enough.
-
-        The same server lacks less by as much as the rehearsal of the configuration has more room.
-        """
+        """Bytes that another configuration lacks, by what its rehearsal spares; 0 or less: none."""
         return self.lacking_bytes + self.spare_bytes - _spare(self.phase, found, shortfall)
 
 
@@ -205,10 +202,8 @@ def observed_oom(
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
-    """What PyTorch's message says, beside the rehearsal `found` of the same configuration.
-
-    The room lacking is what was wanted beyond what was free, what the costliest demand takes beyond
-    the step that failed, and vLLM's own slack.
+    """PyTorch's message beside the rehearsal `found` of that configuration. Lacking is what was
+    wanted beyond what was free, what the costliest demand takes beyond that step, and vLLM's slack.
     """
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
     outside = step = None
@@ -362,8 +357,6 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             # The step and the workspaces are of so many tokens, both of them.
             largest = max(budget.max_tokens_per_item.values(), default=1)
             batch = int(tokens * room / found.worst.nbytes) // largest * largest
-            fits = largest <= batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None
@@ -377,8 +370,6 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
                 # What is reserved is of as many tokens, and shrinks with the step.
                 share = found.slack_bytes / max(1, taken - profiled)
             batch = _whole(int(tokens * share), largest)
-            fits = 0 < batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep() | LanguageStep() | Merge():
             # Of embeddings alone nothing is rounded to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -388,8 +379,8 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             over = -(-(found.nbytes - found.slack_bytes) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
-            fits = batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
+    fits = 0 < batch < budget.max_num_batched_tokens
+    return Engine(max_num_batched_tokens=batch) if fits else None
 
 
 def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:

@@ -143,11 +143,7 @@ def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) ->
     moved = list(differences(with_, less))
     if moved:
         return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
-    if path[0] in _NESTED[1:]:
-        if set(path) & _CONTENT:
-            return Effect(path, value, "not shown", _NOT_SHOWN)
-        return Effect(path, value, "idle", _IDLE)
-    if sizes(path):
+    if sizes(path) or (path[0] in _NESTED[1:] and not set(path) & _CONTENT):
         return Effect(path, value, "idle", _IDLE)
     if path[0] == "limit_mm_per_prompt":
         return Effect(path, value, "stated", _ADMITS)

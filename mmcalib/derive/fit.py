@@ -70,9 +70,7 @@ class Needs:
         return self.items + self.text
 
     def whole(self, reserve_tokens: int) -> int | None:
-        """The smallest context that holds the prompt and the whole answer; `reserve_tokens` stand
-        for an answer of which nothing is said.
-        """
+        """The least context for prompt and whole answer, `reserve_tokens` where none is asked."""
         if self.prompt.most is None:
             return None
         return self.prompt.most + self.answer(reserve_tokens)

@@ -103,10 +103,8 @@ def _within(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
 def cheapest(
     fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int, more: int = 0
 ) -> Found:
-    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and at most
-    `more` for what else reaches the goal.
-
-    `base` is the outcome without any; fixes in it that are `untried` are left alone.
+    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and `more` for
+    what else reaches the goal. `base` is the outcome without any; `untried` ones are left alone.
     """
     asked = _Asked(evaluate, most, {(): base})
     alone: dict[str, Outcome] = {}

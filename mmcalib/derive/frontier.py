@@ -54,9 +54,7 @@ class Point:
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """The setting with this value on top of `base`; the default value changes nothing."""
-    if value == knob.value:
-        return base
-    return merged_settings([base, knob.setting(value)])
+    return base if value == knob.value else merged_settings([base, knob.setting(value)])
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:

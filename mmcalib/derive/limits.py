@@ -121,10 +121,8 @@ class Adequacy:
 
 
 def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
-    """Adequacy of one engine configuration whose dummies were built.
-
-    `counts` are the items per prompt of each modality, each of which may be the largest that is
-    admissible (`Budget.largest_item`).
+    """Adequacy of an engine configuration whose dummies were built; each of the `counts` items of a
+    prompt may be the largest that is admissible (`Budget.largest_item`).
     """
     limit = budget.encoder_budget_tokens
     per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())

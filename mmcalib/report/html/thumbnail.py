@@ -41,7 +41,9 @@ def thumbnail(item: Item) -> str:
             page = io.BytesIO()
             picture.convert("RGB").save(page, "JPEG", quality=_QUALITY)
             return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
-    except (UsageError, *failures()):
+    except UsageError:
+        return ""
+    except failures():
         return ""
 
 
