@@ -25,9 +25,8 @@ from mmcalib.domain.shapes import Modality
 
 @dataclass(frozen=True, slots=True)
 class JudgedConfig:
-    """Engine arguments, what they admit, and what vLLM budgets for under them. `plain` is the
-    budget without size hints; both have their dummies. `table` has the costs of the items that the
-    configuration is tried with.
+    """Engine arguments, what they admit, and vLLM's budget, `plain` without size hints, both with
+    dummies. `table` has the costs of the items that it is tried with.
     """
 
     engine_args: dict[str, Any]
@@ -54,9 +53,8 @@ class Explored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedConfig(JudgedConfig):
-    """A configuration and what it was derived from. `chosen` has one point of each knob that has an
-    effect; `forced` says why it is not what the policy alone would choose, and `forced_by` what
-    lacks.
+    """A configuration and what it was derived from; `chosen` has one point of each knob with an
+    effect, `forced` why it is not the policy's choice, `forced_by` what lacks.
     """
 
     default_table: CostTable
@@ -87,9 +85,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """`requests` of all carry more items than the limits admit, `first` such; `most` items of each
-    modality that any request carries.
-    """
+    """`requests` of all carry more items than the limits admit; `most` that any carries."""
 
     requests: int
     of: int
@@ -99,9 +95,8 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """What was read. `table` has what vLLM refuses of it, `left_out` per modality that is not
-    served the words for it, `unreadable` what vLLM cannot load, `requests` how many there are, and
-    how many of them have `tools`.
+    """What was read. `table` has what vLLM refuses, `left_out` words for each modality not served,
+    `unreadable` what vLLM cannot load; `tools`: requests with tools.
     """
 
     files: int
@@ -139,9 +134,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
-    it. What the rules of a stage do not read is None.
-    """
+    """`longer`: the model takes a context that holds `prompt`. None: unread by the stage."""
 
     dialect: Dialect
     configuration: JudgedConfig

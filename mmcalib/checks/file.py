@@ -76,8 +76,8 @@ def file_findings(
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """`refusal`: vLLM's own words where it refuses the file; `values`: every argument as it was
-    parsed, None where nothing could be; `bad`: the words in which it refuses each key's value.
+    """`refusal`: vLLM's words for the file; `values`: every parsed argument; `bad`: its words for a
+    key.
     """
     bad = bad or {}
     yield from _unknown(written)

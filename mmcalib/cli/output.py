@@ -103,11 +103,8 @@ def finish(
     emit: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> None:
-    """Write the final files, say what there is to say, and leave by the verdict's exit code.
-    `command` are the words that this run was started with, behind `mmcalib`.
-
-    `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
-    verdict is pass.
+    """Write the final files, say what there is to say, and leave by the verdict's exit code. Only a
+    pass writes `engine.yaml` and the forms of `emit`, all or none; `command` are this run's words.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"

@@ -53,10 +53,9 @@ class DecisionBuilder:
         return [[e.point for e in points] for points in self.explored.values() if moves(points)]
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
-        """Configurations of equal quality, those that cost least by vLLM's budget first: the
-        smallest caps that take nothing off an item, with steps of whole items, rounded either way,
-        or as large as the corpus' largest item where vLLM's own is smaller; and vLLM's own largest
-        items and step. With `at_most` items have at most so many tokens.
+        """Configurations of equal quality, the cheapest budget first: the smallest caps that take
+        nothing off an item, with steps of whole items rounded either way or of the corpus' largest
+        item; then vLLM's own items and step. `at_most` bounds the tokens of items.
         """
         budgets = self.budgets
         # A model that cannot chunk its input has prompts of a few tokens beside it.
@@ -80,9 +79,8 @@ class DecisionBuilder:
         capped: bool = True,
         hinted: bool = True,
     ) -> Decision:
-        """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
-        of none but the defaults of each option. Without hints vLLM's encoder cache is as large as
-        its own largest item, and holds more of the corpus' items.
+        """The policy's configuration of items of `at_most` tokens; not `capped`, of each option's
+        default. Without hints vLLM's encoder cache is larger, and holds more of the corpus' items.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         turned = [e for e in self.explored.values() if moves(e)]
@@ -144,11 +142,10 @@ class DecisionBuilder:
         return self._tables[setting.key]
 
     def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
-        """The policy's choice among the caps under which vLLM's own largest item is as large as
-        the corpus' largest: below that, only a larger step would hold the item. The default, where
-        nobody asked for a cap and it would take nothing off any item, nor off vLLM's own largest:
-        0.28 counts that without the cap, but builds its dummy under it, and would reserve less than
-        it schedules.
+        """The policy's choice among caps that leave vLLM's own largest item as large as the
+        corpus': below that only a larger step would hold it. The default where it costs the same,
+        since 0.28 counts the largest without the cap, builds its dummy under it, and would reserve
+        too little.
         """
         policy = self.budgets.policy
         usual = _default(explored)
@@ -314,12 +311,10 @@ def decide(
     judge: MemoryJudge | None = None,
     texts: Texts | None = None,
 ) -> Decision:
-    """Measure under the default, explore each knob, choose, and settle limits and budget.
-
-    Of configurations of equal quality the one with the most KV cache is taken, if the corpus' own
-    requests run no worse with it than with vLLM's defaults. Where the longest
-    prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
-    will do; where no step helps, the policy's own choice stays.
+    """Measure under the default, explore each knob, choose, and settle limits and budget. Of equal
+    quality the configuration with the most KV cache is taken, if requests run no worse than by
+    default. Where the context or the judge rejects it, items shrink by as few steps as will do, if
+    any.
     """
     judge = judge or NoGpu()
     base = budgets.policy.loading

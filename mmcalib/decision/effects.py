@@ -75,11 +75,9 @@ def witnesses(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Footprints:
-    """Asks vLLM what configurations come to, each question once.
-
-    `serve_defaults` are what the serving machine would choose where a configuration says nothing.
-    The host must have the model open. `rehearse` gives memory too; without it bytes are those of
-    the items' tensors.
+    """Asks vLLM what configurations come to, each once; its host has the model open.
+    `serve_defaults` fill what is not said. Without `rehearse` bytes are those of the items'
+    tensors.
     """
 
     host: EngineHost
@@ -166,11 +164,9 @@ def effects(
     task: Task | None = None,
     beside: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
 ) -> tuple[list[Effect], dict[str, Any]]:
-    """The effect of every setting, and the arguments without those that have none.
-
-    An option that vLLM refuses to miss on its own is switched off with the mapping that holds it.
-    One that is written `beside` another stays as long as that does. Raises EngineError where vLLM
-    refuses the arguments as they are.
+    """The effect of every setting, and the arguments without idle ones. An option that vLLM cannot
+    miss alone goes with its mapping; one written `beside` another stays with that. Raises
+    EngineError where vLLM refuses the arguments.
     """
     start = asked.budget(engine_args)
     if start.budget is None:

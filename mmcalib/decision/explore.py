@@ -30,9 +30,8 @@ _ROOMY_TOKENS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class BudgetSource:
-    """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
-    where it is not the opened model's; `files` are those of the media that vLLM may read; `given`
-    are engine arguments that every configuration has.
+    """What every question to vLLM needs. `context_tokens` replaces the model's own context; every
+    configuration has the engine arguments `given`.
     """
 
     host: EngineHost
@@ -81,9 +80,8 @@ class BudgetSource:
             return self.roomy({}), error.message
 
     def roomy(self, args: Mapping[str, Any]) -> Budget:
-        """With a step that holds any item: for the largest one, which does not depend on it. A
-        model that cannot chunk multimodal input refuses a step that does not hold one, and that of
-        an encoder-decoder model may exceed its context.
+        """With a step that holds any item, to learn the largest. A model that cannot chunk
+        multimodal input refuses a smaller step; an encoder-decoder's item may exceed its context.
         """
         if self.opened.chunks_mm_input:
             return self.of(args)

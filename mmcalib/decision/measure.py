@@ -113,10 +113,8 @@ def _by_count(
     task: Task,
     before: CostColumns | None,
 ) -> tuple[CostColumns, Column]:
-    """The costs by count, and which rows are still to be processed.
-
-    The witnesses are processed, all else is counted; nothing is where one witness is not as
-    counted. What this machine has no memory for, and what is as large, proves nothing. Where the
+    """The costs by count, and which rows are still to be processed: all where one witness is not as
+    counted. What this machine has no memory for proves nothing, nor what is as large. Where the
     count was proven `before`, few are needed of what this setting leaves alone.
     """
     same = np.zeros(len(counts), dtype=bool)
@@ -205,12 +203,9 @@ def measure(
     files: Files = files,
     before: CostTable | None = None,
 ) -> tuple[CostTable, list[Skipped]]:
-    """Cost every shape by a blank stand-in, processed or counted, and every sampled file by itself;
-    the costliest of each modality always among them. `before` is the table of another setting.
-
-    Where both exist and differ the real one wins and the difference is kept. A sampled item of
-    which `files` has none, or that the server cannot load, though it takes a blank of its shape,
-    is returned as skipped; of one that is out of reach the blank counts.
+    """Cost every shape by a blank, and every sampled file and the costliest by itself; the real one
+    wins. `before` is the table of another setting. A sampled item that cannot be had or loaded is
+    returned as skipped; of one out of reach the blank counts.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
     usual = {m: before.of(m) for m in before.witnesses} if before is not None else {}

@@ -175,11 +175,9 @@ def longest_prompt(
     *,
     encoder_decoder: bool = False,
 ) -> Fit | None:
-    """The covered prompt that needs the longest context; None where nothing is served.
-
-    Without requests: a prompt with as many of the largest items as the limits admit, of a modality
-    that the corpus lacks vLLM's own largest. Items of an encoder-decoder model are no part of its
-    context; None where it does not chat.
+    """The covered prompt that needs the longest context, if any; without requests, as many largest
+    items as the limits admit, unseen ones by vLLM's own. Items of an encoder-decoder model are no
+    part of its context.
     """
     alone: list[PromptTokens] = []
     if not encoder_decoder:

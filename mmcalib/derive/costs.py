@@ -82,12 +82,9 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class CostColumns(Sequence[ItemCost]):
-    """A row for each shape, ascending, with fields as those of `ItemCost`, which are made when
-    asked for. What is added up or multiplied, counts and bytes, has eight bytes for each; tokens
-    and embeds have four. `bases` are places in `BASES`. `entries` are places in the `census`, which
-    has the exemplars, but for those of which `own` has the exemplar and the processor seconds.
-
-    By name, and not in one array: the costs under two settings share the columns that are equal.
+    """A row for each shape, ascending, with the fields of `ItemCost`, made when asked for: counts
+    and bytes in eight bytes, tokens and embeds in four. `entries` are places in the `census`, but
+    for those of which `own` has exemplar and processor seconds. Settings share equal columns.
     """
 
     shapes: Shapes
@@ -308,12 +305,9 @@ class Resampled:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """All costs under one setting, of each modality that has any.
-
-    `compared` real items were loaded and held against their stand-ins; `failed` of each modality
-    could not be loaded by vLLM, though a stand-in of their shape could; so many are `out_of_reach`
-    from here. `witnesses`: so many stand-ins were processed of a modality whose other shapes are
-    counted.
+    """All costs under one setting. `compared` real items were held against stand-ins, `failed` ones
+    vLLM could not load, `out_of_reach` ones nobody could. `witnesses` stand-ins of a modality were
+    processed, its other shapes counted.
     """
 
     setting: Setting

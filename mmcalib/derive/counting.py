@@ -21,9 +21,8 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and of how many parts its tensors
-    are where that is known: tiles of an image that is cut by a list of resolutions, frames of a
-    sound's features.
+    """Embeds by vLLM's own count, what its loader would sample, and, where known, the parts of its
+    tensors: tiles of an image, frames of a sound's features.
     """
 
     embeds: int
@@ -197,9 +196,8 @@ _LEAST_OF_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors, by the
-    embeds or, where `by_parts`, by the parts; both as every witness has them. Seconds are in
-    proportion to the embeds.
+    """`text` are tokens beside the embeds, `nbytes` of processed tensors by the embeds or,
+    `by_parts`, by the parts. Seconds are in proportion to the embeds.
     """
 
     text: Follows
@@ -237,9 +235,8 @@ def _each(rule: Follows, keys: Column) -> Column:
 
 
 def follows(pairs: Iterable[_Point]) -> Follows | None:
-    """How the second number follows from the first: along a straight line, or along straight pieces
-    where many are on each, or as that of a pair with the same first. None where equal ones have
-    unequal seconds.
+    """How the second number follows from the first: along one straight line, pieces with many
+    points, or by pairs. None where equal firsts have unequal seconds.
     """
     known: dict[int, int] = {}
     for first, second in pairs:

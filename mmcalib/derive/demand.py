@@ -78,9 +78,8 @@ class LanguageStep(_FullStep):
 
 @dataclass(frozen=True, slots=True)
 class PromptsStep(_FullStep):
-    """The same as serving runs it, full of so many prompts, of a model with recurrent layers:
-    vLLM's profile leaves them out. A single prompt of as many tokens takes `alone_bytes`; the step
-    that is profiled in its place, `profiled_bytes`.
+    """The same as serving runs it, full of `prompts`, of a model with recurrent layers, which
+    vLLM's profile leaves out; one prompt of as many tokens takes `alone_bytes`.
     """
 
     prompts: int
@@ -243,9 +242,8 @@ def observed_oom(
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` batches of
-    which at least one item each is still cached. `known`: the order of the requests says which
-    items are asked for again.
+    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` with at
+    least one cached item each. `known`: the requests' order says what comes again.
     """
 
     tokens: int

@@ -22,11 +22,9 @@ Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found of each fix on its own, by name, and the best combination.
-
-    `reached`: it reaches the goal. `proven`: nothing in it can be left out, or none reaches the
-    goal; False where the questions were used up before that was known. `others` reach the goal,
-    too, each without a cost that the best has; of those that were `mended` since less may do.
+    """What each fix did on its own, by name, and the best combination. `proven`: nothing in it can
+    be left out, or none reaches the goal. `others` do too, each without a cost of the best;
+    `mended` ones since less may do.
     """
 
     alone: Mapping[str, Outcome]

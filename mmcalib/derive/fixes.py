@@ -31,12 +31,9 @@ _LIMIT = "limit_mm_per_prompt"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change of a configuration, such as a shorter context.
-
-    Fixes of one `knob` are its levels: a higher one holds all that a lower one brings, and takes
-    its place. `severity` orders fixes of the same cost. `alone`: rehearsed on its own; `combines`:
-    a plan may take it. `untried` is why it is not rehearsed at all. Items of the modality `shrinks`
-    are made smaller by it.
+    """One change of a configuration. Fixes of one `knob` are levels: a higher one replaces a lower
+    one. `severity` orders fixes of one cost; `alone`: rehearsed on its own; `combines`: a plan may
+    take it; `untried`: why it is not rehearsed. Items of modality `shrinks` get smaller.
     """
 
     name: str
@@ -125,10 +122,8 @@ def count_of(engine_args: Mapping[str, Any], modality: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides which fixes there are; figures are those of the configuration as it is.
-
-    `largest_items` has the tokens of the largest item of each modality that is served;
-    `attention_heads` are those of the language model, None where its config does not say.
+    """What decides which fixes there are, of the configuration as it is; `largest_items` are tokens
+    by served modality, `attention_heads` the language model's, if known.
     """
 
     largest_items: Mapping[Modality, int]

@@ -17,12 +17,9 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One candidate value of a knob and what it does to the items of the knob's modality.
-
-    `mean_retention` is the mean over all items of the share of their tokens that they keep,
-    `worst_retention` that of the item that keeps least. `max_embeds` is the most that one takes of
-    the encoder cache, `process_s` the mean to load and process one. `counted`: some of the costs
-    are computed.
+    """One value of a knob and what it does to the items of its modality: the mean and worst share
+    of tokens kept, the most `max_embeds` of the encoder cache, the mean `process_s` to load and
+    process one. `counted`: some of the costs are computed.
     """
 
     knob: Knob
@@ -206,9 +203,8 @@ class Rated:
 
 
 def dominated(rated: Sequence[Rated]) -> list[bool]:
-    """Per point whether another one of its modality, whatever the knob, is nowhere worse in what
-    items keep and what they cost, and better in one of the two. A value that makes more of items
-    than the default cannot be compared by what they keep, and never is.
+    """Per point whether another of its modality is nowhere worse in what items keep and cost, and
+    somewhere better. Values that enlarge items cannot be compared, and never are.
     """
     return [
         not one.point.beyond_default

@@ -72,11 +72,9 @@ def max_num_batched_tokens(
     chunks_mm_input: bool,
     rounding: Rounding = "up",
 ) -> int:
-    """Tokens per step: `wanted`, or what the corpus' largest item needs, rounded to whole largest
-    items. Rounded down it still holds the corpus' largest item.
-
-    `largest_item` is the largest that vLLM budgets for, `largest_real` the corpus' largest; both
-    in encoder-cache entries. Models that cannot chunk multimodal input need a whole item per step.
+    """Tokens per step: `wanted`, or the corpus' largest item, rounded to whole largest items, never
+    below the corpus' largest. Items are in encoder-cache entries; a model that cannot chunk
+    multimodal input needs a whole one per step.
     """
     if largest_item <= 0:
         return wanted
@@ -155,10 +153,8 @@ class Residency:
 
     @property
     def blocks(self) -> bool:
-        """Whether another such item has to wait for longer than a step.
-
-        One that is through in a step holds nothing up: the cache is never smaller than a step, so
-        a step has no room for a second one either. The same item twice shares its entry.
+        """Whether another such item waits for longer than a step: one that is through in a step
+        holds nothing up, as the cache is never smaller. The same item twice shares its entry.
         """
         return self.items == 1 and self.steps > 1 and self.alone > 1
 

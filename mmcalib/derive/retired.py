@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetiredKnob:
-    """`present_in` is the last version that was seen to take it, `absent_in` the first without.
-
-    `today` is what to write instead, None where there is nothing left to set.
+    """Last `present_in` a version, first `absent_in`; `today` is what to write instead, if
+    anything.
     """
 
     name: str

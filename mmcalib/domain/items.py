@@ -49,10 +49,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """What a source knows of bytes that are no file of their own.
-
-    `version` changes when the bytes do (size and time of the archive, an ETag); `data` are the
-    bytes themselves, where getting at them again takes long.
+    """What a source knows of bytes that are no file of their own: `version` changes when they do
+    (size and time of the archive, an ETag); `data` are slow ones to get.
     """
 
     version: str

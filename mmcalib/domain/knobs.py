@@ -188,10 +188,8 @@ _AREA_SHARES = (4, 16)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaCap(MediaOption):
-    """The most pixels of an image, of a frame or of a clip.
-
-    `token_px` pixels make one token, None where that is not known. The least, `least_px`, must
-    stand beside it as `least_name`.
+    """The most pixels of an image, frame or clip; `token_px` make one token, None if unknown. The
+    least, `least_px`, must stand beside it as `least_name`.
     """
 
     kind: Literal["area"] = "area"
@@ -200,9 +198,8 @@ class AreaCap(MediaOption):
     least_px: int
 
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
-        """A ladder of tokens, and the areas at which the heaviest items just fit: as single
-        pictures, and as the stack of frames that some processors bound instead. In pixels where it
-        is not known how many make a token.
+        """A ladder of tokens, and areas at which the heaviest items just fit, as pictures and as
+        stacks of frames; in pixels where `token_px` is unknown.
         """
         unit = self.token_px or 1
         nearest, above = items.shapes.areas(unit)
@@ -293,10 +290,7 @@ _FPS_STEPS = 100
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeCap(MediaOption):
-    """The most pixels of an image's longer edge, where it is cut into tiles of one size.
-
-    `steps` are the multiples of a tile's edge, ascending.
-    """
+    """The most pixels of the longer edge of a tiled image; `steps` are multiples, ascending."""
 
     kind: Literal["edge"] = "edge"
     modality: Literal["image"] = "image"
@@ -331,10 +325,7 @@ class TileCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropCap(MediaOption):
-    """The most crops of a slim image beside the whole one, 0 for none.
-
-    `steps` are the numbers that there can be, ascending; `switch` names what turns cropping on.
-    """
+    """The most crops of a slim image beside the whole; `steps` ascend, `switch` enables them."""
 
     kind: Literal["crops"] = "crops"
     modality: Literal["image"] = "image"
@@ -357,9 +348,8 @@ class CropCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling(MediaOption):
-    """How many frames the loader keeps of a video: `num_frames` of each, or `fps` of them.
-
-    `steps` are parts of the default, ascending.
+    """How many frames of a video the loader keeps: `num_frames`, or `fps`; `steps` ascend to the
+    default.
     """
 
     argument: ClassVar[Argument] = "media_io_kwargs"
@@ -402,10 +392,7 @@ class FrameSampling(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCap(MediaOption):
-    """The most tokens of an image, where they are one of few numbers.
-
-    `steps` are those numbers, ascending.
-    """
+    """The most tokens of an image, where they are one of few numbers: `steps`, ascending."""
 
     kind: Literal["tokens"] = "tokens"
     modality: Literal["image"] = "image"

@@ -31,9 +31,7 @@ from mmcalib.text import GIB
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFormat:
-    """`use` has the place `{file}` for the file's name. `comments` is false where a comment would
-    be in the way; `variables`: it carries the environment of the server, too.
-    """
+    """`use` has `{file}` for the file's name; `variables`: it carries the server's environment."""
 
     suffix: str
     text: Callable[[CalibrationDocument], str]
@@ -66,8 +64,7 @@ _SETTING = re.compile(r"[a-z][a-z0-9_]*")
 
 def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     """Raise OutputError for settings that mmcalib never writes, and for words that vLLM's parser
-    would take for options. Behind `--option=` it takes none for one, but there is no such thing
-    `in_yaml`.
+    would take for options, as it does `in_yaml`, where none is written `--option=`.
     """
     odd = [name for name in config if not _SETTING.fullmatch(name) or name == "config"]
     far = [*odd, *reaching(config, {}, tuple(config))]

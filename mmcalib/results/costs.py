@@ -91,10 +91,8 @@ def gate_of(
     server: Server | None = None,
     architecture: str = "",
 ) -> Gate:
-    """What an engine of this configuration admits. All modalities that it takes must be limited.
-    Without a `server` nothing is known of what it lets in.
-
-    Raises UsageError where it says no such thing.
+    """What an engine of this configuration admits; without a `server` nothing is known of files.
+    Raises UsageError where it does not limit every modality that it takes.
     """
     try:
         served = _Served.model_validate(engine_config)

@@ -142,10 +142,9 @@ def read(
     how: ProbeOptions = PROBE,
     sound: bool = False,
 ) -> ReadCorpus:
-    """Read all sources; `data` as `resolve` takes it, `sound` as in `examine`.
-
-    Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
-    leads outside the allowed root.
+    """Read all sources, `data` as `resolve` takes it, `sound` as in `examine`. Raises CorpusError
+    when one is missing or nothing can be measured, UsageError when a request leads outside the
+    root.
     """
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
@@ -218,10 +217,8 @@ def scan(
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read the headers of all sources; `data` as for `resolve`.
-
-    Raises CorpusError when a source is missing or nothing could be read; UsageError when a request
-    leads outside the allowed root.
+    """Read the headers of all sources; `data` as for `resolve`. Raises CorpusError when one is
+    missing or nothing can be read, UsageError when a request leads outside the allowed root.
     """
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)

@@ -336,9 +336,7 @@ def versions(found: list[Package]) -> dict[str, str]:
 
 
 def media_check() -> Check:
-    """Whether each library imports, and mmcalib can open and decode a tiny file by it: a wheel may
-    lack its native library, and a new release may want to be called in another way.
-    """
+    """Whether each library imports and reads a tiny file: wheels lack parts, and calls change."""
     for name, (module, _) in _MEDIA.items():
         try:
             importlib.import_module(module)

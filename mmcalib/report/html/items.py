@@ -114,9 +114,8 @@ def costliest_items(
     names: Mapping[str, str] | None,
     roots: Roots | None = None,
 ) -> list[CostlyItem]:
-    """The costliest shapes of the corpus, the costliest first. Reads their files if `thumbnails`,
-    those that `roots` hold where there are some; with `names` the items have these instead of
-    their own.
+    """The costliest shapes first. Reads their files if `thumbnails`, those that `roots` hold if
+    given; with `names` the items have these.
     """
     found = [one for m in calibration.corpus.modalities for one in known_costs(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)

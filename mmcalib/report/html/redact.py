@@ -36,10 +36,8 @@ _SHORT = 4
 
 
 def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dict[str, str]]:
-    """The calibration with every file's name replaced, and the name that each path has got.
-
-    Items become `item-1.jpg` and the like, of a folder its last part is left, and foreign words of
-    a check are withheld. Raises UsageError where so many are named that no run wrote it.
+    """The calibration with every file's name replaced, and the name that each path has got: items
+    become `item-1.jpg` and the like, foreign words are withheld. Raises UsageError for too many.
     """
     names = _aliases(calibration)
     if len(names) > _MOST_NAMES:

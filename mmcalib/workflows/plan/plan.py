@@ -122,9 +122,7 @@ def reserved(
 
 
 def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: JudgedFixes | None) -> str:
-    """What is wrong with what reaches the goal, and with a size hint in any case: the profile
-    shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
-    """
+    """What is wrong with what reaches the goal, or with any size hint: a trap, or newly refused."""
     hint = fix.knob == SIZE_HINT
     for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
         return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"

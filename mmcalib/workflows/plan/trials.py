@@ -156,9 +156,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedFixes:
-    """R4 of one configuration; `shortfall` is None where it is not known in bytes. It lacks
-    `lacking_bytes` of room beside what the log's server had when it ran out of memory.
-    """
+    """R4 of one configuration, in bytes if known; the log's server says `lacking_bytes`."""
 
     check: Check
     shortfall: Shortfall | None

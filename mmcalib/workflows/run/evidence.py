@@ -163,9 +163,7 @@ def evidence(
     gpu: Gpu | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Evidence]:
-    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
-    defaults `opened` has, `given` are the engine arguments that the user said besides.
-    """
+    """One entry per emitted value, in the configuration's order; `given` are the user's own."""
     for modality in decision.counts:
         yield from _limit(decision, modality)
     yield from _caps(decision, policy)

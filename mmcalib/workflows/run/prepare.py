@@ -112,9 +112,7 @@ def _counting_in(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`corpus` is what is left of `items` without those that are `refused` and modalities that are
-    `left_out`, each with its reason; `files` hands its media to vLLM, `texts` counts its words.
-    """
+    """What is left of `items`; `left_out` has why a modality is gone, `texts` counts its words."""
 
     resolved: ResolvedModel
     opened: ModelInfo

@@ -50,10 +50,8 @@ def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
 def run_each(
     jobs: Sequence[Job], outcomes: Sequence[RunSoFar], progress: Progress
 ) -> Iterator[Calibration | MmcalibError]:
-    """Each job's calibration, or why there is none, in order and as they come. The corpus is that
-    of the first: it is read once, each model measured once, each configuration proven once.
-
-    Raises what concerns all of them.
+    """Each job's calibration, or why there is none, in order, over the corpus of the first: it is
+    read once, each model measured once, each configuration proven once. Raises what concerns all.
     """
     proofs: Proofs = {}
     models = _ready(jobs, progress)

@@ -123,8 +123,8 @@ def read_yours(
     pinned: bool = False,
     counted: bool = True,
 ) -> YourConfiguration | None:
-    """The configuration as vLLM's parser reads it; None where there is none. Raises UsageError
-    where vLLM refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
+    """What the user serves with, as vLLM reads it, if anything. Raises UsageError where vLLM
+    refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
     """
     flags = (*written.written, *written.flags)
     if written.source is None and not flags:
@@ -218,10 +218,8 @@ def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
-    none is named. `given` are the engine arguments that the user said, as vLLM names them; `yours`
-    is the configuration that they are from, whose other values the `job` has or are compared with.
-    `fitting` fails where no configuration of the model starts on the GPU.
+    """What a job works with on its GPU, where one is named; `given` are the user's engine
+    arguments, of `yours` where that is a file. `fitting` fails where no configuration starts there.
     """
 
     job: Job

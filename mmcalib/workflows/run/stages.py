@@ -65,9 +65,8 @@ from mmcalib.workflows.traffic.requests import trace
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`sample` are the real files that were measured, `given` the engine arguments that the user
-    said besides; `serving` serves all requests on the job's GPU. `yours` is the user's
-    configuration, with vLLM's budget under it or why it has none.
+    """`sample` are the measured files, `given` the user's engine arguments; `yours` is the user's
+    configuration with vLLM's budget under it, or why it has none.
     """
 
     served: Prepared
@@ -122,9 +121,7 @@ def derive(session: Session, served: Prepared) -> Decided:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """`rules` bound shapes that were not measured, `needed` is what the server's environment must
-    say for the items that it refuses now.
-    """
+    """`rules` bound unmeasured shapes, `needed` is the environment that admits what was refused."""
 
     decided: Decided
     rules: Mapping[Modality, ProvenRule]
@@ -197,10 +194,7 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
 
 @dataclass(frozen=True, slots=True)
 class MemoryFound:
-    """`checks` are those of all stages, in bytes where that is known now. Without a GPU nothing was
-    rehearsed. `pool` is written where that was asked; `yours` is the user's configuration
-    rehearsed, or why it could not be.
-    """
+    """All `checks`, in bytes where known; `yours`: the user's configuration, or why unrehearsed."""
 
     predicted: Predicted | None
     checks: tuple[Check, ...]

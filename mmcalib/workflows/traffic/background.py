@@ -38,9 +38,7 @@ class ServingProcess:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The corpus' requests, `asked` of a model that is `cut`, each configuration once and as
-    `prediction` has it rehearsed.
-    """
+    """The corpus' requests, `asked` of a model that is `cut`, once per configuration."""
 
     prediction: MemoryPrediction
     process: ServingProcess
@@ -49,9 +47,7 @@ class Serving:
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
-        """None where vLLM would not start, or its start could not be rehearsed. It must be on its
-        way in `prediction`.
-        """
+        """None where vLLM would not start; its start must be on its way in `prediction`."""
         # The processors' cache is in host memory, and is sized last.
         key = key_of({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:

@@ -50,9 +50,8 @@ class ValidateSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Engine arguments as far as vLLM could read them, without the model's name, which is empty
-    where nobody names one. `served` are all arguments of `vllm serve`, None where vLLM cannot read
-    the file.
+    """Engine arguments as vLLM reads them, without the model; `served`, all arguments of `vllm
+    serve`, is None where it cannot.
     """
 
     model: str
@@ -73,10 +72,8 @@ def read_file(session: ValidateSession) -> ReadConfig:
 
 
 def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
-    """Parse it as `vllm serve` does. Where vLLM refuses a file of its own, what can be read without
-    the keys at fault is judged on.
-
-    Raises UsageError where the file names what only flags may, and where vLLM refuses the flags.
+    """Parse it as `vllm serve` does; of a refused file what is left without the keys at fault.
+    Raises UsageError for a file with what only flags may name, and for refused flags.
     """
     model, settings, twice = configuration.model or "", dict[str, Any](), list[str]()
     if configuration.config is not None:

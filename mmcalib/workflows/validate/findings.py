@@ -97,9 +97,8 @@ def _fullest(
 
 @dataclass(frozen=True, slots=True)
 class _PricedCure:
-    """Lines that make R4 pass in tokens, and what they cost in words. `smaller` is the share of the
-    user's items that they make smaller, 1 where that is not known; `lost_bytes` of KV cache go with
-    them, where rehearsed.
+    """Lines that make R4 pass in tokens, and what they cost. `smaller` is the share of items that
+    shrink (1: unknown), `lost_bytes` the KV cache that goes, where rehearsed.
     """
 
     lines: str

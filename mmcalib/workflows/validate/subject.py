@@ -61,9 +61,8 @@ class ServedMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(JudgedConfig):
-    """A configuration that somebody wrote, without the model. `asks` asks vLLM for the budgets of
-    other arguments; `corpus` is what it is tried with, `memory` what was rehearsed of it. `file` is
-    its name in commands.
+    """A configuration without its model; `asks` has vLLM's budgets of other arguments, `corpus` is
+    what it is tried with, `file` its name in commands.
     """
 
     resolved: ResolvedModel
@@ -148,8 +147,7 @@ def open_config(
     memory: ServedMemory | None,
 ) -> tuple[Subject | None, list[Check]]:
     """The configuration with vLLM's budgets, None where vLLM refuses it; and what is wrong with it.
-
-    Raises ModelError for a model that takes no media.
+    Raises ModelError for a model without media.
     """
     tokens = context_of(engine_args)
     text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
@@ -281,9 +279,8 @@ def plan_command(memory: ServedMemory, subject: Subject) -> str:
 
 
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
-    """Settings that were rehearsed, where any does; else room beside what is reserved: where the
-    profile reserves its own modality in full and another one's step takes more, less KV cache, or
-    where that does not do, less of the GPU.
+    """Rehearsed settings that do; else room beside the reserve: less KV cache, where another
+    modality's step takes more than the profiled one's, or less of the GPU.
     """
     found, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     left = room(subject)
