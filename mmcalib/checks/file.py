@@ -116,12 +116,8 @@ def _unknown(written: Written) -> Iterator[Check]:
         does = "vllm serve ends with exit code 2"
         if value is False:
             does = "vllm serve drops it without a word, because it is false"
-        yield Check(
-            UNKNOWN_KEY.of(key),
-            "fail",
-            f"no option of the installed vllm serve: {does}",
-            _instead(written, key, value),
-        )
+        detail = f"no option of the installed vllm serve: {does}"
+        yield Check(UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: Written, key: str, value: Any) -> str:
@@ -174,20 +170,14 @@ def _overridden(written: Written) -> Iterator[Check]:
     """Flags win over the file; who sets both should know."""
     said: dict[str, str] = {}
     for flag in written.flags:
-        if flag.startswith("--"):
-            name = flag[2:].partition("=")[0]
-            argument = written.argument(name)
-            if argument is not None:
-                said[argument] = flag
+        name = flag[2:].partition("=")[0]
+        if flag.startswith("--") and (argument := written.argument(name)) is not None:
+            said[argument] = flag
     for key, value in written.settings.items():
         flag = said.get(written.argument(key) or "", "")
         if flag:
-            yield Check(
-                FLAG_OVER.of(key),
-                "warn",
-                f"{flag} on the command line wins over `{line(key, value)}` in the file",
-                "keep one of them",
-            )
+            detail = f"{flag} on the command line wins over `{line(key, value)}` in the file"
+            yield Check(FLAG_OVER.of(key), "warn", detail, "keep one of them")
 
 
 def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
@@ -248,12 +238,9 @@ def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
                 f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
                 "has no option that makes them smaller",
             )
+    none = "no value of it moved tokens or budget with the installed versions: not emitted"
     for knob in facts.decision.ineffective:
-        yield Check(
-            HAS_EFFECT.of(knob.name),
-            "warn",
-            "no value of it moved tokens or budget with the installed versions: not emitted",
-        )
+        yield Check(HAS_EFFECT.of(knob.name), "warn", none)
 
 
 def check_effects(facts: CheckFacts) -> Iterator[Check]:

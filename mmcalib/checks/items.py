@@ -101,12 +101,8 @@ def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] |
     remedies = _larger(embeds, budget)
     if media_io is not None:
         remedies.append(f"{line('media_io_kwargs', media_io)}  # looks at fewer frames")
-    return Check(
-        ADMITTED,
-        "warn",
-        f"{detail}: such a request ends with HTTP 400",
-        "\n".join([*remedies, "--data DIR judges by your own media"]),
-    )
+    remedy = "\n".join([*remedies, "--data DIR judges by your own media"])
+    return Check(ADMITTED, "warn", f"{detail}: such a request ends with HTTP 400", remedy)
 
 
 def budgeted(budget: Budget) -> Check | None:
@@ -124,13 +120,9 @@ def check_cap(facts: CheckFacts) -> Iterator[Check]:
     knobs = [e.point.knob for e in facts.decision.explored]
     names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
     if cap is not None and names and largest is not None and largest.tokens > cap:
-        yield Check(
-            CAP_HELD,
-            "warn",
-            f"--max-tokens-per-item {cap}: the least that {names[0]} allows is "
-            f"{largest.tokens} tokens",
-            "ask for no less than that",
-        )
+        least = f"the least that {names[0]} allows is {largest.tokens} tokens"
+        detail = f"--max-tokens-per-item {cap}: {least}"
+        yield Check(CAP_HELD, "warn", detail, "ask for no less than that")
 
 
 def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -278,12 +270,9 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
         "--requests FILE judges by your own" if own else "--data DIR judges by your own media"
     )
     alone = own and max(each for _, each in most.values()) + reserve_tokens > room
-    return Check(
-        PROMPTS_FIT,
-        "fail" if alone else "warn",
-        f"{detail}: vLLM rejects such a prompt",
-        "\n".join(remedies),
-    )
+    status: Literal["fail", "warn"] = "fail" if alone else "warn"
+    rejects = f"{detail}: vLLM rejects such a prompt"
+    return Check(PROMPTS_FIT, status, rejects, "\n".join(remedies))
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:

@@ -97,25 +97,18 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
         remedy = f"remove it from {LIMIT.replace('_', '-')}"
         if near:
             remedy = line(LIMIT, {near[0]: limits[modality]})
-        yield Check(
-            LIMIT_OF.of(modality),
-            "fail" if near else "warn",
-            f"the model takes {', '.join(taken)}: vLLM ignores a limit of {modality} without a "
-            "word",
-            remedy,
-        )
+        takes = f"the model takes {', '.join(taken)}"
+        detail = f"{takes}: vLLM ignores a limit of {modality} without a word"
+        yield Check(LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
     given, known = options(limits, modality), ("count", *_SIZES.get(modality, ()))
     for name in given:
         if name not in known:
-            yield Check(
-                LIMIT_OF.of(f"{modality}: {name}"),
-                "warn",
-                f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}",
-                line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}}),
-            )
+            detail = f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}"
+            remedy = line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}})
+            yield Check(LIMIT_OF.of(f"{modality}: {name}"), "warn", detail, remedy)
 
 
 def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
@@ -147,12 +140,9 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
     taken = facts.configuration.counts
     for modality, count in facts.policy.count.items():
         if count and modality not in taken:
-            yield Check(
-                LIMIT_OF.of(modality),
-                "warn",
-                f"the model takes {', '.join(taken)}: --count {modality}={count} admits nothing",
-                f"leave out --count {modality}={count}",
-            )
+            option, takes = f"--count {modality}={count}", f"the model takes {', '.join(taken)}"
+            detail = f"{takes}: {option} admits nothing"
+            yield Check(LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
 def flat(engine_args: Mapping[str, Any]) -> list[str]:
@@ -202,9 +192,5 @@ def bleeding(
         for m, (shape, before, after) in moved.items()
     )
     lines = [f"{line(KWARGS, args[KWARGS])}  # for {m} alone" for m, args in remedies.items()]
-    return Check(
-        SCOPE.of(name),
-        "warn",
-        f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
-        "\n".join(lines),
-    )
+    detail = f"{name} is written flat and changes {' and '.join(moved)}: {cases}"
+    return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))

@@ -211,12 +211,9 @@ def _whole(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Set
 def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """The decision with the effect of every setting, and without those that have none."""
     served = [modality for modality, count in decision.counts.items() if count.value]
-    asked = Footprints(
-        budgets.host,
-        budgets.model_path,
-        budgets.opened.serve_defaults,
-        witnesses(served, (decision.default_table, decision.table)),
-    )
+    defaults = budgets.opened.serve_defaults
+    shown = witnesses(served, (decision.default_table, decision.table))
+    asked = Footprints(budgets.host, budgets.model_path, defaults, shown)
     args = here(decision.engine_args, budgets.opened.device)
     asked.know(args, decision.budget)
     beside: dict[SettingPath, SettingPath] = {

@@ -47,15 +47,9 @@ from mmcalib.workflows.traffic.background import ServingProcess
 
 def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCorpus:
     """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
-    return read(
-        job.data,
-        job.requests,
-        allowed_root=job.allowed_root,
-        cache=job.cache,
-        progress=progress,
-        how=job.probe,
-        sound=sound,
-    )
+    root, cache, how = job.allowed_root, job.cache, job.probe
+    sources = job.data, job.requests
+    return read(*sources, allowed_root=root, cache=cache, progress=progress, how=how, sound=sound)
 
 
 _CACHE: Final = "mm_processor_cache_gb"

@@ -178,14 +178,8 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
         detail = f"not asked for: --validate {job.validate}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
         return Proof(checks=tuple(checks))
-    launch = Launch(
-        decided.decision,
-        served.opened,
-        Path(served.resolved.path),
-        session.scratch,
-        job.startup_budget_s,
-        job.gpu,
-    )
+    path, budget_s = Path(served.resolved.path), job.startup_budget_s
+    launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
     source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
     remedy = "--validate budget starts nothing"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)

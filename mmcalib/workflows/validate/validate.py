@@ -67,14 +67,8 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
                 subject, items = made, "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
-    launch = Launch(
-        subject,
-        subject.opened,
-        Path(subject.resolved.path),
-        session.scratch,
-        session.job.startup_budget_s,
-        session.job.gpu,
-    )
+    path, budget_s = Path(subject.resolved.path), session.job.startup_budget_s
+    launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
     remedy = "change what vLLM names"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return TriedConfig(subject, proof, items)
