@@ -276,7 +276,6 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
-    """R5, on the corpus' own prompts."""
     dialect = facts.dialect
     room = dialect.number(longest.max_model_len)
     of = dialect.say(flags=f"{room} tokens", lines=room)

@@ -53,8 +53,6 @@ class _Remaining(TimeRemainingColumn):
 
 
 class _Step:
-    """One step under way, on the bar or in lines."""
-
     def __init__(self, terminal: Terminal, title: str, total: int | None) -> None:
         self._terminal, self._title, self._total = terminal, title, total
         self._started = self._spoke = time.monotonic()

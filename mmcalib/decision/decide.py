@@ -403,7 +403,6 @@ def _roomiest_first(
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
-    """The first that serves no worse than vLLM's defaults."""
     return next((d for d in ranked if not (judge.rejects(d) or judge.serves_worse(d))), None)
 
 

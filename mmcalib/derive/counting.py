@@ -310,10 +310,13 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     by_count = np.lexsort((weights, counts.embeds))
     by_slope = np.argsort(counts.shapes.slopes(), kind="stable")
     by_weight = np.argsort(weights, kind="stable")
+    # Steps of the count, evenly over all: the rows before and after each.
+    steps = np.flatnonzero(np.diff(counts.embeds[by_count])) + 1
+    every = -(-len(steps) // (_STEPS * least // WITNESSES)) or 1
     picked = dict.fromkeys(
         [
             *(int(order[end]) for order in (by_count, by_slope, by_weight) for end in (0, -1)),
-            *_steps(by_count, counts.embeds, _STEPS * least // WITNESSES),
+            *(int(row) for at in steps[::every] for row in (by_count[at - 1], by_count[at])),
             *ends_of_levels(counts.embeds, by_slope, _MOST_WITNESS_LEVELS),
         ]
     )
@@ -321,10 +324,3 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     more = min(max(0, least - len(picked)), len(rest))
     by_chance = random.Random(_SEED).sample(range(len(rest)), more)  # noqa: S311
     return [counts.shapes[row] for row in (*picked, *(int(rest[place]) for place in by_chance))]
-
-
-def _steps(by_count: Column, embeds: Column, most: int) -> list[int]:
-    """The rows before and after each of so many steps of the count, evenly over all."""
-    places = np.flatnonzero(np.diff(embeds[by_count])) + 1
-    every = -(-len(places) // most) or 1
-    return [int(row) for at in places[::every] for row in (by_count[at - 1], by_count[at])]

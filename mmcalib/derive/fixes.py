@@ -388,11 +388,13 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
 def _caps(unfixed: Unfixed) -> Iterator[Fix]:
     for knob in unfixed.facts.knobs:
         if knob.modality in unfixed.facts.largest_items:
-            yield from _cap(knob, _configured(knob, unfixed.engine_args))
+            found: Any = unfixed.engine_args
+            for key in knob.place():
+                found = found.get(key) if isinstance(found, Mapping) else None
+            yield from _cap(knob, found if isinstance(found, int | float) else knob.value)
 
 
 def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
-    """Lower values of one option, in the scope that the processor honours."""
     values = {price: value for value, price in knob.reductions() if value < now}
     steps = ((value, price) for price, value in values.items())
     return _levels(
@@ -402,14 +404,6 @@ def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
         changes=lambda value: {knob.argument: knob.kwargs(value)},
         shrinks=knob.modality,
     )
-
-
-def _configured(knob: Knob, engine_args: Mapping[str, Any]) -> Value:
-    """The value that the arguments set, else the processor's default."""
-    found: Any = engine_args
-    for key in knob.place():
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int | float) else knob.value
 
 
 def _hint(unfixed: Unfixed) -> Iterator[Fix]:
@@ -460,7 +454,6 @@ def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
-    """For keys and values, and for weights."""
     if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
         yield _set("kv_cache_dtype", "fp8", "quality", "keys and values are kept in 8 bits")
     if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):

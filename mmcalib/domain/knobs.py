@@ -204,7 +204,12 @@ class AreaCap(MediaOption):
         unit = self.token_px or 1
         nearest, above = items.shapes.areas(unit)
         areas = _distinct(nearest, above)
-        volumes = _distinct(*_volumes(items, nearest, above))
+        volumes: set[int] = set()
+        if items.shapes.modality == "video":
+            # The same for all frames that the loader keeps.
+            frames = items.sampled[:, 0]
+            known = frames >= 0
+            volumes = _distinct(nearest[known] * frames[known], above[known] * frames[known])
         ceiling = max(areas | volumes, default=0)
         rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
         ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
@@ -265,15 +270,6 @@ class AreaCap(MediaOption):
                 inner = inner.get(key) if isinstance(inner, Mapping) else None
             found.append(int(default if inner is None else inner))
         return found[0], found[1]
-
-
-def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
-    """The same for all frames that the loader keeps of a video."""
-    if items.shapes.modality != "video":
-        return ()
-    frames = items.sampled[:, 0]
-    known = frames >= 0
-    return nearest[known] * frames[known], above[known] * frames[known]
 
 
 def _distinct(*columns: Column) -> set[int]:

@@ -110,13 +110,11 @@ def _title(calibration: CalibrationDocument) -> str:
 
 
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
-    """Comments on top: what it is, the notes, and what was left out."""
     lines = [*(f"# {text.plain(note)}" for note in notes), *_left_out_lines(calibration.wanting)]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 
 
 def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
-    """Comments on what was not calibrated for."""
     if not wanting:
         return []
     return [

@@ -74,6 +74,8 @@ def issue(calibration: CalibrationDocument) -> str:
     settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
     more = len(settings) - _SETTINGS
     block = [f"# {serving(shown.server, SERVE)}", *settings[:_SETTINGS]]
+    compared = rows.columns(shown)
+    reserved = (rows.budget_row(compared), *rows.memory_rows(compared))
     lines = [
         *map(plain, head),
         "",
@@ -82,7 +84,10 @@ def issue(calibration: CalibrationDocument) -> str:
         *([f"# and {more} more"] if more > 0 else []),
         "```",
         "",
-        *_reserved_lines(shown),
+        # Of what vLLM reserves, what a maintainer asks for first.
+        f"| | {' | '.join(one.name for one in compared)} |",
+        f"|---|{'--:|' * len(compared)}",
+        *(f"| {' | '.join(map(cell, cells))} |" for *cells, _ in reserved),
     ]
     checks = [
         f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
@@ -94,15 +99,6 @@ def issue(calibration: CalibrationDocument) -> str:
     if len(checks) > most:
         checks[most - 1 :] = [f"- and {len(checks[most - 1 :])} more"]
     return "\n".join([*lines, *([""] if checks else []), *checks]) + "\n"
-
-
-def _reserved_lines(shown: CalibrationDocument) -> Iterator[str]:
-    """Of what vLLM reserves, the table of what a maintainer asks for first."""
-    compared = rows.columns(shown)
-    yield f"| | {' | '.join(one.name for one in compared)} |"
-    yield f"|---|{'--:|' * len(compared)}"
-    for *cells, _ in (rows.budget_row(compared), *rows.memory_rows(compared)):
-        yield f"| {' | '.join(map(cell, cells))} |"
 
 
 _NOTHING: Final = "—"

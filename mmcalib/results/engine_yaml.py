@@ -109,21 +109,16 @@ def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, 
 
 
 def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
-    """The reasons that concern the key; the names of nested settings start below it."""
     mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
     for settings, _, entry in grouped(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
         by = f" ({entry.exemplar})" if entry.exemplar else ""
-        yield from _comment(f"{names}: {entry.reason}{by} [{entry.label}]")
-
-
-def _comment(text: str) -> list[str]:
-    """Comment lines, whatever line breaks and control characters file names hold."""
-    return textwrap.wrap(
-        wording.plain(text),
-        _WIDTH,
-        initial_indent="# ",
-        subsequent_indent="#   ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        # Comments, whatever line breaks and control characters file names hold.
+        yield from textwrap.wrap(
+            wording.plain(f"{names}: {entry.reason}{by} [{entry.label}]"),
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

@@ -205,7 +205,6 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
 def _predict(
     bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
 ) -> tuple[JudgedConfig, Predicted]:
-    """What was rehearsed with these fixes as a configuration, and with its worst steps."""
     args, prediction = bench.args(fixes), bench.prediction
     # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
     named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final, TypeVar
 
@@ -175,7 +175,11 @@ def trace(
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
-        chosen = _busiest(every, sent, most)
+        # As many in a row as come in the shortest time: a sample of others would thin the load.
+        times = [sent[access.origin] for access in every]
+        starts = range(max(1, len(every) - most + 1))
+        start = min(starts, key=lambda n: times[min(n + most, len(times)) - 1] - times[n])
+        chosen = every[start : start + most]
     else:
         weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
@@ -217,14 +221,6 @@ def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
         why = f'{without} has no "timestamp" of seconds or ISO 8601'
         raise UsageError(why, hint=hint)
     return found
-
-
-def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> list[Access]:
-    """As many in a row as come in the shortest time: a sample of others would thin the load."""
-    times = [sent[access.origin] for access in every]
-    starts = range(max(1, len(every) - most + 1))
-    start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
-    return list(every[start : start + most])
 
 
 def _request_texts(
