@@ -18,7 +18,6 @@ from mmcalib.derive.effects import (
     SettingPath,
     compare,
     differences,
-    enclosing,
     needs_company,
     settings,
     sizes,
@@ -198,13 +197,12 @@ def _effect(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Ef
 
 def _whole(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> SettingPath:
     """The smallest setting around `path` that vLLM accepts the absence of."""
-    wider = enclosing(path)
-    if path[0] != "mm_processor_kwargs" or wider is None:
+    if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
     less, shapes = without(args, path), asked.smallest()
     bare = replace(asked.items(less, shapes), refusal=asked.budget(less).refusal)
     if needs_company(asked.items(args, shapes), bare):
-        return _whole(args, wider, asked)
+        return _whole(args, path[:-1], asked)
     return path
 
 

@@ -332,10 +332,6 @@ class CostTable:
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
 
-    def items(self) -> int:
-        """How many there are of all shapes."""
-        return sum(columns.items() for columns in self.columns.values())
-
     def most_embeds(self) -> dict[Modality, int]:
         """Of the largest item of each modality."""
         return {m: int(self.of(m).embeds.max()) for m in self.modalities()}

@@ -120,11 +120,6 @@ def _plain(limit: Any) -> Any:
     return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
 
 
-def enclosing(path: SettingPath) -> SettingPath | None:
-    """The mapping that holds a setting, None where it is a whole argument."""
-    return path[:-1] if len(path) > 2 else None
-
-
 def needs_company(with_: Footprint, less: Footprint) -> bool:
     """Whether vLLM refuses the rest of the setting's mapping alone."""
     return bool(less.refusal) or any(

@@ -207,14 +207,12 @@ def _is_shape(shape: Shape) -> bool:
 
 def is_encoding(encoding: Encoding) -> bool:
     """Whether its fields have the right types, and what they say is possible."""
-    for name, value in asdict(encoding).items():
-        if type(value) is not type(getattr(PLAIN, name)):
-            return False
-        if isinstance(value, str) and not _NAME.fullmatch(value):
-            return False
-        if isinstance(value, int) and not 0 <= value < _MOST:
-            return False
-    return encoding.file_mib > 0
+    possible = all(
+        type(value) is type(getattr(PLAIN, name))
+        and (_NAME.fullmatch(value) if isinstance(value, str) else 0 <= value < _MOST)
+        for name, value in asdict(encoding).items()
+    )
+    return possible and encoding.file_mib > 0
 
 
 def may_pass(line: str) -> bool:

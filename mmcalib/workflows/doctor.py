@@ -179,7 +179,19 @@ def folders() -> list[Folder]:
         "results": Path.cwd(),
         "temporary": temporary,
     }
-    return [_folder(purpose, path) for purpose, path in every.items()]
+    found = []
+    for purpose, path in every.items():
+        writable, free = False, None
+        # Nothing is made: a folder that is missing can be where the nearest above it is writable.
+        with suppress(OSError):
+            nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+            free = shutil.disk_usage(nearest).free
+            # Asking is not enough: root may write anywhere but on what is mounted read-only.
+            with tempfile.TemporaryFile(dir=nearest) as file:
+                file.write(b"\0")
+                writable = True
+        found.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
+    return found
 
 
 def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
@@ -194,19 +206,6 @@ def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
         else:
             free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
             yield Check(name, "pass", f"{where}{free}", "")
-
-
-def _folder(purpose: Purpose, path: Path) -> Folder:
-    """Nothing is made: a folder that is missing can be where the nearest above it is writable."""
-    writable, free = False, None
-    with suppress(OSError):
-        nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
-        free = shutil.disk_usage(nearest).free
-        # Asking is not enough: root may write anywhere but on what is mounted read-only.
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(b"\0")
-            writable = True
-    return Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free)
 
 
 TIMEOUT_S = 3.0

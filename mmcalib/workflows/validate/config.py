@@ -89,7 +89,18 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
     if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
         raise said
     if parsed is None:
-        parsed, bad = _usable(host, configuration, written, refused, scratch)
+        # What vLLM reads without the keys at fault, if anything.
+        rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
+        usable, why = scratch / "usable.yaml", refused
+        while parsed is None:
+            key = written.at_fault(why)
+            if key in rest:
+                bad[key] = why
+                del rest[key]
+            usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
+            parsed, why = _parsed(host, replace(configuration, config=usable))
+            if written.at_fault(why) not in rest:
+                break
     values = None if parsed is None else parsed.values
     checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
@@ -97,27 +108,6 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
     return ReadConfig("" if name == UNNAMED else name, checks, args, parsed.values)
-
-
-def _usable(
-    host: EngineHost,
-    configuration: WrittenConfiguration,
-    written: Written,
-    refused: str,
-    scratch: Path,
-) -> tuple[ServeConfig | None, dict[str, str]]:
-    """What vLLM reads without the keys at fault, if anything, and why it refuses each of them."""
-    rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
-    usable, bad = scratch / "usable.yaml", dict[str, str]()
-    while True:
-        key = written.at_fault(refused)
-        if key in rest:
-            bad[key] = refused
-            del rest[key]
-        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
-        parsed, refused = _parsed(host, replace(configuration, config=usable))
-        if parsed is not None or written.at_fault(refused) not in rest:
-            return parsed, bad
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
