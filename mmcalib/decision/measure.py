@@ -51,6 +51,9 @@ class StandIns:
     the others cost what vLLM counts, as so many `witnesses` of their modality do.
     """
 
+    host: EngineHost
+    setting: Setting
+    task: Task
     costs: dict[Modality, CostColumns] = field(default_factory=dict)
     answers: dict[Shape, Measured] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
@@ -64,14 +67,13 @@ def stand_ins(
     before: Mapping[Modality, CostColumns],
 ) -> StandIns:
     """What each shape costs under the setting; `before`: under one whose count was proven."""
-    found = StandIns()
+    found = StandIns(host, setting, task)
     for modality, mine in shapes.items():
         costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
         if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
-            usual = before.get(modality)
-            costs, left = _by_count(host, setting, costs, counts, found, task, usual)
+            costs, left = _by_count(found, costs, counts, before.get(modality))
         rest = [s for s in mine.shapes.take(np.flatnonzero(left)) if s not in found.answers]
-        _process(host, setting, rest, found, task)
+        _process(found, rest)
         found.costs[modality] = costs.but(_answered(found.answers, mine))
     return found
 
@@ -105,13 +107,7 @@ def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis)
 
 
 def _by_count(
-    host: EngineHost,
-    setting: Setting,
-    costs: CostColumns,
-    counts: VllmCounts,
-    found: StandIns,
-    task: Task,
-    before: CostColumns | None,
+    found: StandIns, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
 ) -> tuple[CostColumns, Column]:
     """The costs by count, and which rows are still to be processed: all where one witness is not as
     counted. What this machine has no memory for proves nothing, nor what is as large. Where the
@@ -123,7 +119,7 @@ def _by_count(
         same[counts.shapes.places(kept)] = True
     chosen = witnesses(counts.take(np.flatnonzero(~same)))
     chosen += witnesses(counts.take(np.flatnonzero(same)), WITNESSES_AGAIN)
-    _process(host, setting, chosen, found, task)
+    _process(found, chosen)
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
     rows = counts.shapes.places(chosen).tolist()
@@ -147,7 +143,7 @@ def _by_count(
         known &= counts.shapes.weights() < min(too_large)
     embeds, places = counts.embeds[known], costs.shapes.places(counts.shapes)[known]
     left[places] = False
-    task.advance(len(places))
+    found.task.advance(len(places))
     found.witnesses[costs.modality] = len(borne_out)
     counted = costs.counted(
         places,
@@ -160,16 +156,14 @@ def _by_count(
     return counted, left
 
 
-def _process(
-    host: EngineHost, setting: Setting, shapes: Sequence[Shape], found: StandIns, task: Task
-) -> None:
+def _process(found: StandIns, shapes: Sequence[Shape]) -> None:
     if not shapes:
         return
     subjects = tuple(Blank(shape) for shape in shapes)
-    answers = host.measure(Measure(setting, subjects), "measuring costs")
+    answers = found.host.measure(Measure(found.setting, subjects), "measuring costs")
     for shape, answer in zip(shapes, answers, strict=True):
         found.answers[shape] = answer
-        task.advance()
+        found.task.advance()
 
 
 def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:

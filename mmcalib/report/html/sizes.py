@@ -35,17 +35,15 @@ from mmcalib.text import number
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
-    for modality, found in calibration.corpus.modalities.items():
+    for modality in calibration.corpus.modalities:
         if known := known_costs(calibration, modality):
-            yield _distribution_figure(calibration, modality, found, known)
+            yield _distribution_figure(calibration, modality, known)
 
 
 def _distribution_figure(
-    calibration: CalibrationDocument,
-    modality: str,
-    found: ModalityItems,
-    known: Sequence[KnownCost],
+    calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> PageFigure:
+    found = calibration.corpus.modalities[modality]
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
     counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]

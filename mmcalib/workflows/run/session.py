@@ -38,6 +38,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
+from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import ReadCorpus, read
@@ -233,9 +234,10 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus share: its census, and the process with an open model."""
+    """What jobs over one corpus share: its census, proofs, and the process with an open model."""
 
     corpus: ReadCorpus | None = None
+    proofs: dict[str, Proof] = field(default_factory=dict)
     _host: OnceHost | None = field(init=False, default=None)
     _model: str = field(init=False, default="")
     _opening: Future[ModelInfo] | None = field(init=False, default=None)
