@@ -35,9 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CheckId:
-    """What a check is known by. The `pattern` of one that there may be several of has `{}` for the
-    modality or the setting that it is `about`.
-    """
+    """What a check is known by; a `pattern` for several has `{}` for what it is `about`."""
 
     pattern: str
     about: str = ""

@@ -119,10 +119,9 @@ class Fullest:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """`without`: the budget if the modality that sets it, and that nobody limits, were switched
-    off, and `gain` what that brings in memory; `cures` are lines with which an under-reserved
-    configuration passes; `room` was rehearsed; `cache_floor` is what one request that is admitted
-    may bring, None where vLLM keeps no processed items.
+    """`without` is the budget with the unlimited modality that sets it off, `gain` its words;
+    `cures` are lines that pass; `cache_floor` is what one admitted request may bring, None without
+    a cache.
     """
 
     without: Budget | None = None

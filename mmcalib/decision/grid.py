@@ -18,9 +18,7 @@ from mmcalib.progress import Progress
 
 
 def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
-    """The decision whose explored points have vLLM's budget, and where that moves them their costs,
-    beside the chosen values of all other options; the chosen ones are what was decided.
-    """
+    """The decision with each point budgeted, and if need be costed, beside all chosen values."""
     context, rounding = decision.budget.max_model_len, decision.rounding
     budgets = replace(budgets, context_tokens=context, rounding=rounding)
     most = decision.table.most_embeds()

@@ -82,9 +82,7 @@ class Area:
         return Refused(f"sides of {ratio:.0f}:1, the processor takes {self.max_aspect:g}:1 at most")
 
     def cells(self, width: int, height: int, frames: int = 1, together: int = 1) -> int:
-        """Cells of one picture, or of one frame of a clip whose `frames` share the area; of these
-        `together` make one step in time.
-        """
+        """Cells of a picture, or a frame of a clip that shares the area, `together` a step."""
         across, down = self.resized(width, height, frames, together)
         return (down // self.factor_px) * (across // self.factor_px)
 

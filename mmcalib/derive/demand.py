@@ -97,9 +97,8 @@ Demand = WorstStep | LanguageStep | PromptsStep | Merge
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Bytes that the costliest demand takes beyond what is reserved: by the profile, and of it
-    `spare_bytes` by a KV cache that was given less. `outside_bytes` of the GPU are left free by
-    `gpu_memory_utilization`.
+    """Bytes that the costliest demand takes beyond what the profile, and `spare_bytes` of KV cache,
+    reserve; `gpu_memory_utilization` leaves `outside_bytes` free.
     """
 
     reserved_bytes: int
@@ -324,9 +323,7 @@ def excesses(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Values of both settings that decide what one step may encode, and of the one that leaves room
-    for it; None where it stays.
-    """
+    """Values of settings that decide what a step may encode or has room for; None: it stays."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -341,9 +338,7 @@ class Engine:
 
 
 def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
-    else a smaller cache, of whole largest items; None where neither can be less.
-    """
+    """Less at once: fewer sequences of own items, else a smaller cache; None for neither."""
     room = found.reserved_bytes + found.slack_bytes
     match found.worst:
         case WorstStep(items=items) if items:
@@ -382,9 +377,7 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
 
 
 def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """More reserved: sequences whose dummies fill the step, or a step of more tokens, up to as many
-    dummies as there may be items; None where it is that already.
-    """
+    """More reserved: sequences, or a step, that dummies fill; None where it is that already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
         return None
@@ -440,9 +433,7 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The most that a step takes, and what of it startup reserves, on one GPU: bytes in all, and
-    as `gpu_memory_utilization` requests them.
-    """
+    """The most that a step takes of what startup reserves on one GPU, and that GPU's bytes."""
 
     total_bytes: int
     requested_bytes: int
@@ -497,9 +488,7 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
 
 @dataclass(frozen=True, slots=True)
 class FixedPool:
-    """`left_bytes` is what the rehearsal leaves for the KV cache, of which `spared_bytes` are kept
-    free; without graphs there are no `capture_sizes`.
-    """
+    """What a rehearsal leaves for the KV cache, less `spared_bytes`; without graphs, no sizes."""
 
     left_bytes: int
     kv_cache_memory_bytes: int

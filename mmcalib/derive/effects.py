@@ -41,10 +41,8 @@ class ItemOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a configuration comes to, as far as it was asked.
-
-    Where vLLM refuses to start, `refusal` has its words. Dummies of the budget count where they
-    were built. `items` are witnesses, `memory` figures in bytes or tokens by name.
+    """What a configuration comes to, as far as it was asked, or vLLM's `refusal`. `items` are
+    witnesses, `memory` figures in bytes or tokens by name; dummies count where they were built.
     """
 
     budget: Budget | None = None

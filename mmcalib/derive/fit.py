@@ -51,9 +51,8 @@ def answers(asks: int | None, least: int, max_model_len: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a request needs of the context, in tokens: its items as they stand in it, its text with
-    what the template writes around, the answer that it asks for, None where it does not say, and
-    the least that it must get.
+    """What a request needs of the context, in tokens: its items, its text within the template, the
+    answer it asks for, None where it does not say, and the least that it must get.
     """
 
     items: Between
@@ -128,10 +127,8 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The prompt that needs the longest context, against the one there is; all in tokens.
-
-    vLLM refuses `prompts_too_long`, and cuts the answers of `prompts_cut` shorter than they ask for
-    or than is reserved. The text of `unknown` prompts could not be counted, and may be too long.
+    """The prompt that needs the longest context, against the one there is, in tokens. vLLM refuses
+    `prompts_too_long`, cuts answers of `prompts_cut` short; texts of `unknown` are uncounted.
     """
 
     longest: PromptTokens

@@ -154,9 +154,7 @@ _AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`fits`: the engine starts. Otherwise `at_least` requests of full length, or tokens of KV
-    cache, as vLLM itself states them.
-    """
+    """The engine starts (`fits`), or holds `at_least` full requests or tokens of KV cache."""
 
     kind: Literal["fits", "concurrency", "kv_tokens"] = "fits"
     at_least: float = 0

@@ -106,9 +106,7 @@ def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
-    """The smallest picture that is made of an image by downscaling it, in pixels of the image: its
-    own times the share of tokens that it keeps. None where no image is downscaled.
-    """
+    """Pixels of the smallest downscaled image: its own × the share of tokens kept; or None."""
     before = default.of("image")
     now = tokens_of(table.of("image"), before)
     smaller = now < before.tokens

@@ -86,10 +86,8 @@ def without_data(item: Item) -> Item:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that could not be read as media, and why. Counted and listed, never dropped.
-
-    `no_media`: it is a file of another kind, as folders have them, or a folder that was read
-    already, rather than a broken file. Only who looked knows; it is not kept. `out_of_reach`: its
-    bytes could not be had at all, which says nothing of them.
+    `no_media`: a file of another kind, or a folder read already, which only who looked knows; it is
+    not kept. `out_of_reach`: its bytes could not be had at all.
     """
 
     path: str

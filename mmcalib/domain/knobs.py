@@ -88,11 +88,9 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaOption(ABC):
-    """One option of the model's processor or loader that changes what an item of `modality` costs.
-
-    `path` is where its value goes inside `argument`, outermost first; `value` its default.
-    `bleeds`: the other modalities whose items it moves too, in every spelling that is heeded. Each
-    type has a `kind` of its own, by which it is known on the wire.
+    """One option of the processor or loader that changes what an item of `modality` costs. `path`
+    is where its value goes inside `argument`, outermost first. `bleeds`: other modalities whose
+    items it moves, in every spelling heeded. Its type's `kind` is its name on the wire.
     """
 
     argument: ClassVar[Argument] = "mm_processor_kwargs"

@@ -24,10 +24,9 @@ class TrafficItem:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRequest:
-    """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
-
-    Requests of equal `text` have the same text before their items; an empty one is like no other.
-    Where requests come as they were sent, it comes `sent_s` seconds after the first.
+    """One request: `text_tokens` beside its items' placeholders, `answer_tokens` to be made,
+    `sent_s` seconds after the first. Equal `text` is a prefix in common; an empty one is like no
+    other.
     """
 
     origin: str

@@ -24,9 +24,7 @@ def policy_of(options: RunOptions) -> Policy:
 
 
 def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
-    """As the library takes one. Raises UsageError for a key that no policy has, and TypeError for
-    what is neither.
-    """
+    """As the library takes one. Raises UsageError for an unknown key, TypeError for no mapping."""
     if given is None or isinstance(given, Policy):
         return given or Policy()
     if not isinstance(given, Mapping):

@@ -15,10 +15,7 @@ from mmcalib.text import flag
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The words that follow `vllm serve`, an option and its values at a time, the model first.
-
-    Mappings are JSON, a false is `--no-x`, and what is None is left to vLLM.
-    """
+    """The model, then options with values, as words of `vllm serve`; None is left to vLLM."""
     if config.get("model") is not None:
         yield [str(config["model"])]
     for name, value in config.items():
@@ -96,9 +93,7 @@ def entry(key: str, value: Any) -> str:
 
 
 def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:
-    """As YAML, as it is written by people; what hides or turns text around as escapes, and then
-    whatever else is not ASCII, too.
-    """
+    """As YAML for people; characters that hide or turn text, then all but ASCII, as escapes."""
     for readable in (True, False):
         text = yaml.dump(
             document, Dumper=dumper, sort_keys=False, width=width, allow_unicode=readable

@@ -179,9 +179,7 @@ class TrafficFigures(DocumentPart):
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:
-        """Pass where no step went beyond the reserve, warn where it found room beside it, fail
-        where it did not.
-        """
+        """Pass where no step exceeds the reserve, warn where it found room beside it, else fail."""
         if not self.margin.fits:
             return "fail"
         return "pass" if self.margin.within else "warn"

@@ -212,9 +212,7 @@ _CONFIG: Layer = {
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """`key` is unique in the page. `legend` pairs a colour of the style sheet with its meaning;
-    `rows` are the drawn data, for those who cannot or will not look at the drawing.
-    """
+    """`key` is unique in the page; `legend` pairs colours with meanings, `rows` are its data."""
 
     key: str
     title: str

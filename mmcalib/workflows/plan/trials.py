@@ -117,9 +117,7 @@ def search_fixes(
 
 
 def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
-    """With what a cap turns away: of Qwen2-VL and others vLLM sizes its largest video by the cap of
-    images, and refuses larger ones, though nothing makes them smaller.
-    """
+    """Price what a cap refuses: of Qwen2-VL vLLM sizes its largest video by the image cap."""
     refused: dict[str, str] = {}
     for fix in fixes:
         if fix.shrinks is None or not fix.alone:
