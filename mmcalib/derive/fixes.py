@@ -165,13 +165,9 @@ class Goal:
     def reached(self, found: Rehearsed) -> bool:
         if found.kv_cache_tokens is None or found.max_concurrency is None:
             return False
-        match self.kind:
-            case "fits":
-                return True
-            case "concurrency":
-                return found.max_concurrency >= self.at_least
-            case "kv_tokens":
-                return found.kv_cache_tokens >= self.at_least
+        concurrent = self.kind == "concurrency"
+        figure = found.max_concurrency if concurrent else found.kv_cache_tokens
+        return self.kind == "fits" or figure >= self.at_least
 
     def lacking_bytes(self, found: Rehearsed, max_model_len: int) -> int:
         """KV cache that the goal needs beyond what is there, 0 where it is reached: exact to a

@@ -151,10 +151,8 @@ def _lines(path: Path) -> Iterator[str]:
         while line := file.readline(_LINE_BYTES):
             left -= len(line)
             yield line.decode("utf-8", errors="replace")
-            while not line.endswith(b"\n") and (line := file.readline(_LINE_BYTES)):
+            while left >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
                 left -= len(line)
-                if left < 0:
-                    break
             if left < 0:
                 said = f"it is larger than {_MOST_BYTES >> 20} MiB: keep what the start printed"
                 raise OSError(errno.EFBIG, said)
