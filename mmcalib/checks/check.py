@@ -35,9 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CheckId:
-    """What a check is known by. The `pattern` of one that there may be several of has `{}` for the
-    modality or the setting that it is `about`.
-    """
+    """What a check is known by; a `pattern` for several has `{}` for what it is `about`."""
 
     pattern: str
     about: str = ""
@@ -115,9 +113,7 @@ def size(nbytes: int | None) -> str:
 
 
 class Dialect(Enum):
-    """The words of a remedy: `FLAGS` of `mmcalib run`, which derives the configuration, or `LINES`
-    of the file that somebody wrote and `mmcalib validate` judges.
-    """
+    """The words of a remedy: `FLAGS` of `mmcalib run`, or `LINES` of the file under `validate`."""
 
     FLAGS = "flags"
     LINES = "lines"
@@ -144,7 +140,5 @@ def line(name: str, value: Any) -> str:
 
 
 def line_of(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
-    """The line that gives a knob this value, in the spelling that this model's processor has, and
-    keeps what the arguments set beside it.
-    """
+    """The line that gives a knob this value in its model's spelling, beside what is set there."""
     return line(knob.argument, merged_nested(engine_args.get(knob.argument), knob.kwargs(value)))

@@ -47,13 +47,9 @@ def check_readable(facts: CheckFacts) -> Iterator[Check]:
         yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
         return
     first = corpus.skipped[0]
-    yield Check(
-        CORPUS_READABLE,
-        "warn",
-        f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}",
-        "skipped.jsonl lists them with reasons",
-        _names(first.path, first.reason),
-    )
+    detail = f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}"
+    names, remedy = _names(first.path, first.reason), "skipped.jsonl lists them with reasons"
+    yield Check(CORPUS_READABLE, "warn", detail, remedy, names)
 
 
 def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
@@ -136,18 +132,12 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
 
 
 def check_loaded(facts: CheckFacts) -> Iterator[Check]:
-    """What vLLM's loader fails on; `run` lists each such item as skipped, and fails where it is
-    most of a modality: that is a broken installation.
-    """
+    """What vLLM's loader fails on; most of a modality is a broken installation."""
     if unreadable := facts.corpus.unreadable:
         first = unreadable[0]
-        yield Check(
-            ITEMS_LOAD,
-            "warn",
-            f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}",
-            "remove or convert them: such requests fail",
-            _names(first.path, first.reason),
-        )
+        detail = f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}"
+        remedy = "remove or convert them: such requests fail"
+        yield Check(ITEMS_LOAD, "warn", detail, remedy, _names(first.path, first.reason))
 
 
 def check_accepted(facts: CheckFacts) -> Iterator[Check]:

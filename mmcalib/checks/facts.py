@@ -25,9 +25,8 @@ from mmcalib.domain.shapes import Modality
 
 @dataclass(frozen=True, slots=True)
 class JudgedConfig:
-    """Engine arguments, what they admit, and what vLLM budgets for under them. `plain` is the
-    budget without size hints; both have their dummies. `table` has the costs of the items that the
-    configuration is tried with.
+    """Engine arguments, what they admit, and vLLM's budget, `plain` without size hints, both with
+    dummies. `table` has the costs of the items that it is tried with.
     """
 
     engine_args: dict[str, Any]
@@ -54,9 +53,8 @@ class Explored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedConfig(JudgedConfig):
-    """A configuration and what it was derived from. `chosen` has one point of each knob that has an
-    effect; `forced` says why it is not what the policy alone would choose, and `forced_by` what
-    lacks.
+    """A configuration and what it was derived from; `chosen` has one point of each knob with an
+    effect, `forced` why it is not the policy's choice, `forced_by` what lacks.
     """
 
     default_table: CostTable
@@ -87,9 +85,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """`requests` of all carry more items than the limits admit, `first` such; `most` items of each
-    modality that any request carries.
-    """
+    """`requests` of all carry more items than the limits admit; `most` that any carries."""
 
     requests: int
     of: int
@@ -99,9 +95,8 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """What was read. `table` has what vLLM refuses of it, `left_out` per modality that is not
-    served the words for it, `unreadable` what vLLM cannot load, `requests` how many there are, and
-    how many of them have `tools`.
+    """What was read. `table` has what vLLM refuses, `left_out` words for each modality not served,
+    `unreadable` what vLLM cannot load; `tools`: requests with tools.
     """
 
     files: int
@@ -116,9 +111,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """A prompt of so many of the largest items of each modality: (items, tokens of one). `own`: the
-    items are the user's.
-    """
+    """Per modality (items, tokens of one), its largest items; `own`: they are the user's."""
 
     most: Mapping[Modality, tuple[int, int]]
     own: bool
@@ -126,10 +119,9 @@ class Fullest:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """`without`: the budget if the modality that sets it, and that nobody limits, were switched
-    off, and `gain` what that brings in memory; `cures` are lines with which an under-reserved
-    configuration passes; `room` was rehearsed; `cache_floor` is what one request that is admitted
-    may bring, None where vLLM keeps no processed items.
+    """`without` is the budget with the unlimited modality that sets it off, `gain` its words;
+    `cures` are lines that pass; `cache_floor` is what one admitted request may bring, None without
+    a cache.
     """
 
     without: Budget | None = None
@@ -141,9 +133,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """`prompt` is the longest one that counts, and `longer`: the model takes a context that holds
-    it. What the rules of a stage do not read is None.
-    """
+    """`longer`: the model takes a context that holds `prompt`. None: unread by the stage."""
 
     dialect: Dialect
     configuration: JudgedConfig
@@ -156,16 +146,13 @@ class CheckFacts:
     given_options: OptionFacts | None = None
 
     @property
-    def _derived(self) -> DerivedConfig | None:
-        return self.configuration if isinstance(self.configuration, DerivedConfig) else None
-
-    @property
     def corpus(self) -> CorpusFacts:
         return _known(self.given_corpus)
 
     @property
     def decision(self) -> DerivedConfig:
-        return _known(self._derived)
+        found = self.configuration
+        return _known(found if isinstance(found, DerivedConfig) else None)
 
     @property
     def model(self) -> ModelInfo:

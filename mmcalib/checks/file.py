@@ -76,8 +76,8 @@ def file_findings(
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """`refusal`: vLLM's own words where it refuses the file; `values`: every argument as it was
-    parsed, None where nothing could be; `bad`: the words in which it refuses each key's value.
+    """`refusal`: vLLM's words for the file; `values`: every parsed argument; `bad`: its words for a
+    key.
     """
     bad = bad or {}
     yield from _unknown(written)
@@ -116,12 +116,8 @@ def _unknown(written: Written) -> Iterator[Check]:
         does = "vllm serve ends with exit code 2"
         if value is False:
             does = "vllm serve drops it without a word, because it is false"
-        yield Check(
-            UNKNOWN_KEY.of(key),
-            "fail",
-            f"no option of the installed vllm serve: {does}",
-            _instead(written, key, value),
-        )
+        detail = f"no option of the installed vllm serve: {does}"
+        yield Check(UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: Written, key: str, value: Any) -> str:
@@ -174,20 +170,14 @@ def _overridden(written: Written) -> Iterator[Check]:
     """Flags win over the file; who sets both should know."""
     said: dict[str, str] = {}
     for flag in written.flags:
-        if flag.startswith("--"):
-            name = flag[2:].partition("=")[0]
-            argument = written.argument(name)
-            if argument is not None:
-                said[argument] = flag
+        name = flag[2:].partition("=")[0]
+        if flag.startswith("--") and (argument := written.argument(name)) is not None:
+            said[argument] = flag
     for key, value in written.settings.items():
         flag = said.get(written.argument(key) or "", "")
         if flag:
-            yield Check(
-                FLAG_OVER.of(key),
-                "warn",
-                f"{flag} on the command line wins over `{line(key, value)}` in the file",
-                "keep one of them",
-            )
+            detail = f"{flag} on the command line wins over `{line(key, value)}` in the file"
+            yield Check(FLAG_OVER.of(key), "warn", detail, "keep one of them")
 
 
 def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
@@ -206,9 +196,7 @@ def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _differs(wrote: Any, arrived: Any) -> bool:
-    """Whether anything arrives otherwise. What is at its default need not be named: vLLM makes its
-    config classes of some mappings.
-    """
+    """Whether anything arrives otherwise; vLLM makes its config classes of some mappings."""
     if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
         return any(
             _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
@@ -217,9 +205,7 @@ def _differs(wrote: Any, arrived: Any) -> bool:
 
 
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
-    """R8: settings that do nothing, each by name; the others in one line. Size hints have findings
-    of their own.
-    """
+    """R8: settings that do nothing, each by name; the others in one line."""
     for effect in _idle(effects):
         yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}
@@ -252,12 +238,9 @@ def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
                 f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
                 "has no option that makes them smaller",
             )
+    none = "no value of it moved tokens or budget with the installed versions: not emitted"
     for knob in facts.decision.ineffective:
-        yield Check(
-            HAS_EFFECT.of(knob.name),
-            "warn",
-            "no value of it moved tokens or budget with the installed versions: not emitted",
-        )
+        yield Check(HAS_EFFECT.of(knob.name), "warn", none)
 
 
 def check_effects(facts: CheckFacts) -> Iterator[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal
 
 from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Rules
@@ -29,9 +29,7 @@ INPUT_RESERVED = CheckId("{} input reserved")
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
-    """The encoder cache must hold each item of the corpus whole, or its request ends with HTTP
-    400.
-    """
+    """The encoder cache must hold each item whole, or its request ends with HTTP 400."""
     judged, dialect = facts.configuration, facts.dialect
     largest, limit = judged.table.largest(), judged.budget.encoder_budget_tokens
     if largest is None:
@@ -77,9 +75,7 @@ def _larger(embeds: int, budget: Budget) -> list[str]:
 def slower(
     knobs: Iterable[Knob], media_io: Mapping[str, Any], share: float
 ) -> dict[str, Any] | None:
-    """`media_io_kwargs` with which the server keeps that share of a video's frames; None where no
-    option of the loader does that.
-    """
+    """`media_io_kwargs` that keep that share of a video's frames; None where no option does."""
     for knob in knobs:
         fewer = knob.value_for_share(share) if knob.modality == "video" else None
         if fewer is not None:
@@ -105,12 +101,8 @@ def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] |
     remedies = _larger(embeds, budget)
     if media_io is not None:
         remedies.append(f"{line('media_io_kwargs', media_io)}  # looks at fewer frames")
-    return Check(
-        ADMITTED,
-        "warn",
-        f"{detail}: such a request ends with HTTP 400",
-        "\n".join([*remedies, "--data DIR judges by your own media"]),
-    )
+    remedy = "\n".join([*remedies, "--data DIR judges by your own media"])
+    return Check(ADMITTED, "warn", f"{detail}: such a request ends with HTTP 400", remedy)
 
 
 def budgeted(budget: Budget) -> Check | None:
@@ -128,13 +120,9 @@ def check_cap(facts: CheckFacts) -> Iterator[Check]:
     knobs = [e.point.knob for e in facts.decision.explored]
     names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
     if cap is not None and names and largest is not None and largest.tokens > cap:
-        yield Check(
-            CAP_HELD,
-            "warn",
-            f"--max-tokens-per-item {cap}: the least that {names[0]} allows is "
-            f"{largest.tokens} tokens",
-            "ask for no less than that",
-        )
+        least = f"the least that {names[0]} allows is {largest.tokens} tokens"
+        detail = f"--max-tokens-per-item {cap}: {least}"
+        yield Check(CAP_HELD, "warn", detail, "ask for no less than that")
 
 
 def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -179,9 +167,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
         return
     before, after = decision.default_table, facts.configuration.table
-    smaller = [
-        cost for modality in after.modalities() for cost in _smaller(before, after, modality)
-    ]
+    smaller = [cost for m in after.modalities() for cost in _smaller(before, after, m)]
     if smaller:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
@@ -200,7 +186,6 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
 
 
 def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
-    """Those that take fewer tokens than before."""
     usual, now = before.of(modality), after.of(modality)
     rows = usual.shapes.places(now.shapes)
     return now.take((rows >= 0) & (now.tokens < usual.tokens[rows]))
@@ -238,9 +223,7 @@ def fullest(
     engine_args: Mapping[str, Any],
     largest: Mapping[Modality, int],
 ) -> dict[Modality, tuple[int, int]]:
-    """Per modality that the limits name: how many items a prompt may carry, and the tokens of the
-    `largest` of them.
-    """
+    """Per limited modality the items of one prompt, and the tokens of the `largest`."""
     limits = engine_args.get(LIMIT) or {}
     return {
         m: (count.value, largest[m])
@@ -255,9 +238,7 @@ def needed(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int
 
 
 def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
-    """Whether a prompt of as many of the largest items as the limits name fits the context. Of the
-    user's own items each is served at least on its own.
-    """
+    """Whether as many largest items as limits name fit; of the user's own, each alone at least."""
     most, own, reserve_tokens = prompt.most, prompt.own, facts.policy.text_reserve_tokens
     engine_args, room = facts.configuration.engine_args, facts.configuration.budget.max_model_len
     total = needed(most, reserve_tokens)
@@ -289,16 +270,12 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
         "--requests FILE judges by your own" if own else "--data DIR judges by your own media"
     )
     alone = own and max(each for _, each in most.values()) + reserve_tokens > room
-    return Check(
-        PROMPTS_FIT,
-        "fail" if alone else "warn",
-        f"{detail}: vLLM rejects such a prompt",
-        "\n".join(remedies),
-    )
+    status: Literal["fail", "warn"] = "fail" if alone else "warn"
+    rejects = f"{detail}: vLLM rejects such a prompt"
+    return Check(PROMPTS_FIT, status, rejects, "\n".join(remedies))
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
-    """R5, on the corpus' own prompts."""
     dialect = facts.dialect
     room = dialect.number(longest.max_model_len)
     of = dialect.say(flags=f"{room} tokens", lines=room)
@@ -320,16 +297,10 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
 
 
 def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
-    match facts.prompt:
-        case None:
-            return
-        case Fullest() as prompt:
-            if prompt.most:
-                yield _fullest_fits(prompt, facts)
-        case Fit() as longest:
-            yield _longest_fits(longest, facts)
-        case _:
-            assert_never(facts.prompt)
+    if isinstance(facts.prompt, Fit):
+        yield _longest_fits(facts.prompt, facts)
+    elif facts.prompt is not None and facts.prompt.most:
+        yield _fullest_fits(facts.prompt, facts)
 
 
 def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
@@ -354,9 +325,7 @@ def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
 
 
 def excess_check(excess: Excess, dialect: Dialect) -> Check:
-    """A warning, not a failure: memory follows the encoder's input, but not that alone; the bytes
-    are a rehearsal's to say.
-    """
+    """A warning, not a failure: only a rehearsal knows the bytes."""
     seqs = excess.max_num_seqs
     fewer = dialect.say(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"

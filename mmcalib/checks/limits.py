@@ -97,31 +97,22 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
         remedy = f"remove it from {LIMIT.replace('_', '-')}"
         if near:
             remedy = line(LIMIT, {near[0]: limits[modality]})
-        yield Check(
-            LIMIT_OF.of(modality),
-            "fail" if near else "warn",
-            f"the model takes {', '.join(taken)}: vLLM ignores a limit of {modality} without a "
-            "word",
-            remedy,
-        )
+        takes = f"the model takes {', '.join(taken)}"
+        detail = f"{takes}: vLLM ignores a limit of {modality} without a word"
+        yield Check(LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
     given, known = options(limits, modality), ("count", *_SIZES.get(modality, ()))
     for name in given:
         if name not in known:
-            yield Check(
-                LIMIT_OF.of(f"{modality}: {name}"),
-                "warn",
-                f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}",
-                line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}}),
-            )
+            detail = f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}"
+            remedy = line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}})
+            yield Check(LIMIT_OF.of(f"{modality}: {name}"), "warn", detail, remedy)
 
 
 def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
-    """A modality that nobody limits has vLLM's limit of 999. Where nothing at all is written, the
-    first modality of a model is what it is there for.
-    """
+    """vLLM limits unnamed modalities to 999; with nothing written, the first one is meant."""
     judged, taken = facts.configuration, facts.model.modalities
     limits, budget = judged.engine_args.get(LIMIT) or {}, judged.budget
     missing = [m for m in taken if m not in limits]
@@ -149,12 +140,9 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
     taken = facts.configuration.counts
     for modality, count in facts.policy.count.items():
         if count and modality not in taken:
-            yield Check(
-                LIMIT_OF.of(modality),
-                "warn",
-                f"the model takes {', '.join(taken)}: --count {modality}={count} admits nothing",
-                f"leave out --count {modality}={count}",
-            )
+            option, takes = f"--count {modality}={count}", f"the model takes {', '.join(taken)}"
+            detail = f"{takes}: {option} admits nothing"
+            yield Check(LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
 def flat(engine_args: Mapping[str, Any]) -> list[str]:
@@ -196,9 +184,7 @@ def bleeding(
     moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
     remedies: Mapping[Modality, Mapping[str, Any]],
 ) -> Check | None:
-    """A flat option that changes several modalities; `remedies` are the arguments that were tried
-    and change the one only.
-    """
+    """A flat option that changes several modalities; `remedies` are arguments that change one."""
     if len(moved) < 2:
         return None
     cases = "; ".join(
@@ -206,12 +192,8 @@ def bleeding(
         for m, (shape, before, after) in moved.items()
     )
     lines = [f"{line(KWARGS, args[KWARGS])}  # for {m} alone" for m, args in remedies.items()]
-    return Check(
-        SCOPE.of(name),
-        "warn",
-        f"{name} is written flat and changes {' and '.join(moved)}: {cases}",
-        "\n".join(lines),
-    )
+    detail = f"{name} is written flat and changes {' and '.join(moved)}: {cases}"
+    return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
 
 
 RULES: Final[Rules] = {

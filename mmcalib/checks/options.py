@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
 from typing import Any, Final
 
 from mmcalib.checks.check import Check, CheckId, Taken, line, size
@@ -86,10 +87,8 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         return
     # Of the rank that has most of the profile's items.
     profiled = math.ceil(budget.profiled_items / ranks) * _profiled_embeds(budget)
-    largest = max(
-        (budget.largest_item(m) for m, n in facts.configuration.items_per_prompt.items() if n),
-        default=0,
-    )
+    counts = facts.configuration.items_per_prompt
+    largest = max((budget.largest_item(m) for m, n in counts.items() if n), default=0)
     detail = (
         f"{_TP_MODE} data: the profile of {budget.profiled_items} × {budget.profiled_modality} "
         f"puts {profiled:,} tokens on one of {ranks} ranks, a single item may put {largest:,} there"
@@ -192,11 +191,8 @@ def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
     if given := compilation.get("encoder_cudagraph_token_budgets"):
         return sorted(int(tokens) for tokens in given)
     most = min(budget.max_num_batched_tokens, budget.max_model_len)
-    found, tokens = [], ENCODER_GRAPH_LEAST_TOKENS
-    while tokens < most:
-        found.append(tokens)
-        tokens *= 2
-    return [*found, most]
+    powers = (ENCODER_GRAPH_LEAST_TOKENS << n for n in count())
+    return [*takewhile(lambda tokens: tokens < most, powers), most]
 
 
 def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
@@ -208,9 +204,7 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
         return
     limit = facts.configuration.budget.encoder_cache_size
     cache_bytes = facts.options.encoder_cache_bytes
-    unlimited = [
-        modality for modality, most in facts.configuration.items_per_prompt.items() if not most
-    ]
+    unlimited = [m for m, most in facts.configuration.items_per_prompt.items() if not most]
     held = f"up to {limit:,} tokens in the encoder cache{size(cache_bytes)}"
     detail = f"enable_mm_embeds: clients may send embeddings, {held}; wrong shapes may end vLLM"
     if unlimited:

@@ -57,9 +57,7 @@ _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Engine arguments that are tried before they are proposed, and the lines that bring them;
-    `knob` at `value` makes items smaller.
-    """
+    """Engine arguments to try, and the lines that bring them; `knob` at `value` shrinks items."""
 
     engine_args: Mapping[str, Any]
     lines: str
@@ -72,15 +70,11 @@ def reserved(
 ) -> Adequacy:
     """R4 in tokens; a profile that is skipped encodes none."""
     found = adequacy(budget, {m: count.value for m, count in served.items()})
-    if engine_args.get("skip_mm_profiling"):
-        return replace(found, profiled_tokens=0)
-    return found
+    return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 def embeddings_alone(budget: Budget) -> Check | None:
-    """R4 of a configuration that takes embeddings and no media: the cache holds what is handed in,
-    and vLLM's profile runs and holds nothing of it. None of any other.
-    """
+    """R4 where only embeddings are taken, of which vLLM's profile holds nothing; else None."""
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
     return Check(
@@ -99,9 +93,7 @@ def reserved_check(
     *,
     allowed: bool = False,
 ) -> Check:
-    """R4 in tokens; `cures` are what a user may say with which it passes, each tried. `allowed`: by
-    --allow-under-reserve.
-    """
+    """R4 in tokens; `cures` were tried and pass. `allowed`: by --allow-under-reserve."""
     number = dialect.number
     detail = (
         f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
@@ -141,9 +133,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
 
 
 def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
-    """What may make an under-reserved configuration honest: the size of the hint as a cap of the
-    processor, in the spelling that it has; or no hint.
-    """
+    """What may cure under-reserving: the hint's size as a cap of the processor, or no hint."""
     modality = budget.profiled_modality
     limits = engine_args.get(LIMIT) or {}
     size = hint(limits, modality) if modality else {}
@@ -179,11 +169,11 @@ def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
     (reserved,) = check_reserved(facts)
     for modality in facts.model.modalities:
         size = hint(limits, modality)
-        budget, plain = facts.configuration.budget, facts.configuration.plain
-        dummy, largest = budget.dummies.get(modality), plain.dummies.get(modality)
+        dummy = facts.configuration.budget.dummies.get(modality)
+        largest = facts.configuration.plain.dummies.get(modality)
         if size and dummy is not None and largest is not None:
             yield from _check_clamped_hint(limits, modality, size, largest)
-            yield _check_shrunk_hint(limits, modality, budget, plain, dummy, reserved.remedy)
+            yield _check_shrunk_hint(facts, modality, dummy, reserved.remedy)
 
 
 def _check_clamped_hint(
@@ -205,18 +195,10 @@ def _check_clamped_hint(
     )
 
 
-def _check_shrunk_hint(
-    limits: Mapping[str, Any],
-    modality: Modality,
-    budget: Budget,
-    plain: Budget,
-    dummy: Dummy,
-    remedy: str,
-) -> Check:
-    """A hint that shrinks the profiled item alone is a trap; one that shrinks the encoder cache too
-    makes larger items impossible.
-    """
-    name = SIZE_HINT.of(modality)
+def _check_shrunk_hint(facts: CheckFacts, modality: Modality, dummy: Dummy, remedy: str) -> Check:
+    """Hints that shrink the profile alone are traps; those of the cache too refuse larger items."""
+    name, limits = SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
+    budget, plain = facts.configuration.budget, facts.configuration.plain
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
     if dummy.embeds < most:
@@ -290,10 +272,6 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
         yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
 
 
-def check_parts(facts: CheckFacts) -> Iterator[Check]:
-    return moved_parts(facts.model)
-
-
 def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM refuses to start with its defaults: {error}"
@@ -306,6 +284,6 @@ RULES: Final[Rules] = {
     check_written_hints: {CheckStage.WRITTEN: 50},
     check_derived_hints: {CheckStage.DECIDED: 180},
     check_cache_floor: {CheckStage.WRITTEN: 70},
-    check_parts: {CheckStage.WRITTEN: 10},
+    lambda facts: moved_parts(facts.model): {CheckStage.WRITTEN: 10},
     check_default_starts: {CheckStage.DECIDED: 110},
 }

@@ -142,10 +142,7 @@ def _explain_unparsed(error: Exception) -> UsageError:
 
 
 def _flush() -> None:
-    """Write out what was printed, while a failure can still be reported.
-
-    Raises OutputError; does nothing where the reader has left, as `head` does.
-    """
+    """Write out what was printed; nothing where the reader has left. Raises OutputError."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -156,9 +153,7 @@ def _flush() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 the verdict is no, 130
-    interrupted.
-    """
+    """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 verdict no, 130 interrupted."""
     _replace_what_the_locale_lacks()
     expect_json(sys.argv[1:])
     # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.

@@ -70,13 +70,8 @@ def check(options: CheckOptions) -> None:
     known = Calibration.load(calibration_in(options.calibration))
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
-    answers = check_all(
-        known,
-        paths,
-        requests,
-        sys.stdin.buffer if reads else (),
-        allowed_root=options.allowed_local_media_path,
-    )
+    lines, root = sys.stdin.buffer if reads else (), options.allowed_local_media_path
+    answers = check_all(known, paths, requests, lines, allowed_root=root)
     with allowing(options.allowed_media_domains or ()), progress.step("checking") as task:
         for checked in answers:
             task.advance()

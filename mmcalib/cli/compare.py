@@ -46,10 +46,7 @@ def compare(
     quiet: bool,
     force: bool,
 ) -> None:
-    """Do the jobs, `finish` each in a folder of its own, and show them side by side.
-
-    Raises VerdictError where none passes, or `finish` refuses one that does.
-    """
+    """Do the jobs, `finish` each in its folder, compare. Raises VerdictError where none passes."""
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
         claim(folder, force=force)

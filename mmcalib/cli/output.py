@@ -51,10 +51,7 @@ def _repeat_with_variables(command: Sequence[str]) -> str:
 
 
 def claim(out: Path, *, force: bool) -> None:
-    """Make sure that results can be written to `out`, and that none would be lost.
-
-    Nothing is made or removed yet: the job may still turn out to be impossible.
-    """
+    """Check that `out` can be written and that nothing is lost; nothing is made or removed yet."""
     try:
         out.exists()
     except OSError as error:
@@ -83,10 +80,7 @@ def _is_left_over(out: Path) -> bool:
 
 
 def save(so_far: RunSoFar, out: Path) -> None:
-    """Write what is known: everything skipped, and the calibration once there is one.
-
-    The first result of a run takes the place of all of an earlier one's.
-    """
+    """Write the skipped and the calibration; a run's first result replaces an earlier run's."""
     if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
     write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
@@ -109,11 +103,8 @@ def finish(
     emit: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> None:
-    """Write the final files, say what there is to say, and leave by the verdict's exit code.
-    `command` are the words that this run was started with, behind `mmcalib`.
-
-    `engine.yaml`, and the other forms that `emit` names, all or none, are written only when the
-    verdict is pass.
+    """Write the final files, say what there is to say, and leave by the verdict's exit code. Only a
+    pass writes `engine.yaml` and the forms of `emit`, all or none; `command` are this run's words.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"

@@ -53,8 +53,6 @@ class _Remaining(TimeRemainingColumn):
 
 
 class _Step:
-    """One step under way, on the bar or in lines."""
-
     def __init__(self, terminal: Terminal, title: str, total: int | None) -> None:
         self._terminal, self._title, self._total = terminal, title, total
         self._started = self._spoke = time.monotonic()
@@ -88,9 +86,7 @@ class _Step:
 
 
 class Terminal:
-    """Shows each step while it runs, and how long it took once it is over; what the engine's
-    processes print only if it is `verbose`.
-    """
+    """Show each step while it runs, and its time after; engine output only if `verbose`."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console

@@ -18,7 +18,7 @@ from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
 
 if TYPE_CHECKING:
-    from mmcalib.results.calibration import CalibrationDocument
+    pass
 
 
 def _join_or(names: Sequence[str]) -> str:
@@ -75,22 +75,6 @@ class ReportOptions:
     quiet: bool = QUIET
 
 
-def _render_configuration(
-    calibration: CalibrationDocument, form: str, *, force: bool = False
-) -> str:
-    """The configuration in this form. Raises VerdictError for one that failed, unless `force`."""
-    from mmcalib.report.configurations import CONFIGURATIONS
-    from mmcalib.results.part import first_failed
-
-    if calibration.verdict == "fail" and not force:
-        failed = first_failed(calibration.checks)
-        raise VerdictError(
-            f"not emitted: the verdict is no: {failed.name}: {failed.detail}",
-            hint=f"{failed.remedy or 'see the report'}; --force emits it all the same",
-        )
-    return CONFIGURATIONS[form].render(calibration)
-
-
 def _emit_again(source: Path, form: str, out: Path | None, options: ReportOptions) -> None:
     """What a kept calibration says, in this form: into `out`, or to standard output."""
     from shlex import quote
@@ -100,13 +84,20 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.report import WrittenReport
+    from mmcalib.results.part import first_failed
 
     file = CONFIGURATIONS[form].file
     if options.as_json and out is None:
         raise UsageError("--json needs --out FILE with --emit", hint=f"--out {file}")
     calibration = Calibration.load(source)
     shown = redacted(calibration)[0] if options.redact_paths else calibration
-    text = _render_configuration(shown, form, force=options.force)
+    if shown.verdict == "fail" and not options.force:
+        failed = first_failed(shown.checks)
+        raise VerdictError(
+            f"not emitted: the verdict is no: {failed.name}: {failed.detail}",
+            hint=f"{failed.remedy or 'see the report'}; --force emits it all the same",
+        )
+    text = CONFIGURATIONS[form].render(shown)
     if out is None:
         # As it would be in a file, also where a name in it is not UTF-8.
         sys.stdout.flush()

@@ -53,10 +53,9 @@ class DecisionBuilder:
         return [[e.point for e in points] for points in self.explored.values() if moves(points)]
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
-        """Configurations of equal quality, those that cost least by vLLM's budget first: the
-        smallest caps that take nothing off an item, with steps of whole items, rounded either way,
-        or as large as the corpus' largest item where vLLM's own is smaller; and vLLM's own largest
-        items and step. With `at_most` items have at most so many tokens.
+        """Configurations of equal quality, the cheapest budget first: the smallest caps that take
+        nothing off an item, with steps of whole items rounded either way or of the corpus' largest
+        item; then vLLM's own items and step. `at_most` bounds the tokens of items.
         """
         budgets = self.budgets
         # A model that cannot chunk its input has prompts of a few tokens beside it.
@@ -80,9 +79,8 @@ class DecisionBuilder:
         capped: bool = True,
         hinted: bool = True,
     ) -> Decision:
-        """The configuration of the policy's choice, of items of `at_most` tokens; or, not `capped`,
-        of none but the defaults of each option. Without hints vLLM's encoder cache is as large as
-        its own largest item, and holds more of the corpus' items.
+        """The policy's configuration of items of `at_most` tokens; not `capped`, of each option's
+        default. Without hints vLLM's encoder cache is larger, and holds more of the corpus' items.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         turned = [e for e in self.explored.values() if moves(e)]
@@ -109,9 +107,8 @@ class DecisionBuilder:
             found, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if found:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
-            engine_args["max_num_batched_tokens"] = budgets.batched(
-                engine_args, table.largest_embeds
-            )
+            most = table.largest_embeds
+            engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, most)
             budget = budgets.of(engine_args, build_dummy=True)
         return Decision(
             default_table=self.default,
@@ -135,7 +132,6 @@ class DecisionBuilder:
         )
 
     def _table(self, setting: Setting) -> tuple[CostTable, list[Skipped]]:
-        """What every shape costs under the setting, and the files that turn out unreadable."""
         if setting == self.default.setting:
             return self.default, []
         if setting.key not in self._tables:
@@ -146,11 +142,10 @@ class DecisionBuilder:
         return self._tables[setting.key]
 
     def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
-        """The policy's choice among the caps under which vLLM's own largest item is as large as
-        the corpus' largest: below that, only a larger step would hold the item. The default, where
-        nobody asked for a cap and it would take nothing off any item, nor off vLLM's own largest:
-        0.28 counts that without the cap, but builds its dummy under it, and would reserve less than
-        it schedules.
+        """The policy's choice among caps that leave vLLM's own largest item as large as the
+        corpus': below that only a larger step would hold it. The default where it costs the same,
+        since 0.28 counts the largest without the cap, builds its dummy under it, and would reserve
+        too little.
         """
         policy = self.budgets.policy
         usual = _default(explored)
@@ -164,7 +159,6 @@ class DecisionBuilder:
         return usual if same else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
-        """The prompt that needs the longest context."""
         return longest_prompt(
             self.prompts,
             table,
@@ -183,9 +177,7 @@ def _hints(
     table: CostTable,
     budgets: BudgetSource,
 ) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
-    """Per modality the first hint whose dummy, as vLLM builds it, costs what may come, or why there
-    is none (R3).
-    """
+    """Per modality the first honest hint, or why there is none (R3)."""
     found: dict[Modality, Hint] = {}
     refused: dict[Modality, str] = {}
     for modality in table.modalities():
@@ -218,7 +210,6 @@ def _covers(explored: Explored) -> bool:
 
 
 def _largest(explored: Explored) -> int:
-    """vLLM's own largest item of the knob's modality."""
     return explored.budget.max_tokens_per_item.get(explored.point.knob.modality, 0)
 
 
@@ -239,11 +230,7 @@ def counts(
 
 
 def _count(
-    modality: Modality,
-    opened: ModelInfo,
-    policy: Policy,
-    table: CostTable,
-    prompts: PromptCensus,
+    modality: Modality, opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> Count:
     given = policy.count.get(modality)
     if given is not None:
@@ -288,21 +275,15 @@ class MemoryJudge(Protocol):
 
     def rejects(self, decision: Decision) -> str:
         """Why the configuration does not do there; empty where it does."""
-        ...
 
     def kv_tokens(self, decision: Decision) -> int | None:
         """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
-        ...
 
     def default_kv_tokens(self) -> int:
         """The same of vLLM's defaults."""
-        ...
 
     def serves_worse(self, decision: Decision) -> bool:
-        """Whether the corpus' own requests run worse than with vLLM's defaults: they take more than
-        is reserved, or are preempted more often.
-        """
-        ...
+        """Whether requests take more than is reserved, or are preempted more than by default."""
 
 
 class NoGpu:
@@ -330,12 +311,10 @@ def decide(
     judge: MemoryJudge | None = None,
     texts: Texts | None = None,
 ) -> Decision:
-    """Measure under the default, explore each knob, choose, and settle limits and budget.
-
-    Of configurations of equal quality the one with the most KV cache is taken, if the corpus' own
-    requests run no worse with it than with vLLM's defaults. Where the longest
-    prompt exceeds the context, or the judge rejects it, items are made smaller by as few steps as
-    will do; where no step helps, the policy's own choice stays.
+    """Measure under the default, explore each knob, choose, and settle limits and budget. Of equal
+    quality the configuration with the most KV cache is taken, if requests run no worse than by
+    default. Where the context or the judge rejects it, items shrink by as few steps as will do, if
+    any.
     """
     judge = judge or NoGpu()
     base = budgets.policy.loading
@@ -396,11 +375,6 @@ def decide(
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
-def _step(decision: Decision) -> int:
-    tokens: int = decision.engine_args["max_num_batched_tokens"]
-    return tokens
-
-
 def _roomiest_first(
     candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
 ) -> list[Decision]:
@@ -422,20 +396,18 @@ def _roomiest_first(
     least = min(most, max(most * _NEARLY_AS_LARGE, usual))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
-    ranked = sorted(capped or enough, key=lambda one: abs(_step(one) - default_step))
+    name = "max_num_batched_tokens"
+    ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - default_step))
     taken = {id(one) for one in ranked}
     return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
-    """The first that serves no worse than vLLM's defaults."""
     return next((d for d in ranked if not (judge.rejects(d) or judge.serves_worse(d))), None)
 
 
 def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | None:
-    """vLLM's own items and step under the limits alone, if that serves no worse than its defaults
-    and leaves as much KV cache.
-    """
+    """vLLM's own items and step under the limits, if no worse than its defaults."""
     if not builder.budgets.policy.keeps_quality:
         return None
     plain = builder.settle(None, "none", capped=False, hinted=False)

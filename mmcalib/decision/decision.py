@@ -34,11 +34,8 @@ from mmcalib.text import GIB, whole_as_int
 
 @dataclass(frozen=True, slots=True)
 class SizedCache:
-    """A size and what it was derived from: `requests` that vLLM would process, and the `floor` of
-    what any admissible one may bring.
-
-    `often` is the item that most of them use, `times` how many do; `complete`: the log was not
-    too long to be read to its end.
+    """A size and its `curve` of `requests` that vLLM would process; `floor`: what any admissible
+    one may bring. `times` of them use the item `often`; `complete`: the log was read to its end.
     """
 
     curve: HitCurve
@@ -138,10 +135,7 @@ def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
 
 
 def _is_served(
-    request: Sequence[int],
-    accesses: Accesses,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
+    request: Sequence[int], accesses: Accesses, table: CostTable, counts: Mapping[Modality, Count]
 ) -> bool:
     """What vLLM rejects or fails on leaves nothing in its cache."""
     shapes = [accesses.items[index][0] for index in request]
@@ -154,9 +148,7 @@ def _is_served(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(DerivedConfig):
-    """The derived configuration as it is emitted. `rounding` is how the step was rounded to whole
-    items; `cache` is the processor cache, or why none is sized.
-    """
+    """The configuration as emitted; `rounding` is how the step was rounded to whole items."""
 
     default_budget: Budget
     unreadable: tuple[Skipped, ...]
@@ -165,9 +157,7 @@ class Decision(DerivedConfig):
     cache: DecidedCache = NOT_SIZED
 
     def cache_floor(self) -> CacheFloor:
-        """What one request that this configuration admits may put into the processor cache, one
-        that is too long for the context among them: it is to be refused, and not to fail.
-        """
+        """What one admitted request may put into the processor cache, however long it is."""
         return cache_floor(
             self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
         )

@@ -18,7 +18,6 @@ from mmcalib.derive.effects import (
     SettingPath,
     compare,
     differences,
-    enclosing,
     needs_company,
     settings,
     sizes,
@@ -75,11 +74,9 @@ def witnesses(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Footprints:
-    """Asks vLLM what configurations come to, each question once.
-
-    `serve_defaults` are what the serving machine would choose where a configuration says nothing.
-    The host must have the model open. `rehearse` gives memory too; without it bytes are those of
-    the items' tensors.
+    """Asks vLLM what configurations come to, each once; its host has the model open.
+    `serve_defaults` fill what is not said. Without `rehearse` bytes are those of the items'
+    tensors.
     """
 
     host: EngineHost
@@ -166,11 +163,9 @@ def effects(
     task: Task | None = None,
     beside: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
 ) -> tuple[list[Effect], dict[str, Any]]:
-    """The effect of every setting, and the arguments without those that have none.
-
-    An option that vLLM refuses to miss on its own is switched off with the mapping that holds it.
-    One that is written `beside` another stays as long as that does. Raises EngineError where vLLM
-    refuses the arguments as they are.
+    """The effect of every setting, and the arguments without idle ones. An option that vLLM cannot
+    miss alone goes with its mapping; one written `beside` another stays with that. Raises
+    EngineError where vLLM refuses the arguments.
     """
     start = asked.budget(engine_args)
     if start.budget is None:
@@ -202,25 +197,21 @@ def _effect(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Ef
 
 def _whole(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> SettingPath:
     """The smallest setting around `path` that vLLM accepts the absence of."""
-    wider = enclosing(path)
-    if path[0] != "mm_processor_kwargs" or wider is None:
+    if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
     less, shapes = without(args, path), asked.smallest()
     bare = replace(asked.items(less, shapes), refusal=asked.budget(less).refusal)
     if needs_company(asked.items(args, shapes), bare):
-        return _whole(args, wider, asked)
+        return _whole(args, path[:-1], asked)
     return path
 
 
 def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """The decision with the effect of every setting, and without those that have none."""
     served = [modality for modality, count in decision.counts.items() if count.value]
-    asked = Footprints(
-        budgets.host,
-        budgets.model_path,
-        budgets.opened.serve_defaults,
-        witnesses(served, (decision.default_table, decision.table)),
-    )
+    defaults = budgets.opened.serve_defaults
+    shown = witnesses(served, (decision.default_table, decision.table))
+    asked = Footprints(budgets.host, budgets.model_path, defaults, shown)
     args = here(decision.engine_args, budgets.opened.device)
     asked.know(args, decision.budget)
     beside: dict[SettingPath, SettingPath] = {
@@ -260,7 +251,4 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
 
 
 def _hint(hint: Hint, limit: Any) -> Hint:
-    """What is left of a size hint."""
-    return {
-        axis: value for axis, value in hint.items() if isinstance(limit, dict) and axis in limit
-    }
+    return {a: value for a, value in hint.items() if isinstance(limit, dict) and a in limit}

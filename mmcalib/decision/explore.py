@@ -30,9 +30,8 @@ _ROOMY_TOKENS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class BudgetSource:
-    """Holds what every question to vLLM needs. `context_tokens` is the context of configurations,
-    where it is not the opened model's; `files` are those of the media that vLLM may read; `given`
-    are engine arguments that every configuration has.
+    """What every question to vLLM needs. `context_tokens` replaces the model's own context; every
+    configuration has the engine arguments `given`.
     """
 
     host: EngineHost
@@ -49,16 +48,13 @@ class BudgetSource:
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
     ) -> dict[str, Any]:
-        """Engine arguments as vLLM names them, without the model; in the order of the file. The
-        largest item of the corpus takes `largest_embeds` of the encoder cache.
-        """
+        """In the file's order, without the model; its largest item has `largest_embeds`."""
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
-        if self.policy.max_num_seqs is not None:
-            args["max_num_seqs"] = self.policy.max_num_seqs
-        if self.policy.gpu_memory_utilization is not None:
-            args["gpu_memory_utilization"] = self.policy.gpu_memory_utilization
+        for name in ("max_num_seqs", "gpu_memory_utilization"):
+            if (value := getattr(self.policy, name)) is not None:
+                args[name] = value
         return {**args, **self.given}
 
     def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
@@ -84,9 +80,8 @@ class BudgetSource:
             return self.roomy({}), error.message
 
     def roomy(self, args: Mapping[str, Any]) -> Budget:
-        """With a step that holds any item: for the largest one, which does not depend on it. A
-        model that cannot chunk multimodal input refuses a step that does not hold one, and that of
-        an encoder-decoder model may exceed its context.
+        """With a step that holds any item, to learn the largest. A model that cannot chunk
+        multimodal input refuses a smaller step; an encoder-decoder's item may exceed its context.
         """
         if self.opened.chunks_mm_input:
             return self.of(args)
@@ -94,9 +89,7 @@ class BudgetSource:
         return self.of({**args, "max_num_batched_tokens": step})
 
     def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
-        """The budget of these arguments, as far as they can be had here. Raises EngineError where
-        vLLM refuses them.
-        """
+        """The budget of these arguments. Raises EngineError where vLLM refuses them."""
         had = here({**self.given, **args}, self.opened.device)
         request = AskBudget({"model": self.model_path, **had}, build_dummy)
         # What the server would choose where nothing is said: it need not be this machine.
@@ -154,9 +147,7 @@ def _under(
     budgets: BudgetSource,
     counter: EmbedCounter | None,
 ) -> CostTable:
-    """The costs at one value: counted, else measured. Shapes that fit under a cap are not measured
-    again, except one that would tell if they had to be.
-    """
+    """The costs at one value, counted or else measured; shapes under a cap are not asked again."""
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default

@@ -18,12 +18,9 @@ from mmcalib.progress import Progress
 
 
 def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
-    """The decision whose explored points have vLLM's budget, and where that moves them their costs,
-    beside the chosen values of all other options; the chosen ones are what was decided.
-    """
-    budgets = replace(
-        budgets, context_tokens=decision.budget.max_model_len, rounding=decision.rounding
-    )
+    """The decision with each point budgeted, and if need be costed, beside all chosen values."""
+    context, rounding = decision.budget.max_model_len, decision.rounding
+    budgets = replace(budgets, context_tokens=context, rounding=rounding)
     most = decision.table.most_embeds()
     found: list[Explored] = []
     with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
@@ -37,9 +34,7 @@ def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progre
 def _budget(
     explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
 ) -> Explored:
-    """The point with vLLM's budget for it and the engine arguments, beside all else as it was
-    chosen. `most` has the embeds of the decision's largest item of each modality.
-    """
+    """The point with its budget and arguments; `most` has the embeds of the largest items."""
     point = explored.point
     if point.value == _chosen_value(decision, point.knob):
         return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
@@ -56,9 +51,7 @@ def _chosen_value(decision: Decision, knob: Knob) -> Value:
 
 
 def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Setting:
-    """On top of `base` each option with the value that was chosen, but this one with this value;
-    those at their defaults are not said.
-    """
+    """`base` with every chosen value, but this option at this value; defaults are not said."""
     knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
     for knob in knobs.values():
         base = at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
@@ -68,9 +61,7 @@ def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Sett
 def _explore_again(
     row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
 ) -> Sequence[Explored]:
-    """The same points, or explored again where what else was chosen changes what these items cost.
-    A cap that takes nothing off an item takes nothing off one of which less is loaded.
-    """
+    """The points, explored again where other chosen values change what these items cost."""
     knob = row[0].point.knob
     beside = [p for p in decision.chosen if p.knob.name != knob.name and _moves(p, knob)]
     binding = any(point.items_downscaled or point.items_enlarged for point in beside)
@@ -86,9 +77,7 @@ def _explore_again(
 
 
 def _moves(other: Point, knob: Knob) -> bool:
-    """Whether the other option, as it was chosen, may change items of this one's modality. What a
-    loader hands over was chosen before what a processor makes of it was tried.
-    """
+    """Whether the other option, as chosen, may change items of this one's modality."""
     if other.knob.by_loader and not knob.by_loader:
         return False
     touched = (other.knob.modality, *other.knob.bleeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,6 +51,9 @@ class StandIns:
     the others cost what vLLM counts, as so many `witnesses` of their modality do.
     """
 
+    host: EngineHost
+    setting: Setting
+    task: Task
     costs: dict[Modality, CostColumns] = field(default_factory=dict)
     answers: dict[Shape, Measured] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
@@ -63,17 +66,14 @@ def stand_ins(
     task: Task,
     before: Mapping[Modality, CostColumns],
 ) -> StandIns:
-    """What each shape costs under the setting; `before` is what they cost under another where the
-    count was proven.
-    """
-    found = StandIns()
+    """What each shape costs under the setting; `before`: under one whose count was proven."""
+    found = StandIns(host, setting, task)
     for modality, mine in shapes.items():
         costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
         if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
-            usual = before.get(modality)
-            costs, left = _by_count(host, setting, costs, counts, found, task, usual)
+            costs, left = _by_count(found, costs, counts, before.get(modality))
         rest = [s for s in mine.shapes.take(np.flatnonzero(left)) if s not in found.answers]
-        _process(host, setting, rest, found, task)
+        _process(found, rest)
         found.costs[modality] = costs.but(_answered(found.answers, mine))
     return found
 
@@ -81,7 +81,6 @@ def stand_ins(
 def _answered(
     answers: Mapping[Shape, Measured], entries: ShapeCounts
 ) -> dict[Shape, ItemCost | None]:
-    """What was processed of these."""
     found: dict[Shape, ItemCost | None] = {}
     for shape, answer in answers.items():
         if shape.modality == entries.shapes.modality:
@@ -108,18 +107,10 @@ def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis)
 
 
 def _by_count(
-    host: EngineHost,
-    setting: Setting,
-    costs: CostColumns,
-    counts: VllmCounts,
-    found: StandIns,
-    task: Task,
-    before: CostColumns | None,
+    found: StandIns, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
 ) -> tuple[CostColumns, Column]:
-    """The costs by count, and which rows are still to be processed.
-
-    The witnesses are processed, all else is counted; nothing is where one witness is not as
-    counted. What this machine has no memory for, and what is as large, proves nothing. Where the
+    """The costs by count, and which rows are still to be processed: all where one witness is not as
+    counted. What this machine has no memory for proves nothing, nor what is as large. Where the
     count was proven `before`, few are needed of what this setting leaves alone.
     """
     same = np.zeros(len(counts), dtype=bool)
@@ -128,7 +119,7 @@ def _by_count(
         same[counts.shapes.places(kept)] = True
     chosen = witnesses(counts.take(np.flatnonzero(~same)))
     chosen += witnesses(counts.take(np.flatnonzero(same)), WITNESSES_AGAIN)
-    _process(host, setting, chosen, found, task)
+    _process(found, chosen)
     answers = [(shape, found.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
     rows = counts.shapes.places(chosen).tolist()
@@ -152,7 +143,7 @@ def _by_count(
         known &= counts.shapes.weights() < min(too_large)
     embeds, places = counts.embeds[known], costs.shapes.places(counts.shapes)[known]
     left[places] = False
-    task.advance(len(places))
+    found.task.advance(len(places))
     found.witnesses[costs.modality] = len(borne_out)
     counted = costs.counted(
         places,
@@ -165,16 +156,14 @@ def _by_count(
     return counted, left
 
 
-def _process(
-    host: EngineHost, setting: Setting, shapes: Sequence[Shape], found: StandIns, task: Task
-) -> None:
+def _process(found: StandIns, shapes: Sequence[Shape]) -> None:
     if not shapes:
         return
     subjects = tuple(Blank(shape) for shape in shapes)
-    answers = host.measure(Measure(setting, subjects), "measuring costs")
+    answers = found.host.measure(Measure(found.setting, subjects), "measuring costs")
     for shape, answer in zip(shapes, answers, strict=True):
         found.answers[shape] = answer
-        task.advance()
+        found.task.advance()
 
 
 def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
@@ -208,12 +197,9 @@ def measure(
     files: Files = files,
     before: CostTable | None = None,
 ) -> tuple[CostTable, list[Skipped]]:
-    """Cost every shape by a blank stand-in, processed or counted, and every sampled file by itself;
-    the costliest of each modality always among them. `before` is the table of another setting.
-
-    Where both exist and differ the real one wins and the difference is kept. A sampled item of
-    which `files` has none, or that the server cannot load, though it takes a blank of its shape,
-    is returned as skipped; of one that is out of reach the blank counts.
+    """Cost every shape by a blank, and every sampled file and the costliest by itself; the real one
+    wins. `before` is the table of another setting. A sampled item that cannot be had or loaded is
+    returned as skipped; of one out of reach the blank counts.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
     usual = {m: before.of(m) for m in before.witnesses} if before is not None else {}
@@ -245,14 +231,15 @@ def measure(
 def _ask_of_files(
     host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
 ) -> list[Measured]:
-    """Each file's answer; one that ends or silences the engine is answered by that, and the engine
-    begun again. Raises EngineDied where several do.
-    """
+    """Each file's answer, also for one that ends the engine. Raises EngineDied where several do."""
     answers: list[Measured] = []
     for _ in range(_MOST_DEATHS):
         try:
-            for answer in _each(host, setting, subjects[len(answers) :], task):
-                answers.append(answer)  # noqa: PERF402 - those before a death count
+            request = Measure(setting, tuple(subjects[len(answers) :]))
+            for answer in host.measure(request, "measuring costs"):
+                task.advance()
+                # Those before a death count.
+                answers.append(answer)
         except EngineDied as error:
             if len(answers) == len(subjects):
                 raise
@@ -264,18 +251,8 @@ def _ask_of_files(
     raise last
 
 
-def _each(
-    host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
-) -> Iterator[Measured]:
-    for answer in host.measure(Measure(setting, tuple(subjects)), "measuring costs"):
-        task.advance()
-        yield answer
-
-
 def _lightest(chosen: Sample) -> Sample:
-    """One of each modality, to be loaded once before the others are timed: the first of a kind also
-    takes what importing its decoder does.
-    """
+    """One of each modality to load before others are timed: the first pays for imports."""
     lightest: dict[Modality, tuple[Shape, str]] = {}
     for shape, path in sorted(chosen, key=lambda one: weight(one[0])):
         lightest.setdefault(shape.modality, (shape, path))
@@ -344,10 +321,7 @@ def _table(
         compared += 1
         if found.resampled:
             resampled.append(Resampled(path, *found.resampled))
-        if blank is None or (blank.tokens, blank.embeds) != (
-            found.cost.tokens,
-            found.cost.embeds,
-        ):
+        if blank is None or (blank.tokens, blank.embeds) != (found.cost.tokens, found.cost.embeds):
             mismatches.append(_mismatch(shape, path, found.cost, blank))
     taken = {shape for shape, cost in changed.items() if cost is not None}
     refusals = []
@@ -397,9 +371,7 @@ _SURE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class EmbedCounter:
-    """vLLM's count of one modality's items, which reproduced all that the default processed.
-    `usual` are their costs by default.
-    """
+    """vLLM's proven count of one modality's items, whose costs by default are `usual`."""
 
     host: EngineHost
     default: CostTable
@@ -409,9 +381,7 @@ class EmbedCounter:
     def proven(
         cls, host: EngineHost, default: CostTable, modality: Modality
     ) -> EmbedCounter | None:
-        """None where there is no count, it is wrong, or so few shapes that none is needed. Items
-        that are not what their headers say are neither proof nor disproof.
-        """
+        """None where the count is missing, wrong or not needed; misnamed items prove nothing."""
         costs = default.of(modality)
         costs = costs.but({one.shape: None for one in default.mismatches})
         if len(costs) <= SPOTS:
@@ -423,9 +393,7 @@ class EmbedCounter:
         return cls(host, default, costs)
 
     def under(self, setting: Setting, touched: Column) -> CostTable | None:
-        """The costs under the setting, which may have `touched` these; None where the spot checks
-        do not bear the count out.
-        """
+        """The costs under the setting; None where spot checks contradict the count."""
         counts = self._counts(setting, touched)
         if counts is None:
             return None

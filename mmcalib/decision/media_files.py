@@ -41,10 +41,8 @@ def _folder() -> Scratch:
 def files(
     media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S, *, decoded: bool = False
 ) -> list[str | Skipped]:
-    """Per item, given by its path, that of a file which vLLM may read; `Skipped` where it cannot be
-    decoded, or not in `timeout_s`. What is on this machine's disk may have been `decoded` before.
-
-    Raises OutputError when there is no room for copies.
+    """Per item the path of a file that vLLM may read; `Skipped` where it is not decoded in
+    `timeout_s`. Local ones may be `decoded` before. Raises OutputError where copies find no room.
     """
     items = [Item(path, modality) for modality, path in media]
     asked = [(item, version(item), timeout_s) for item in items]

@@ -129,9 +129,7 @@ class Texts:
                 yield key, text.request
 
     def each(self, requests: Sequence[ChatRequest]) -> list[int | None]:
-        """Tokens of each text, None where vLLM refuses it; what was measured is not counted again,
-        and what is counted here is not kept.
-        """
+        """Tokens of each text, None where vLLM refuses it; what is counted here is not kept."""
         known = [self.measured.get(one.digest()) for one in requests]
         left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
         for group, found in self._batches(left):
@@ -177,11 +175,9 @@ def longest_prompt(
     *,
     encoder_decoder: bool = False,
 ) -> Fit | None:
-    """The covered prompt that needs the longest context; None where nothing is served.
-
-    Without requests: a prompt with as many of the largest items as the limits admit, of a modality
-    that the corpus lacks vLLM's own largest. Items of an encoder-decoder model are no part of its
-    context; None where it does not chat.
+    """The covered prompt that needs the longest context, if any; without requests, as many largest
+    items as the limits admit, unseen ones by vLLM's own. Items of an encoder-decoder model are no
+    part of its context.
     """
     alone: list[PromptTokens] = []
     if not encoder_decoder:
@@ -222,9 +218,7 @@ def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptToke
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:
-    """The smallest max_model_len that holds the longest prompt and its answer, in whole KV blocks
-    and at most `most_tokens`, which it is where not all are known.
-    """
+    """The smallest max_model_len in KV blocks for the longest prompt and answer, up to the most."""
     if longest is None or longest.unknown:
         return most_tokens
     blocks = -(-longest.needed_tokens // BLOCK_TOKENS)

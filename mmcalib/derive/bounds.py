@@ -82,9 +82,7 @@ class Area:
         return Refused(f"sides of {ratio:.0f}:1, the processor takes {self.max_aspect:g}:1 at most")
 
     def cells(self, width: int, height: int, frames: int = 1, together: int = 1) -> int:
-        """Cells of one picture, or of one frame of a clip whose `frames` share the area; of these
-        `together` make one step in time.
-        """
+        """Cells of a picture, or a frame of a clip that shares the area, `together` a step."""
         across, down = self.resized(width, height, frames, together)
         return (down // self.factor_px) * (across // self.factor_px)
 
@@ -154,9 +152,7 @@ class Sampling:
         return kept // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
 
     def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
-        """The promised number first, then what the decoder may make of it; nothing where the loader
-        refuses the video.
-        """
+        """The promised number, then what the decoder may make of it; nothing where refused."""
         if encoding.sent_frames:
             # vLLM takes the first ones, whatever the loader (vllm/multimodal/media/video.py, 0.32).
             most = self.num_frames if self.num_frames > 0 else shape.num_frames

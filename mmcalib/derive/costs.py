@@ -82,12 +82,9 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class CostColumns(Sequence[ItemCost]):
-    """A row for each shape, ascending, with fields as those of `ItemCost`, which are made when
-    asked for. What is added up or multiplied, counts and bytes, has eight bytes for each; tokens
-    and embeds have four. `bases` are places in `BASES`. `entries` are places in the `census`, which
-    has the exemplars, but for those of which `own` has the exemplar and the processor seconds.
-
-    By name, and not in one array: the costs under two settings share the columns that are equal.
+    """A row for each shape, ascending, with the fields of `ItemCost`, made when asked for: counts
+    and bytes in eight bytes, tokens and embeds in four. `entries` are places in the `census`, but
+    for those of which `own` has exemplar and processor seconds. Settings share equal columns.
     """
 
     shapes: Shapes
@@ -308,12 +305,9 @@ class Resampled:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """All costs under one setting, of each modality that has any.
-
-    `compared` real items were loaded and held against their stand-ins; `failed` of each modality
-    could not be loaded by vLLM, though a stand-in of their shape could; so many are `out_of_reach`
-    from here. `witnesses`: so many stand-ins were processed of a modality whose other shapes are
-    counted.
+    """All costs under one setting. `compared` real items were held against stand-ins, `failed` ones
+    vLLM could not load, `out_of_reach` ones nobody could. `witnesses` stand-ins of a modality were
+    processed, its other shapes counted.
     """
 
     setting: Setting
@@ -337,10 +331,6 @@ class CostTable:
 
     def modalities(self) -> tuple[Modality, ...]:
         return tuple(m for m in MODALITIES if self.of(m))
-
-    def items(self) -> int:
-        """How many there are of all shapes."""
-        return sum(columns.items() for columns in self.columns.values())
 
     def most_embeds(self) -> dict[Modality, int]:
         """Of the largest item of each modality."""
@@ -373,9 +363,7 @@ def spread(costs: CostColumns) -> dict[Quantile, int]:
 
 
 def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
-    """The smallest token count that at least `share` of the items do not exceed; `counts` items
-    have each. 0 of none.
-    """
+    """The smallest token count that a `share` of the items do not exceed; 0 of none."""
     if not len(tokens):
         return 0
     order = np.argsort(tokens, kind="stable")
@@ -385,29 +373,21 @@ def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, sha
 
 
 def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
-    """Mean seconds over the items of every modality with a measured file, and how many files were
-    measured; None without any.
-    """
+    """Mean seconds over items of every modality with a measured file, and the files; or None."""
     total_s, items, measured = 0.0, 0, 0
     for modality in table.modalities():
         costs = table.of(modality)
         rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
         if rows:
-            total_s += _total_s(costs, rows)
+            # Other shapes cost by the line through the measured over what is decoded (`weight`).
+            real = [costs[row] for row in rows]
+            line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
+            each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
+            each[rows] = [cost.cpu_s for cost in real]
+            total_s += float((costs.counts * each).sum())
             items += costs.items()
             measured += len(rows)
     return (total_s / items, measured) if items else None
-
-
-def _total_s(costs: CostColumns, rows: Sequence[int]) -> float:
-    """Of all items of one modality. The shapes in `rows` count as measured, each other one by the
-    line through the measured over what is decoded (`weight`).
-    """
-    real = [costs[row] for row in rows]
-    line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
-    each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
-    each[rows] = [cost.cpu_s for cost in real]
-    return float((costs.counts * each).sum())
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:

@@ -21,9 +21,8 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and of how many parts its tensors
-    are where that is known: tiles of an image that is cut by a list of resolutions, frames of a
-    sound's features.
+    """Embeds by vLLM's own count, what its loader would sample, and, where known, the parts of its
+    tensors: tiles of an image, frames of a sound's features.
     """
 
     embeds: int
@@ -110,9 +109,7 @@ def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
 
 
 def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
-    """Which of the changed shapes to process, of these rows of `costs`: the heaviest, lightest,
-    flattest, tallest and others between, and of few levels each.
-    """
+    """The rows to process: heaviest, lightest, flattest, tallest, others, and few of each level."""
     shapes = costs.shapes.take(moved)
     embeds, slopes = counts.embeds[counts.shapes.places(shapes)], shapes.slopes()
     by_weight = np.lexsort((slopes, costs.embeds[moved], embeds))
@@ -136,9 +133,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
 def fill_table(
     table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
-    """The table with every changed shape that was not measured computed from its count; None where
-    a measured one is not as counted, or its tokens beside the embeds follow no known rule.
-    """
+    """The table with unmeasured shapes by their count; None where it is wrong or tokens unruly."""
     modality = counts.shapes.modality
     now, usual = table.of(modality), default.of(modality)
     places = now.shapes.places(measured)
@@ -176,9 +171,7 @@ def fill_table(
 def _beside(
     seen: CostColumns, usual: CostColumns, by_default: Column, embeds: Column
 ) -> Column | None:
-    """The prompt's tokens beside an item's embeds: as many as by default, or as many as every
-    measured item of the same embeds has. None where one has neither.
-    """
+    """Prompt tokens beside an item's embeds, by default or by equal embeds; None where unknown."""
     texts = seen.tokens - seen.embeds
     if (texts == usual.tokens - usual.embeds).all():
         return by_default
@@ -203,9 +196,8 @@ _LEAST_OF_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` are the tokens beside the embeds, `nbytes` those of the processed tensors, by the
-    embeds or, where `by_parts`, by the parts; both as every witness has them. Seconds are in
-    proportion to the embeds.
+    """`text` are tokens beside the embeds, `nbytes` of processed tensors by the embeds or,
+    `by_parts`, by the parts. Seconds are in proportion to the embeds.
     """
 
     text: Follows
@@ -243,9 +235,8 @@ def _each(rule: Follows, keys: Column) -> Column:
 
 
 def follows(pairs: Iterable[_Point]) -> Follows | None:
-    """How the second number follows from the first: along a straight line, or along straight pieces
-    where many are on each, or as that of a pair with the same first. None where equal ones have
-    unequal seconds.
+    """How the second number follows from the first: along one straight line, pieces with many
+    points, or by pairs. None where equal firsts have unequal seconds.
     """
     known: dict[int, int] = {}
     for first, second in pairs:
@@ -319,10 +310,13 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     by_count = np.lexsort((weights, counts.embeds))
     by_slope = np.argsort(counts.shapes.slopes(), kind="stable")
     by_weight = np.argsort(weights, kind="stable")
+    # Steps of the count, evenly over all: the rows before and after each.
+    steps = np.flatnonzero(np.diff(counts.embeds[by_count])) + 1
+    every = -(-len(steps) // (_STEPS * least // WITNESSES)) or 1
     picked = dict.fromkeys(
         [
             *(int(order[end]) for order in (by_count, by_slope, by_weight) for end in (0, -1)),
-            *_steps(by_count, counts.embeds, _STEPS * least // WITNESSES),
+            *(int(row) for at in steps[::every] for row in (by_count[at - 1], by_count[at])),
             *ends_of_levels(counts.embeds, by_slope, _MOST_WITNESS_LEVELS),
         ]
     )
@@ -330,12 +324,3 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     more = min(max(0, least - len(picked)), len(rest))
     by_chance = random.Random(_SEED).sample(range(len(rest)), more)  # noqa: S311
     return [counts.shapes[row] for row in (*picked, *(int(rest[place]) for place in by_chance))]
-
-
-def _steps(by_count: Column, embeds: Column, most: int) -> list[int]:
-    """The last row before and the first after each of so many steps of the count, evenly over
-    all.
-    """
-    places = np.flatnonzero(np.diff(embeds[by_count])) + 1
-    every = -(-len(places) // most) or 1
-    return [int(row) for at in places[::every] for row in (by_count[at - 1], by_count[at])]

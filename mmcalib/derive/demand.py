@@ -78,9 +78,8 @@ class LanguageStep(_FullStep):
 
 @dataclass(frozen=True, slots=True)
 class PromptsStep(_FullStep):
-    """The same as serving runs it, full of so many prompts, of a model with recurrent layers:
-    vLLM's profile leaves them out. A single prompt of as many tokens takes `alone_bytes`; the step
-    that is profiled in its place, `profiled_bytes`.
+    """The same as serving runs it, full of `prompts`, of a model with recurrent layers, which
+    vLLM's profile leaves out; one prompt of as many tokens takes `alone_bytes`.
     """
 
     prompts: int
@@ -98,9 +97,8 @@ Demand = WorstStep | LanguageStep | PromptsStep | Merge
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Bytes that the costliest demand takes beyond what is reserved: by the profile, and of it
-    `spare_bytes` by a KV cache that was given less. `outside_bytes` of the GPU are left free by
-    `gpu_memory_utilization`.
+    """Bytes that the costliest demand takes beyond what the profile, and `spare_bytes` of KV cache,
+    reserve; `gpu_memory_utilization` leaves `outside_bytes` free.
     """
 
     reserved_bytes: int
@@ -141,9 +139,7 @@ def worst_step(
     resident: Resident | None = None,
     kept_bytes: int = 0,
 ) -> WorstStep:
-    """A step full to the encoder budget, from one of whole items: smaller items fill the rest, and
-    take no more for each token than the largest.
-    """
+    """A step full to the encoder budget: smaller items take no more a token than the largest."""
     share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
     peak = round(peak_bytes * max(1.0, share))
     return WorstStep(modality, limit_tokens, peak, resident or Resident(), kept_bytes=kept_bytes)
@@ -184,17 +180,12 @@ class ObservedOom:
         return self.phase in _BEFORE_KV_CACHE
 
     def lacking(self, found: Rehearsed, shortfall: Shortfall | None) -> int:
-        """Bytes of room that another configuration of the server lacks; 0 or less: it has enough.
-
-        The same server lacks less by as much as the rehearsal of the configuration has more room.
-        """
+        """Bytes that another configuration lacks, by what its rehearsal spares; 0 or less: none."""
         return self.lacking_bytes + self.spare_bytes - _spare(self.phase, found, shortfall)
 
 
 def _spare(phase: Phase | None, found: Rehearsed, shortfall: Shortfall | None) -> int:
-    """Room that a rehearsal has: beside the profile before there is a KV cache, else beside the
-    costliest demand, on the whole GPU.
-    """
+    """Room of a rehearsal: beside the profile or, with a KV cache, the costliest demand."""
     if phase in _BEFORE_KV_CACHE:
         held = found.weights_bytes + found.buffers_bytes + found.activation_peak_bytes
         return found.total_bytes - held
@@ -209,10 +200,8 @@ def observed_oom(
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
-    """What PyTorch's message says, beside the rehearsal `found` of the same configuration.
-
-    The room lacking is what was wanted beyond what was free, what the costliest demand takes beyond
-    the step that failed, and vLLM's own slack.
+    """PyTorch's message beside the rehearsal `found` of that configuration. Lacking is what was
+    wanted beyond what was free, what the costliest demand takes beyond that step, and vLLM's slack.
     """
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
     outside = step = None
@@ -252,9 +241,8 @@ def observed_oom(
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` batches of
-    which at least one item each is still cached. `known`: the order of the requests says which
-    items are asked for again.
+    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` with at
+    least one cached item each. `known`: the requests' order says what comes again.
     """
 
     tokens: int
@@ -313,9 +301,7 @@ class Excess:
 def excesses(
     table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
 ) -> Iterator[Excess]:
-    """Per modality the costliest step of items like the corpus', where the slack of a profile does
-    not cover it. `plain` is the budget without size hints, with its dummies.
-    """
+    """Per modality the costliest step of such items beyond a profile's slack; `plain`: no hints."""
     limit = budget.encoder_budget_tokens
     for modality in table.modalities():
         count, dummy = counts.get(modality, 0), plain.dummies.get(modality)
@@ -337,9 +323,7 @@ def excesses(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Values of both settings that decide what one step may encode, and of the one that leaves room
-    for it; None where it stays.
-    """
+    """Values of settings that decide what a step may encode or has room for; None: it stays."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -354,9 +338,7 @@ class Engine:
 
 
 def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """Less at once: fewer sequences where it is the corpus' own items that take more than dummies,
-    else a smaller cache, of whole largest items; None where neither can be less.
-    """
+    """Less at once: fewer sequences of own items, else a smaller cache; None for neither."""
     room = found.reserved_bytes + found.slack_bytes
     match found.worst:
         case WorstStep(items=items) if items:
@@ -368,8 +350,6 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             # The step and the workspaces are of so many tokens, both of them.
             largest = max(budget.max_tokens_per_item.values(), default=1)
             batch = int(tokens * room / found.worst.nbytes) // largest * largest
-            fits = largest <= batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep(peak_bytes=peak) if peak > room:
             # It is not what stays resident: another modality, or an item larger than profiled.
             return None
@@ -383,8 +363,6 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
                 # What is reserved is of as many tokens, and shrinks with the step.
                 share = found.slack_bytes / max(1, taken - profiled)
             batch = _whole(int(tokens * share), largest)
-            fits = 0 < batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
         case WorstStep() | LanguageStep() | Merge():
             # Of embeddings alone nothing is rounded to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -394,14 +372,12 @@ def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) ->
             over = -(-(found.nbytes - found.slack_bytes) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
-            fits = batch < budget.max_num_batched_tokens
-            return Engine(max_num_batched_tokens=batch) if fits else None
+    fits = 0 < batch < budget.max_num_batched_tokens
+    return Engine(max_num_batched_tokens=batch) if fits else None
 
 
 def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """More reserved: sequences whose dummies fill the step, or a step of more tokens, up to as many
-    dummies as there may be items; None where it is that already.
-    """
+    """More reserved: sequences, or a step, that dummies fill; None where it is that already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
         return None
@@ -433,9 +409,7 @@ _FEWEST: Final = 1 / 4
 
 
 def _prompts_within(room: int, step: PromptsStep) -> int:
-    """How many prompts find room, which bring as much each, whatever their length; 0 where those
-    are too few.
-    """
+    """How many prompts, which bring as much each, find room; 0 where those are too few."""
     if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
         return 0
     each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
@@ -459,9 +433,7 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The most that a step takes, and what of it startup reserves, on one GPU: bytes in all, and
-    as `gpu_memory_utilization` requests them.
-    """
+    """The most that a step takes of what startup reserves on one GPU, and that GPU's bytes."""
 
     total_bytes: int
     requested_bytes: int
@@ -490,16 +462,12 @@ class Headroom:
 
     @property
     def reserving_utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for all that is not reserved, in whole
-        hundredths.
-        """
+        """The `gpu_memory_utilization` that leaves room for all unreserved, in hundredths."""
         return self._hundredths(self.requested_bytes - max(0, -self.nbytes))
 
     @property
     def fitting_utilization(self) -> float | None:
-        """The `gpu_memory_utilization`, in whole hundredths, that leaves as much as the highest
-        step wants; None where there is room, or could never be.
-        """
+        """The `gpu_memory_utilization` in hundredths that fits the highest step, where one does."""
         beyond = -self.nbytes - VLLM_SLACK_BYTES
         if self.fits or beyond >= self.total_bytes:
             return None
@@ -520,9 +488,7 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
 
 @dataclass(frozen=True, slots=True)
 class FixedPool:
-    """`left_bytes` is what the rehearsal leaves for the KV cache, of which `spared_bytes` are kept
-    free; without graphs there are no `capture_sizes`.
-    """
+    """What a rehearsal leaves for the KV cache, less `spared_bytes`; without graphs, no sizes."""
 
     left_bytes: int
     kv_cache_memory_bytes: int

@@ -41,10 +41,8 @@ class ItemOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a configuration comes to, as far as it was asked.
-
-    Where vLLM refuses to start, `refusal` has its words. Dummies of the budget count where they
-    were built. `items` are witnesses, `memory` figures in bytes or tokens by name.
+    """What a configuration comes to, as far as it was asked, or vLLM's `refusal`. `items` are
+    witnesses, `memory` figures in bytes or tokens by name; dummies count where they were built.
     """
 
     budget: Budget | None = None
@@ -71,9 +69,7 @@ class Effect:
         return self.outcome == "moves"
 
     def concerns(self, setting: str) -> bool:
-        """Whether the setting of this name is this one, or stands and falls with it. A count that
-        stood beside a size hint may go by either name.
-        """
+        """Whether this setting stands or falls with the name; a count beside a hint has either."""
         names = (self.name, self.name.removesuffix(".count"))
         return setting in names or setting.startswith(f"{self.name}.")
 
@@ -105,9 +101,7 @@ def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
 
 
 def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
-    """The arguments less one setting. What it leaves empty goes too, and a limit that is left with
-    its count is that count.
-    """
+    """The arguments less one setting, and less what it empties; a lone count is a plain limit."""
     key, *rest = path
     less = dict(engine_args)
     inner = without(less[key], tuple(rest)) if rest else {}
@@ -124,15 +118,8 @@ def _plain(limit: Any) -> Any:
     return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
 
 
-def enclosing(path: SettingPath) -> SettingPath | None:
-    """The mapping that holds a setting, None where it is a whole argument."""
-    return path[:-1] if len(path) > 2 else None
-
-
 def needs_company(with_: Footprint, less: Footprint) -> bool:
-    """Whether vLLM refuses what it takes with the setting: the rest of its mapping cannot stand
-    alone.
-    """
+    """Whether vLLM refuses the rest of the setting's mapping alone."""
     return bool(less.refusal) or any(
         taken.refusal and shape in with_.items and not with_.items[shape].refusal
         for shape, taken in less.items.items()
@@ -149,11 +136,7 @@ def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) ->
     moved = list(differences(with_, less))
     if moved:
         return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
-    if path[0] in _NESTED[1:]:
-        if set(path) & _CONTENT:
-            return Effect(path, value, "not shown", _NOT_SHOWN)
-        return Effect(path, value, "idle", _IDLE)
-    if sizes(path):
+    if sizes(path) or (path[0] in _NESTED[1:] and not set(path) & _CONTENT):
         return Effect(path, value, "idle", _IDLE)
     if path[0] == "limit_mm_per_prompt":
         return Effect(path, value, "stated", _ADMITS)

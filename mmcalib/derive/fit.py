@@ -51,9 +51,8 @@ def answers(asks: int | None, least: int, max_model_len: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a request needs of the context, in tokens: its items as they stand in it, its text with
-    what the template writes around, the answer that it asks for, None where it does not say, and
-    the least that it must get.
+    """What a request needs of the context, in tokens: its items, its text within the template, the
+    answer it asks for, None where it does not say, and the least that it must get.
     """
 
     items: Between
@@ -70,9 +69,7 @@ class Needs:
         return self.items + self.text
 
     def whole(self, reserve_tokens: int) -> int | None:
-        """The smallest context that holds the prompt and the whole answer; `reserve_tokens` stand
-        for an answer of which nothing is said.
-        """
+        """The least context for prompt and whole answer, `reserve_tokens` where none is asked."""
         if self.prompt.most is None:
             return None
         return self.prompt.most + self.answer(reserve_tokens)
@@ -130,10 +127,8 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The prompt that needs the longest context, against the one there is; all in tokens.
-
-    vLLM refuses `prompts_too_long`, and cuts the answers of `prompts_cut` shorter than they ask for
-    or than is reserved. The text of `unknown` prompts could not be counted, and may be too long.
+    """The prompt that needs the longest context, against the one there is, in tokens. vLLM refuses
+    `prompts_too_long`, cuts answers of `prompts_cut` short; texts of `unknown` are uncounted.
     """
 
     longest: PromptTokens
@@ -207,9 +202,7 @@ def unsettled(
     max_model_len: int,
     most: int | None = None,
 ) -> list[int]:
-    """The places of prompts whose text must be counted, the longest first, at most so many: those
-    that could set the context or, by what is known so far, may not fit into it.
-    """
+    """Places of prompts whose text must be counted, longest first: they may exceed the context."""
     settled, needed = 0, list[int | None]()
     for prompt in prompts:
         tokens = prompt.needed_tokens(reserve_tokens)

@@ -22,11 +22,9 @@ Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found of each fix on its own, by name, and the best combination.
-
-    `reached`: it reaches the goal. `proven`: nothing in it can be left out, or none reaches the
-    goal; False where the questions were used up before that was known. `others` reach the goal,
-    too, each without a cost that the best has; of those that were `mended` since less may do.
+    """What each fix did on its own, by name, and the best combination. `proven`: nothing in it can
+    be left out, or none reaches the goal. `others` do too, each without a cost of the best;
+    `mended` ones since less may do.
     """
 
     alone: Mapping[str, Outcome]
@@ -47,7 +45,8 @@ class _Asked:
 
     evaluate: Evaluate
     left: int
-    answers: dict[tuple[Fix, ...], Outcome] = field(default_factory=dict)
+    answers: dict[tuple[Fix, ...], Outcome]
+    alone: dict[str, Outcome] = field(default_factory=dict)
 
     def ask(self, fixes: Iterable[Fix]) -> Outcome:
         chosen = effective(fixes)
@@ -79,9 +78,7 @@ class _Asked:
         return min(usable, key=lambda k: (usable[k].lacking_bytes, len(k)), default=())
 
     def cheapest_reached(self) -> tuple[Fix, ...]:
-        """Of what was evaluated and reaches the goal the cheapest, by its dearest fixes; the best
-        where nothing does.
-        """
+        """The cheapest evaluated that reaches the goal, by its dearest fixes; else the best."""
         reached = [known for known, outcome in self._combined() if known and outcome.reached]
         return min(reached, key=_price) if reached else self.best()
 
@@ -105,41 +102,33 @@ def _within(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
 def cheapest(
     fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int, more: int = 0
 ) -> Found:
-    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and at most
-    `more` for what else reaches the goal.
-
-    `base` is the outcome without any; fixes in it that are `untried` are left alone.
+    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and `more` for
+    what else reaches the goal. `base` is the outcome without any; `untried` ones are left alone.
     """
     asked = _Asked(evaluate, most, {(): base})
-    alone: dict[str, Outcome] = {}
+    alone = asked.alone
     try:
         for fix in fixes:
             if fix.alone and not fix.untried:
                 alone[fix.name] = asked.ask((fix,))
-        best = _combined(in_order_of_cost(fixes, base, alone), base, alone, asked)
+        best = _combined(_in_order_of_cost(fixes, asked), asked)
         proven = True
     except _Spent:
         best, proven = asked.cheapest_reached(), False
     if not best or not asked.answers[best].reached:
         return Found(alone, best, False, proven)
     asked.left = more
-    row = in_order_of_cost(fixes, base, alone)
-    return Found(alone, best, True, proven, tuple(_others(best, row, base, alone, asked)))
+    row = _in_order_of_cost(fixes, asked)
+    return Found(alone, best, True, proven, tuple(_others(best, row, asked)))
 
 
-def _others(
-    best: tuple[Fix, ...],
-    row: list[Fix],
-    base: Outcome,
-    alone: Mapping[str, Outcome],
-    asked: _Asked,
-) -> Iterator[tuple[Fix, ...]]:
+def _others(best: tuple[Fix, ...], row: list[Fix], asked: _Asked) -> Iterator[tuple[Fix, ...]]:
     """Without the dearest cost of the best first."""
     given = {best}
     for cost in sorted({fix.cost for fix in best} - {COSTS[0]}, key=COSTS.index, reverse=True):
         spared = [fix for fix in row if fix.cost != cost]
         try:
-            other = _combined(spared, base, alone, asked)
+            other = _combined(spared, asked)
         except _Spent:
             return
         reaches = bool(other) and asked.answers[other].reached
@@ -148,32 +137,29 @@ def _others(
             yield other
 
 
-def in_order_of_cost(
-    fixes: Iterable[Fix], base: Outcome, alone: Mapping[str, Outcome]
-) -> list[Fix]:
+def _in_order_of_cost(fixes: Iterable[Fix], asked: _Asked) -> list[Fix]:
     """Those that may be combined, the cheapest first; at one price the one that brings most."""
+    alone, gains = asked.alone, _gains(fixes, asked)
     refused = {fix.knob for fix in fixes if fix.name in alone and alone[fix.name].refusal}
-    gains = _gains(fixes, base, alone)
     usable = [f for f in fixes if f.combines and not f.untried and f.knob not in refused]
     return sorted(usable, key=lambda f: (COSTS.index(f.cost), f.severity, -gains.get(f.knob, 0)))
 
 
-def _gains(fixes: Iterable[Fix], base: Outcome, alone: Mapping[str, Outcome]) -> dict[str, int]:
+def _gains(fixes: Iterable[Fix], asked: _Asked) -> dict[str, int]:
     """Bytes that each knob brought on its own, at the level that was tried."""
     gains: dict[str, int] = {}
     for fix in fixes:
-        if fix.name in alone and not alone[fix.name].refusal:
-            gain = base.lacking_bytes - alone[fix.name].lacking_bytes
+        one = asked.alone.get(fix.name)
+        if one is not None and not one.refusal:
+            gain = asked.answers[()].lacking_bytes - one.lacking_bytes
             gains[fix.knob] = max(gain, gains.get(fix.knob, 0))
     return gains
 
 
-def _combined(
-    row: list[Fix], base: Outcome, alone: Mapping[str, Outcome], asked: _Asked
-) -> tuple[Fix, ...]:
+def _combined(row: list[Fix], asked: _Asked) -> tuple[Fix, ...]:
     """The best combination. Raises _Spent where that cannot be told with what is left."""
-    gains = _gains(row, base, alone)
-    first = _enough(row, (), base, gains)
+    gains = _gains(row, asked)
+    first = _enough(row, (), gains, asked)
     if asked.reaches(row[:first]):
         row = row[:first]
     if not asked.reaches(row):
@@ -181,7 +167,7 @@ def _combined(
         if not asked.reaches(row):
             return asked.best()
     needed: list[Fix] = []
-    while count := _shortest(row, needed, base, gains, asked):
+    while count := _shortest(row, needed, gains, asked):
         needed, row = [row[count - 1], *needed], row[: count - 1]
     best = effective(needed)
     return best if best and asked.ask(best).reached else asked.cheapest_reached()
@@ -198,17 +184,11 @@ def _accepted(row: list[Fix], asked: _Asked) -> list[Fix]:
 
 
 def _shortest(
-    row: Sequence[Fix],
-    needed: Sequence[Fix],
-    base: Outcome,
-    gains: Mapping[str, int],
-    asked: _Asked,
+    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], asked: _Asked
 ) -> int:
-    """The fewest of the row, from its start, that reach the goal with those needed; the whole row
-    does. The first guess is where the gains of each on its own add up to what is lacking.
-    """
+    """The fewest from the row's start that reach the goal, guessed by what each gained alone."""
     low, high = -1, len(row)
-    first = middle = _enough(row, needed, base, gains)
+    first = middle = _enough(row, needed, gains, asked)
     while high - low > 1:
         if not low < middle < high:
             middle = (low + high) // 2
@@ -221,10 +201,10 @@ def _shortest(
 
 
 def _enough(
-    row: Sequence[Fix], needed: Sequence[Fix], base: Outcome, gains: Mapping[str, int]
+    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], asked: _Asked
 ) -> int:
     for count in range(len(row) + 1):
         knobs = {fix.knob for fix in (*row[:count], *needed)}
-        if sum(gains.get(knob, 0) for knob in knobs) >= base.lacking_bytes:
+        if sum(gains.get(knob, 0) for knob in knobs) >= asked.answers[()].lacking_bytes:
             return count
     return len(row) // 2

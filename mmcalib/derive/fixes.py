@@ -31,12 +31,9 @@ _LIMIT = "limit_mm_per_prompt"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change of a configuration, such as a shorter context.
-
-    Fixes of one `knob` are its levels: a higher one holds all that a lower one brings, and takes
-    its place. `severity` orders fixes of the same cost. `alone`: rehearsed on its own; `combines`:
-    a plan may take it. `untried` is why it is not rehearsed at all. Items of the modality `shrinks`
-    are made smaller by it.
+    """One change of a configuration. Fixes of one `knob` are levels: a higher one replaces a lower
+    one. `severity` orders fixes of one cost; `alone`: rehearsed on its own; `combines`: a plan may
+    take it; `untried`: why it is not rehearsed. Items of modality `shrinks` get smaller.
     """
 
     name: str
@@ -98,9 +95,7 @@ def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, A
 
 
 def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two limits of a modality the lower; options such as width beside them, but for those that
-    are None in the new one.
-    """
+    """The lower of two limits with the options beside both, less those that are None in `new`."""
     limits = dict(old or {})
     for modality, value in new.items():
         both = [_options(limits[modality])] if modality in limits else []
@@ -127,10 +122,8 @@ def count_of(engine_args: Mapping[str, Any], modality: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides which fixes there are; figures are those of the configuration as it is.
-
-    `largest_items` has the tokens of the largest item of each modality that is served;
-    `attention_heads` are those of the language model, None where its config does not say.
+    """What decides which fixes there are, of the configuration as it is; `largest_items` are tokens
+    by served modality, `attention_heads` the language model's, if known.
     """
 
     largest_items: Mapping[Modality, int]
@@ -161,9 +154,7 @@ _AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`fits`: the engine starts. Otherwise `at_least` requests of full length, or tokens of KV
-    cache, as vLLM itself states them.
-    """
+    """The engine starts (`fits`), or holds `at_least` full requests or tokens of KV cache."""
 
     kind: Literal["fits", "concurrency", "kv_tokens"] = "fits"
     at_least: float = 0
@@ -174,13 +165,9 @@ class Goal:
     def reached(self, found: Rehearsed) -> bool:
         if found.kv_cache_tokens is None or found.max_concurrency is None:
             return False
-        match self.kind:
-            case "fits":
-                return True
-            case "concurrency":
-                return found.max_concurrency >= self.at_least
-            case "kv_tokens":
-                return found.kv_cache_tokens >= self.at_least
+        concurrent = self.kind == "concurrency"
+        figure = found.max_concurrency if concurrent else found.kv_cache_tokens
+        return self.kind == "fits" or figure >= self.at_least
 
     def lacking_bytes(self, found: Rehearsed, max_model_len: int) -> int:
         """KV cache that the goal needs beyond what is there, 0 where it is reached: exact to a
@@ -329,9 +316,7 @@ def _levels(
     changes: Callable[[Value], Mapping[str, Any]] | None = None,
     shrinks: Modality | None = None,
 ) -> Iterator[Fix]:
-    """A fix for each value with its price, the mildest first: of the engine argument of this name,
-    or by the `changes` that a value makes.
-    """
+    """A fix for each value with its price, mildest first: of the argument, or by `changes`."""
     for level, (value, price) in enumerate(steps):
         yield Fix(
             name=f"{knob}={value}",
@@ -347,7 +332,6 @@ def _levels(
 
 
 def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
-    """More of the GPU for vLLM."""
     if unfixed.engine_args.get(UTILIZATION, 0) < _MOST_UTILIZATION:
         rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
         price = f"if nothing else runs on the GPU: {rest:.2f} GiB stay free"
@@ -355,7 +339,6 @@ def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _context(unfixed: Unfixed) -> Iterator[Fix]:
-    """A shorter context."""
     shorter = (
         (tokens, f"prompt and answer have at most {tokens:,} tokens together")
         for tokens in unfixed.kept.down("max_model_len", _MODEL_LENS)
@@ -365,7 +348,6 @@ def _context(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer modalities, and fewer items of each."""
     args, served = unfixed.engine_args, unfixed.facts.largest_items
     wanted = {modality for modality in served if count_of(args, modality)}
     kept = "image" if "image" in served else next(iter(served), "")
@@ -398,14 +380,15 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _caps(unfixed: Unfixed) -> Iterator[Fix]:
-    """Smaller items: lower values of what the processor caps them by."""
     for knob in unfixed.facts.knobs:
         if knob.modality in unfixed.facts.largest_items:
-            yield from _cap(knob, _configured(knob, unfixed.engine_args))
+            found: Any = unfixed.engine_args
+            for key in knob.place():
+                found = found.get(key) if isinstance(found, Mapping) else None
+            yield from _cap(knob, found if isinstance(found, int | float) else knob.value)
 
 
 def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
-    """Lower values of one option, in the scope that the processor honours."""
     values = {price: value for value, price in knob.reductions() if value < now}
     steps = ((value, price) for price, value in values.items())
     return _levels(
@@ -417,18 +400,8 @@ def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
     )
 
 
-def _configured(knob: Knob, engine_args: Mapping[str, Any]) -> Value:
-    """The value that the arguments set, else the processor's default."""
-    found: Any = engine_args
-    for key in knob.place():
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int | float) else knob.value
-
-
 def _hint(unfixed: Unfixed) -> Iterator[Fix]:
-    """A size hint for the modality that is profiled. Never combined: most hints move only the
-    profile.
-    """
+    """A size hint for the profiled modality; never combined: most move only the profile."""
     items = unfixed.facts.largest_items
     largest = max(items, key=lambda m: (items[m], m), default="")
     if hint := _HINTS.get(largest):
@@ -444,7 +417,6 @@ def _hint(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer CUDA graphs, or none."""
     if unfixed.engine_args.get("enforce_eager"):
         return
     if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
@@ -455,7 +427,6 @@ def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer requests at once."""
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
     fewer = (
         (count, f"at most {count} requests run at once")
@@ -466,7 +437,6 @@ def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
-    """Fewer tokens in a step."""
     facts = unfixed.facts
     largest = max(facts.largest_items.values(), default=0)
     for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
@@ -478,7 +448,6 @@ def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
-    """For keys and values, and for weights."""
     if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
         yield _set("kv_cache_dtype", "fp8", "quality", "keys and values are kept in 8 bits")
     if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):
@@ -490,7 +459,6 @@ def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _offload(unfixed: Unfixed) -> Iterator[Fix]:
-    """Weights in host memory."""
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
     sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
@@ -503,7 +471,6 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
-    """More GPUs."""
     # vLLM refuses ranks that cannot share the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]

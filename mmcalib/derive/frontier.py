@@ -17,12 +17,9 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One candidate value of a knob and what it does to the items of the knob's modality.
-
-    `mean_retention` is the mean over all items of the share of their tokens that they keep,
-    `worst_retention` that of the item that keeps least. `max_embeds` is the most that one takes of
-    the encoder cache, `process_s` the mean to load and process one. `counted`: some of the costs
-    are computed.
+    """One value of a knob and what it does to the items of its modality: the mean and worst share
+    of tokens kept, the most `max_embeds` of the encoder cache, the mean `process_s` to load and
+    process one. `counted`: some of the costs are computed.
     """
 
     knob: Knob
@@ -53,18 +50,12 @@ class Point:
 
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
-    """The setting that gives the knob this value on top of `base`; its default value changes
-    nothing.
-    """
-    if value == knob.value:
-        return base
-    return merged_settings([base, knob.setting(value)])
+    """The setting with this value on top of `base`; the default value changes nothing."""
+    return base if value == knob.value else merged_settings([base, knob.setting(value)])
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
-    """What the value does, compared item by item with the default setting. An item that vLLM
-    refuses under it keeps nothing.
-    """
+    """What the value does, item by item against the default; what vLLM refuses keeps nothing."""
     costs, before = table.of(knob.modality), default.of(knob.modality)
     now, kept = tokens_of(costs, before), retention(costs, before)
     accepted = costs.items()
@@ -115,9 +106,7 @@ def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
-    """The smallest picture that is made of an image by downscaling it, in pixels of the image: its
-    own times the share of tokens that it keeps. None where no image is downscaled.
-    """
+    """Pixels of the smallest downscaled image: its own × the share of tokens kept; or None."""
     before = default.of("image")
     now = tokens_of(table.of("image"), before)
     smaller = now < before.tokens
@@ -204,9 +193,7 @@ def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A point with what it costs: vLLM's encoder budget for it and, once it was rehearsed, the
-    tokens that the KV cache holds.
-    """
+    """A point with its encoder budget and, once rehearsed, the KV cache's tokens."""
 
     point: Point
     budget_tokens: int
@@ -214,9 +201,8 @@ class Rated:
 
 
 def dominated(rated: Sequence[Rated]) -> list[bool]:
-    """Per point whether another one of its modality, whatever the knob, is nowhere worse in what
-    items keep and what they cost, and better in one of the two. A value that makes more of items
-    than the default cannot be compared by what they keep, and never is.
+    """Per point whether another of its modality is nowhere worse in what items keep and cost, and
+    somewhere better. Values that enlarge items cannot be compared, and never are.
     """
     return [
         not one.point.beyond_default

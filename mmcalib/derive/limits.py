@@ -56,9 +56,7 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
 
 
 def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:
-    """Whether the dummy that vLLM builds from the hint costs what may come: at least the largest
-    item that vLLM budgets for, which in turn is at least the corpus' largest.
-    """
+    """Whether the hint's dummy costs at least the largest item that vLLM budgets for."""
     dummy = budget.dummies.get(modality)
     if dummy is None or modality not in budget.max_tokens_per_item:
         return False
@@ -74,11 +72,9 @@ def max_num_batched_tokens(
     chunks_mm_input: bool,
     rounding: Rounding = "up",
 ) -> int:
-    """Tokens per step: `wanted`, or what the corpus' largest item needs, rounded to whole largest
-    items. Rounded down it still holds the corpus' largest item.
-
-    `largest_item` is the largest that vLLM budgets for, `largest_real` the corpus' largest; both
-    in encoder-cache entries. Models that cannot chunk multimodal input need a whole item per step.
+    """Tokens per step: `wanted`, or the corpus' largest item, rounded to whole largest items, never
+    below the corpus' largest. Items are in encoder-cache entries; a model that cannot chunk
+    multimodal input needs a whole one per step.
     """
     if largest_item <= 0:
         return wanted
@@ -123,10 +119,8 @@ class Adequacy:
 
 
 def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
-    """Adequacy of one engine configuration whose dummies were built.
-
-    `counts` are the items per prompt of each modality, each of which may be the largest that is
-    admissible (`Budget.largest_item`).
+    """Adequacy of an engine configuration whose dummies were built; each of the `counts` items of a
+    prompt may be the largest that is admissible (`Budget.largest_item`).
     """
     limit = budget.encoder_budget_tokens
     per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
@@ -159,10 +153,8 @@ class Residency:
 
     @property
     def blocks(self) -> bool:
-        """Whether another such item has to wait for longer than a step.
-
-        One that is through in a step holds nothing up: the cache is never smaller than a step, so
-        a step has no room for a second one either. The same item twice shares its entry.
+        """Whether another such item waits for longer than a step: one that is through in a step
+        holds nothing up, as the cache is never smaller. The same item twice shares its entry.
         """
         return self.items == 1 and self.steps > 1 and self.alone > 1
 

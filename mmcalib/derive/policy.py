@@ -58,9 +58,8 @@ class Policy:
 
     def share_of(self, modality: Modality) -> float:
         """The coverage of one modality by itself."""
-        if isinstance(self.coverage, Mapping):
-            return self.coverage.get(modality, 1.0)
-        return self.coverage
+        every = self.coverage
+        return every.get(modality, 1.0) if isinstance(every, Mapping) else every
 
     @property
     def loading(self) -> Setting:

@@ -124,10 +124,7 @@ class HitCurve:
         return self.hits_at(capacity_bytes) / self.accesses if self.accesses else 0.0
 
     def capacity_for(self, hits: int) -> int:
-        """The smallest capacity with at least so many hits; 0 for none.
-
-        Raises ValueError for more hits than any cache has.
-        """
+        """The smallest capacity with so many hits, 0 for none. Raises ValueError for too many."""
         if hits <= 0:
             return 0
         if hits > self.most_hits:
@@ -178,10 +175,8 @@ class CacheSize:
 
 
 def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
-    """The most that one cache may take: its part of the budget, of which each process holds one.
-
-    vLLM's own default where the host's memory is not known: no file may ask for more than that
-    unless somebody says that it is there.
+    """The most that one cache may take: a process' part of the budget, else vLLM's own default,
+    since no file may ask for more unless somebody says that the host has it.
     """
     if ram_budget_bytes is None:
         return PROCESSOR_CACHE_GIB
@@ -254,12 +249,9 @@ def choose(
     ram_budget_bytes: int | None = None,
     processes: int = PROCESSOR_CACHES,
 ) -> CacheSize:
-    """The smallest size that reaches `share` of the attainable hits, 0 where nothing repeats.
-
-    Attainable are the hits of the largest cache that `allowed_gib` gives. A cache is never smaller
-    than `floor_bytes`, what any admissible request may bring (`mmcalib.derive.processor_cache`),
-    nor than the largest request at hand, and off where that is more than allowed: vLLM fails
-    requests for which a cache is too small.
+    """The smallest size for `share` of the hits that `allowed_gib` can give, 0 where nothing
+    repeats. No smaller than `floor_bytes` or the largest request, and off where that is not
+    allowed: vLLM fails requests for which a cache is too small.
     """
     allowed = allowed_gib(ram_budget_bytes, processes)
     least = max(floor_bytes, curve.largest_request_bytes)
@@ -296,9 +288,8 @@ class CacheFloor:
 def cache_floor(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> CacheFloor:
-    """The floor under these counts, *computed* from vLLM's dummies: `plain` is the budget of the
-    configuration without size hints, with its dummies; `limit_tokens` what the encoder cache
-    admits.
+    """The floor under these counts, *computed* from the dummies of `plain`, which has no size
+    hints; `limit_tokens` is what the encoder cache admits.
     """
     served = {modality: count for modality, count in counts.items() if count}
     return CacheFloor(
@@ -310,9 +301,7 @@ def cache_floor(
 def within_context(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> dict[Modality, int]:
-    """The counts, but no more of the largest items than begin within `max_model_len`, all of them
-    together, those of most bytes a token first: no prompt brings more.
-    """
+    """The counts, cut to the largest items that begin within `max_model_len`, by bytes a token."""
     found, left = dict(counts), plain.max_model_len
     sizes = {modality: _most_embeds(modality, plain, limit_tokens) for modality in counts}
 
@@ -328,11 +317,9 @@ def within_context(
 def largest_item_bytes(
     modality: Modality, table: CostTable, plain: Budget, limit_tokens: int
 ) -> int:
-    """Processed bytes of the largest item that is admitted, whether the corpus has it or not.
-
-    vLLM's dummy of the most tokens, and never less than the largest of the corpus. A dummy clip may
-    have fewer frames than a loader keeps (Qwen2-VL's has 14): of videos it is the most bytes for
-    each token, times what the encoder cache admits.
+    """Processed bytes of the largest admitted item: vLLM's dummy of most tokens, at least the
+    corpus' largest. A dummy clip may have fewer frames than a loader keeps (Qwen2-VL's has 14): for
+    videos, the most bytes a token times what the encoder cache admits.
     """
     costs = table.of(modality)
     dummy, most = plain.dummies.get(modality), _most_embeds(modality, plain, limit_tokens)
@@ -348,8 +335,7 @@ def largest_item_bytes(
 
 def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     """vLLM's largest item, or a picture so slim that it exceeds the cap; of videos any that the
-    encoder cache admits. `Budget.largest_item` leaves out clips that no camera makes: they may be
-    several times as large, and one that is too large for the cache is an error of the server.
+    cache admits: `Budget.largest_item` leaves out clips that no camera makes.
     """
     most = plain.max_tokens_per_item.get(modality, 0)
     if modality == "video" and most:

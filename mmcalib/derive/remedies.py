@@ -9,15 +9,7 @@ from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit
 from mmcalib.derive.bounds import Area, Ceiling, Frames
 from mmcalib.derive.fit import Between, answers, least_answer
 from mmcalib.domain.items import Asked
-from mmcalib.domain.shapes import (
-    AudioShape,
-    Encoded,
-    Given,
-    ImageShape,
-    Shape,
-    VideoShape,
-    encoded,
-)
+from mmcalib.domain.shapes import AudioShape, Encoded, Given, ImageShape, Shape, VideoShape, encoded
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall a little from one width to the next: so many above the one

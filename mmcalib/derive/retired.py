@@ -9,13 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetiredKnob:
-    """`present_in` is the last version that was seen to take it, `absent_in` the first without.
-
-    `today` is what to write instead, None where there is nothing left to set.
-    """
+    """A knob and the first version that lacks it; `today` is what to write instead, if anything."""
 
     name: str
-    present_in: str
     absent_in: str
     today: str | None
 
@@ -24,36 +20,27 @@ class RetiredKnob:
 # 0.11.0, 0.23.0 and 0.32.0 has the knob or has it not.
 RETIRED = (
     # vLLM PR 36216; present in 0.17.1 and absent in 0.18.0 by signature (unsloth-zoo#1210).
-    RetiredKnob("--swap-space", "0.17.1", "0.18.0", None),
+    RetiredKnob("--swap-space", "0.18.0", None),
     # "deprecated and will be removed in v0.13" (0.10.2, 0.11.0 engine/arg_utils.py; PR 22441).
-    RetiredKnob("--disable-mm-preprocessor-cache", "0.11.0", "0.23.0", "--mm-processor-cache-gb 0"),
-    RetiredKnob("VLLM_MM_INPUT_CACHE_GIB", "0.11.0", "0.23.0", "--mm-processor-cache-gb"),
+    RetiredKnob("--disable-mm-preprocessor-cache", "0.23.0", "--mm-processor-cache-gb 0"),
+    RetiredKnob("VLLM_MM_INPUT_CACHE_GIB", "0.23.0", "--mm-processor-cache-gb"),
     # "Please use `--mm-encoder-tp-mode data` instead" (0.10.2 engine/arg_utils.py).
-    RetiredKnob(
-        "--enable-multimodal-encoder-data-parallel", "0.11.0", "0.23.0", "--mm-encoder-tp-mode data"
-    ),
-    RetiredKnob("--max-seq-len-to-capture", "0.10.2", "0.11.0", "--max-cudagraph-capture-size"),
-    RetiredKnob("--cuda-graph-sizes", "0.11.0", "0.23.0", "--cudagraph-capture-sizes"),
-    RetiredKnob("--task", "0.11.0", "0.23.0", "--runner and --convert"),
-    RetiredKnob("--disable-log-requests", "0.11.0", "0.23.0", "--no-enable-log-requests"),
-    RetiredKnob(
-        "--guided-decoding-backend", "0.11.0", "0.23.0", "--structured-outputs-config.backend"
-    ),
+    RetiredKnob("--enable-multimodal-encoder-data-parallel", "0.23.0", "--mm-encoder-tp-mode data"),
+    RetiredKnob("--max-seq-len-to-capture", "0.11.0", "--max-cudagraph-capture-size"),
+    RetiredKnob("--cuda-graph-sizes", "0.23.0", "--cudagraph-capture-sizes"),
+    RetiredKnob("--task", "0.23.0", "--runner and --convert"),
+    RetiredKnob("--disable-log-requests", "0.23.0", "--no-enable-log-requests"),
+    RetiredKnob("--guided-decoding-backend", "0.23.0", "--structured-outputs-config.backend"),
     # vLLM PR 28006; absent in 0.13.0 by its own words (gpustack#4236).
+    RetiredKnob("--rope-scaling", "0.13.0", """--hf-overrides '{"rope_parameters": {...}}'"""),
     RetiredKnob(
-        "--rope-scaling", "0.11.0", "0.13.0", """--hf-overrides '{"rope_parameters": {...}}'"""
+        "--rope-theta", "0.13.0", """--hf-overrides '{"rope_parameters": {"rope_theta": ...}}'"""
     ),
-    RetiredKnob(
-        "--rope-theta",
-        "0.11.0",
-        "0.13.0",
-        """--hf-overrides '{"rope_parameters": {"rope_theta": ...}}'""",
-    ),
-    RetiredKnob("--disable-async-output-proc", "0.10.2", "0.11.0", None),
-    RetiredKnob("--max-num-partial-prefills", "0.23.0", "0.32.0", None),
-    RetiredKnob("--calculate-kv-scales", "0.23.0", "0.32.0", None),
-    RetiredKnob("VLLM_ATTENTION_BACKEND", "0.11.0", "0.23.0", "--attention-backend"),
-    RetiredKnob("VLLM_USE_V1", "0.11.0", "0.23.0", None),
+    RetiredKnob("--disable-async-output-proc", "0.11.0", None),
+    RetiredKnob("--max-num-partial-prefills", "0.32.0", None),
+    RetiredKnob("--calculate-kv-scales", "0.32.0", None),
+    RetiredKnob("VLLM_ATTENTION_BACKEND", "0.23.0", "--attention-backend"),
+    RetiredKnob("VLLM_USE_V1", "0.23.0", None),
 )
 
 # vLLM's parser takes `--swap_space` for `--swap-space`.

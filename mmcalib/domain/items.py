@@ -49,10 +49,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """What a source knows of bytes that are no file of their own.
-
-    `version` changes when the bytes do (size and time of the archive, an ETag); `data` are the
-    bytes themselves, where getting at them again takes long.
+    """What a source knows of bytes that are no file of their own: `version` changes when they do
+    (size and time of the archive, an ETag); `data` are slow ones to get.
     """
 
     version: str
@@ -88,10 +86,8 @@ def without_data(item: Item) -> Item:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that could not be read as media, and why. Counted and listed, never dropped.
-
-    `no_media`: it is a file of another kind, as folders have them, or a folder that was read
-    already, rather than a broken file. Only who looked knows; it is not kept. `out_of_reach`: its
-    bytes could not be had at all, which says nothing of them.
+    `no_media`: a file of another kind, or a folder read already, which only who looked knows; it is
+    not kept. `out_of_reach`: its bytes could not be had at all.
     """
 
     path: str
@@ -116,9 +112,7 @@ class TextBound:
     compared: int = 0
 
     def most(self, asked: Asked, items: Mapping[Modality, int]) -> int | None:
-        """Tokens of a request beside the placeholders of its items, of which it has so many; None
-        where nothing bounds them.
-        """
+        """Tokens of a request beside its items' placeholders; None where nothing bounds them."""
         if not asked.plain or (asked.tool_bytes and self.tools_tokens is None):
             return None
         total = self.base_tokens + self.message_tokens * asked.messages
@@ -211,14 +205,12 @@ def _is_shape(shape: Shape) -> bool:
 
 def is_encoding(encoding: Encoding) -> bool:
     """Whether its fields have the right types, and what they say is possible."""
-    for name, value in asdict(encoding).items():
-        if type(value) is not type(getattr(PLAIN, name)):
-            return False
-        if isinstance(value, str) and not _NAME.fullmatch(value):
-            return False
-        if isinstance(value, int) and not 0 <= value < _MOST:
-            return False
-    return encoding.file_mib > 0
+    possible = all(
+        type(value) is type(getattr(PLAIN, name))
+        and (_NAME.fullmatch(value) if isinstance(value, str) else 0 <= value < _MOST)
+        for name, value in asdict(encoding).items()
+    )
+    return possible and encoding.file_mib > 0
 
 
 def may_pass(line: str) -> bool:

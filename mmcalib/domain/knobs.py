@@ -88,11 +88,9 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaOption(ABC):
-    """One option of the model's processor or loader that changes what an item of `modality` costs.
-
-    `path` is where its value goes inside `argument`, outermost first; `value` its default.
-    `bleeds`: the other modalities whose items it moves too, in every spelling that is heeded. Each
-    type has a `kind` of its own, by which it is known on the wire.
+    """One option of the processor or loader that changes what an item of `modality` costs. `path`
+    is where its value goes inside `argument`, outermost first. `bleeds`: other modalities whose
+    items it moves, in every spelling heeded. Its type's `kind` is its name on the wire.
     """
 
     argument: ClassVar[Argument] = "mm_processor_kwargs"
@@ -108,9 +106,7 @@ class MediaOption(ABC):
 
     @property
     def by_loader(self) -> bool:
-        """Whether it says how much of an item is looked at, which is for its owner to say, and
-        which decides what the processor's options do to it.
-        """
+        """Whether it says how much of an item is looked at, which comes before the processor."""
         return self.argument == "media_io_kwargs"
 
     @abstractmethod
@@ -119,9 +115,7 @@ class MediaOption(ABC):
 
     @abstractmethod
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Values that save memory, the mildest first, and what each costs the user. What is not
-        below the default saves none.
-        """
+        """Values below the default that save memory, mildest first, each with what it costs."""
 
     def setting(self, value: Value) -> Setting:
         """What gives it this value, with all that must stand beside it."""
@@ -156,9 +150,7 @@ class MediaOption(ABC):
         return shapes.mask(True)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
-        """The value that caps each image or frame at so many tokens; None where tokens do not
-        follow from it.
-        """
+        """The value that caps each image or frame at so many tokens; None where unknown."""
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
@@ -194,10 +186,8 @@ _AREA_SHARES = (4, 16)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaCap(MediaOption):
-    """The most pixels of an image, of a frame or of a clip.
-
-    `token_px` pixels make one token, None where that is not known. The least, `least_px`, must
-    stand beside it as `least_name`.
+    """The most pixels of an image, frame or clip; `token_px` make one token, None if unknown. The
+    least, `least_px`, must stand beside it as `least_name`.
     """
 
     kind: Literal["area"] = "area"
@@ -206,14 +196,18 @@ class AreaCap(MediaOption):
     least_px: int
 
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
-        """A ladder of tokens, and the areas at which the heaviest items just fit: as single
-        pictures, and as the stack of frames that some processors bound instead. In pixels where it
-        is not known how many make a token.
+        """A ladder of tokens, and areas at which the heaviest items just fit, as pictures and as
+        stacks of frames; in pixels where `token_px` is unknown.
         """
         unit = self.token_px or 1
         nearest, above = items.shapes.areas(unit)
         areas = _distinct(nearest, above)
-        volumes = _distinct(*_volumes(items, nearest, above))
+        volumes: set[int] = set()
+        if items.shapes.modality == "video":
+            # The same for all frames that the loader keeps.
+            frames = items.sampled[:, 0]
+            known = frames >= 0
+            volumes = _distinct(nearest[known] * frames[known], above[known] * frames[known])
         ceiling = max(areas | volumes, default=0)
         rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
         ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
@@ -259,9 +253,7 @@ class AreaCap(MediaOption):
         return tokens * self.token_px if tokens > self.least_px // self.token_px else None
 
     def scale(self, value: Value) -> str:
-        """For images in tokens: raw pixels say little. Of videos some processors bound each frame
-        and others all frames together, so pixels it is.
-        """
+        """For images in tokens; for videos in pixels, as some processors bound whole clips."""
         if self.token_px is None or self.modality == "video":
             return f"default {self.value}"
         tokens, default = (round(v // self.token_px) for v in (value, self.value))
@@ -278,15 +270,6 @@ class AreaCap(MediaOption):
         return found[0], found[1]
 
 
-def _volumes(items: Loaded, nearest: Column, above: Column) -> tuple[Column, ...]:
-    """The same for all frames that the loader keeps of a video."""
-    if items.shapes.modality != "video":
-        return ()
-    frames = items.sampled[:, 0]
-    known = frames >= 0
-    return nearest[known] * frames[known], above[known] * frames[known]
-
-
 def _distinct(*columns: Column) -> set[int]:
     """Without what has no area."""
     return {area for column in columns for area in map(int, {*column.flat})} - {0}
@@ -301,10 +284,7 @@ _FPS_STEPS = 100
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeCap(MediaOption):
-    """The most pixels of an image's longer edge, where it is cut into tiles of one size.
-
-    `steps` are the multiples of a tile's edge, ascending.
-    """
+    """The most pixels of the longer edge of a tiled image; `steps` are multiples, ascending."""
 
     kind: Literal["edge"] = "edge"
     modality: Literal["image"] = "image"
@@ -339,10 +319,7 @@ class TileCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropCap(MediaOption):
-    """The most crops of a slim image beside the whole one, 0 for none.
-
-    `steps` are the numbers that there can be, ascending; `switch` names what turns cropping on.
-    """
+    """The most crops of a slim image beside the whole; `steps` ascend, `switch` enables them."""
 
     kind: Literal["crops"] = "crops"
     modality: Literal["image"] = "image"
@@ -365,9 +342,8 @@ class CropCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling(MediaOption):
-    """How many frames the loader keeps of a video: `num_frames` of each, or `fps` of them.
-
-    `steps` are parts of the default, ascending.
+    """How many frames of a video the loader keeps: `num_frames`, or `fps`; `steps` ascend to the
+    default.
     """
 
     argument: ClassVar[Argument] = "media_io_kwargs"
@@ -410,10 +386,7 @@ class FrameSampling(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCap(MediaOption):
-    """The most tokens of an image, where they are one of few numbers.
-
-    `steps` are those numbers, ascending.
-    """
+    """The most tokens of an image, where they are one of few numbers: `steps`, ascending."""
 
     kind: Literal["tokens"] = "tokens"
     modality: Literal["image"] = "image"

@@ -31,12 +31,9 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Encoder budget in tokens, as vLLM computes it, and what its profile would run.
-
-    Per modality: `max_tokens_per_item` and `max_items_per_prompt`. The profile runs
-    `profiled_items` of `profiled_modality`; `dummies` holds what each such item costs.
-    `largest_clip` is the largest that loader and processor make of any video, None where nothing
-    bounds it.
+    """Encoder budget in tokens, as vLLM computes it, and what its profile would run:
+    `profiled_items` of `profiled_modality`, each as in `dummies`. `largest_clip` is the largest
+    that loader and processor make of any video, None where nothing bounds it.
     """
 
     encoder_compute_budget: int

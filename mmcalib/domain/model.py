@@ -46,9 +46,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, int]:
-        """What a server must have in its environment to let in what this one does. Other variables
-        than mmcalib's own are left out: a file that says so may come from somebody else.
-        """
+        """What a server's environment needs to admit what this one does, by mmcalib's variables."""
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 
@@ -59,12 +57,11 @@ class ModelInfo:
     `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
-    images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are no
-    part of the context, and vLLM keeps no processed ones for when they come again. `device` is
-    where it computes; without `starts_engines` that is all it does there, as in a build for GPUs
-    on a machine without one. `server` says
-    which files are let in, where it was asked. `moved`: what could not be asked, because this
-    release is not as mmcalib knows it, and why; nothing is said of it then.
+    images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are no part of
+    the context, and vLLM keeps no processed ones for when they come again. `device` is where it
+    computes; without `starts_engines` that is all it does there, as in a build for GPUs on a
+    machine without one. `server` says which files are let in, where it was asked. `moved`: what
+    this release could not be asked, and why; nothing is said of it then.
     """
 
     architecture: str

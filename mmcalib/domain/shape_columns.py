@@ -27,10 +27,7 @@ _UNASKED: Any = object()
 
 
 class Shapes(Sequence[Shape]):
-    """Distinct shapes of one modality, ascending; each is made when it is asked for.
-
-    `rows` has their fields by name, a row for each shape.
-    """
+    """Distinct shapes of one modality, ascending, made when asked for: `rows` has their fields."""
 
     __slots__ = ("_known", "modality", "rows")
 
@@ -130,9 +127,7 @@ class Shapes(Sequence[Shape]):
         return slopes
 
     def areas(self, unit: int) -> tuple[Column, Column]:
-        """The pixels that each takes when its edges are rounded to multiples of √`unit`: to the
-        nearest, and to the one above. 0 for sound.
-        """
+        """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for sound."""
         if self.modality == "audio":
             none = np.zeros(len(self), dtype=np.int64)
             return none, none
@@ -226,9 +221,7 @@ COUNT_FIELDS = (("count", "i8"), ("exemplars", "i8"))
 
 
 class ShapeCounts(Sequence[ShapeCount]):
-    """Ascending by shape. `rows` has the items of each shape as `count`, and their paths as
-    `exemplars`: numbers of `paths`.
-    """
+    """Ascending by shape; `rows` has each one's `count`, and `exemplars`, numbers of `paths`."""
 
     __slots__ = ("paths", "rows", "shapes")
 

@@ -87,9 +87,7 @@ def weight(shape: Shape) -> float:
 
 
 def flaw(shape: Shape) -> str:
-    """Why no item has this shape, such as one of a table that lacks a size; empty where one can.
-    Shapes do not ask it themselves: there are millions of them.
-    """
+    """Why no item has this shape, else empty. Shapes do not ask: there are millions of them."""
     for name in (field.name for field in fields(shape)):
         value = getattr(shape, name)
         if not isinstance(value, Real) or value <= 0 or not value < math.inf:

@@ -24,10 +24,9 @@ class TrafficItem:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRequest:
-    """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
-
-    Requests of equal `text` have the same text before their items; an empty one is like no other.
-    Where requests come as they were sent, it comes `sent_s` seconds after the first.
+    """One request: `text_tokens` beside its items' placeholders, `answer_tokens` to be made,
+    `sent_s` seconds after the first. Equal `text` is a prefix in common; an empty one is like no
+    other.
     """
 
     origin: str
@@ -40,9 +39,7 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in their order; `assumptions` are what they do not say, and whether they are a
-    sample; `unsaid` how many do not say how long their answers may be.
-    """
+    """Requests in their order, what they do not say, and how many name no answer length."""
 
     requests: tuple[TrafficRequest, ...]
     assumptions: tuple[str, ...]
@@ -51,9 +48,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When requests come: all at once; with `concurrency`, as many as are under way at a time; with
-    `rate`, so many a second; `timed`, when they were sent. A step of the engine takes `step_s`
-    seconds, which is assumed.
+    """All at once; `concurrency` under way at a time; `rate` a second; or `timed`, when they were
+    sent. A step of the engine takes `step_s` seconds, which is assumed.
     """
 
     concurrency: int | None = None

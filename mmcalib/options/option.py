@@ -93,9 +93,7 @@ def argument(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def options(kind: type[T]) -> type[T]:
-    """Class decorator: a frozen dataclass of the options that its names have for values, and of
-    other such classes, whose options it then has too.
-    """
+    """Class decorator: a frozen dataclass of options, and of other such classes."""
     for name, one in list(vars(kind).items()):
         if isinstance(one, Option):
             setattr(kind, name, field(default=one.default, metadata={"option": one}))
@@ -143,10 +141,7 @@ def read_words(options: Iterable[Option], words: Mapping[str, Any]) -> dict[str,
 
 
 def make_options(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The class of options with those of these values that are its own.
-
-    Raises UsageError for the first that is wrong.
-    """
+    """The options of a class among these values. Raises UsageError for the first wrong one."""
     own: dict[str, Any] = {}
     for name, member in _members(kind).items():
         if not isinstance(member, Option):

@@ -134,7 +134,6 @@ def _read_shares(words: Sequence[str]) -> float | dict[Modality, float]:
 
 
 def _read_context(words: str) -> int | Literal["fit"]:
-    """Tokens, or fit."""
     try:
         return FIT if words == FIT else int(words)
     except ValueError:

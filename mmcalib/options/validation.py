@@ -24,9 +24,7 @@ def policy_of(options: RunOptions) -> Policy:
 
 
 def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
-    """As the library takes one. Raises UsageError for a key that no policy has, and TypeError for
-    what is neither.
-    """
+    """As the library takes one. Raises UsageError for an unknown key, TypeError for no mapping."""
     if given is None or isinstance(given, Policy):
         return given or Policy()
     if not isinstance(given, Mapping):
@@ -61,20 +59,13 @@ _OWN: Final = {
 }
 DECIDED: Final = frozenset(_OWN) - {"model"}
 # Those of the user's configuration hold, unless an option says otherwise; the others are compared.
-TAKEN: Final = (
-    "max_model_len",
-    "max_num_seqs",
-    "gpu_memory_utilization",
-    "media_io_kwargs",
-)
+TAKEN: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "media_io_kwargs")
 # What `--pin-kv-cache` writes.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 
 
 def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
-    """Raises UsageError for the first that a calibration decides itself, with the option that tells
-    it what to decide.
-    """
+    """Raise UsageError for what a calibration decides itself, with the option that steers it."""
     for name in engine_args:
         if name in _OWN:
             raise UsageError(

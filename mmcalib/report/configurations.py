@@ -31,9 +31,7 @@ from mmcalib.text import GIB
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFormat:
-    """`use` has the place `{file}` for the file's name. `comments` is false where a comment would
-    be in the way; `variables`: it carries the environment of the server, too.
-    """
+    """`use` has `{file}` for the file's name; `variables`: it carries the server's environment."""
 
     suffix: str
     text: Callable[[CalibrationDocument], str]
@@ -52,10 +50,7 @@ class ConfigurationFormat:
         return how if self.variables else serving(server, how)
 
     def render(self, calibration: CalibrationDocument) -> str:
-        """The file's content. One that was emitted against the verdict says so on top.
-
-        Raises OutputError where the form cannot carry a value, and for what is no configuration.
-        """
+        """The file's content. Raises OutputError where the form cannot carry a value."""
         _check_settings(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
         text = self.text(calibration)
         if calibration.verdict == "fail" and self.comments:
@@ -69,8 +64,7 @@ _SETTING = re.compile(r"[a-z][a-z0-9_]*")
 
 def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     """Raise OutputError for settings that mmcalib never writes, and for words that vLLM's parser
-    would take for options. Behind `--option=` it takes none for one, but there is no such thing
-    `in_yaml`.
+    would take for options, as it does `in_yaml`, where none is written `--option=`.
     """
     odd = [name for name in config if not _SETTING.fullmatch(name) or name == "config"]
     far = [*odd, *reaching(config, {}, tuple(config))]
@@ -107,7 +101,6 @@ def _variables(calibration: CalibrationDocument) -> dict[str, str]:
 
 
 def _image(calibration: CalibrationDocument) -> str:
-    """vLLM's official image of the release that was calibrated with."""
     release = re.match(r"\d+\.\d+\.\d+", calibration.tool["vllm"])
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
@@ -117,13 +110,11 @@ def _title(calibration: CalibrationDocument) -> str:
 
 
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
-    """Comments on top: what it is, the notes, and what was left out."""
     lines = [*(f"# {text.plain(note)}" for note in notes), *_left_out_lines(calibration.wanting)]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 
 
 def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
-    """Comments on what was not calibrated for."""
     if not wanting:
         return []
     return [
@@ -140,10 +131,7 @@ def _yaml(calibration: CalibrationDocument) -> str:
 
 
 def _args(calibration: CalibrationDocument) -> str:
-    """One option per line, quoted for a shell; the lines are one command.
-
-    Raises OutputError where a value has a character that hides, which a shell has no escape for.
-    """
+    """One option per line, quoted for a shell. Raises OutputError for characters that hide."""
     options = list(map(shlex.join, serve_arguments(calibration.engine_config)))
     _check_visible("".join(options), "args")
     return " \\\n    ".join(options) + "\n"
@@ -154,10 +142,7 @@ _HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
 
 def _docker(calibration: CalibrationDocument) -> str:
-    """A script of one command, whose own arguments go to `vllm serve` behind ours.
-
-    Raises OutputError where a value has a character that hides, which a shell has no escape for.
-    """
+    """A script of one command; its arguments follow ours. Raises OutputError for what hides."""
     config = calibration.engine_config
     model = str(config.get("model", ""))
     mount = ["--mount", f"type=bind,source={model},target={model},readonly"]
@@ -187,12 +172,9 @@ _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
 def _env(calibration: CalibrationDocument) -> str:
-    """`ENGINE_ARGS=` and the arguments of `vllm serve`, on one line without quotes around it; and
-    the limits on media that vLLM itself reads from there. vLLM reads no such variable: a shell
-    hands it over.
-
-    Raises OutputError where a value has a line break, which no such file can carry, or another
-    character that hides.
+    """`ENGINE_ARGS=` and the arguments of `vllm serve` on one unquoted line, which a shell hands
+    over, and the limits on media that vLLM itself reads from there. Raises OutputError where a
+    value has a line break, which no such file can carry, or another character that hides.
     """
     line = f"{_VARIABLE}={shlex.join(_dotted_words(calibration.engine_config))}"
     if "\n" in line:
@@ -246,9 +228,7 @@ _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 
 
 def _k8s(calibration: CalibrationDocument) -> str:
-    """A Deployment, complete as `kubectl apply` takes it. No path of this machine is in it: a model
-    that is a folder here is one of a volume there.
-    """
+    """A complete Deployment; a model that is a folder here is one of a volume there."""
     config, notes = dict(calibration.engine_config), list[str]()
     shared = math.ceil(shm_bytes(config) / GIB)
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - of the container
@@ -314,7 +294,6 @@ _PYTHON_COLUMNS = 88
 
 
 def _python(calibration: CalibrationDocument) -> str:
-    """A script that starts an engine, and a module that holds `ENGINE_ARGS`."""
     lines = ["ENGINE_ARGS = {"]
     for name, value in calibration.engine_args().items():
         if value is not None:

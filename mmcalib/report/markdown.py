@@ -74,6 +74,8 @@ def issue(calibration: CalibrationDocument) -> str:
     settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
     more = len(settings) - _SETTINGS
     block = [f"# {serving(shown.server, SERVE)}", *settings[:_SETTINGS]]
+    compared = rows.columns(shown)
+    reserved = (rows.budget_row(compared), *rows.memory_rows(compared))
     lines = [
         *map(plain, head),
         "",
@@ -82,30 +84,21 @@ def issue(calibration: CalibrationDocument) -> str:
         *([f"# and {more} more"] if more > 0 else []),
         "```",
         "",
-        *_reserved_lines(shown),
+        # Of what vLLM reserves, what a maintainer asks for first.
+        f"| | {' | '.join(one.name for one in compared)} |",
+        f"|---|{'--:|' * len(compared)}",
+        *(f"| {' | '.join(map(cell, cells))} |" for *cells, _ in reserved),
     ]
-    checks = list(_check_lines(shown))
+    checks = [
+        f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
+        for status in ("fail", "warn")
+        for check in shown.checks
+        if check.status == status
+    ]
     most = MOST_LINES - len(lines) - 1
     if len(checks) > most:
         checks[most - 1 :] = [f"- and {len(checks[most - 1 :])} more"]
     return "\n".join([*lines, *([""] if checks else []), *checks]) + "\n"
-
-
-def _reserved_lines(shown: CalibrationDocument) -> Iterator[str]:
-    """Of what vLLM reserves, the table of what a maintainer asks for first."""
-    compared = rows.columns(shown)
-    yield f"| | {' | '.join(one.name for one in compared)} |"
-    yield f"|---|{'--:|' * len(compared)}"
-    for *cells, _ in (rows.budget_row(compared), *rows.memory_rows(compared)):
-        yield f"| {' | '.join(map(cell, cells))} |"
-
-
-def _check_lines(shown: CalibrationDocument) -> Iterator[str]:
-    """The failed ones first, then those that warn, each on one line."""
-    for status in ("fail", "warn"):
-        for check in shown.checks:
-            if check.status == status:
-                yield f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
 
 
 _NOTHING: Final = "—"

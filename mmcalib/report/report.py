@@ -86,9 +86,7 @@ _LABELS: Final = {
 
 
 def html(report: Report) -> str:
-    """One page with figures, and pictures of the costliest items. It says how pictures and names
-    were made.
-    """
+    """One page with figures, and pictures of the costliest items."""
     made = environment(
         "mmcalib.report.html",
         autoescape=True,
@@ -191,8 +189,6 @@ SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document as it is printed, of a line of it for check, which prints
-    lines; `docs/schemas` has them as files.
-    """
+    """The JSON Schema of a document, for check of a line; `docs/schemas` has them as files."""
     found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

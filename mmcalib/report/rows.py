@@ -31,9 +31,7 @@ class Column:
 
 
 def columns(calibration: CalibrationDocument) -> list[Column]:
-    """The default, the user's configuration where there is one, and the tuned one. What the user
-    says of the engine the default has, too: its column then tells what limits do, and no flag.
-    """
+    """The default with the user's engine values, the user's configuration, and the tuned one."""
     budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
     default = "your flags, no limits" if calibration.default_config else "vLLM defaults"
     before = _cache(4, cache.default_hit_rate) if cache else ""
@@ -46,14 +44,11 @@ def columns(calibration: CalibrationDocument) -> list[Column]:
 
 
 def _cache(size_gib: float, hit_rate: float | None = None) -> str:
-    """The size of the processor cache, and the share of the requests' items that hit it."""
     return f"{size_gib:g} GiB" + ("" if hit_rate is None else f", {share(hit_rate)}")
 
 
 def reservation_rows(calibration: CalibrationDocument) -> list[Row]:
-    """What vLLM reserves in each of these configurations, and per modality the share of their
-    tokens that items keep on average, and the worst: known of the default and the tuned one.
-    """
+    """What vLLM reserves in each, and per modality the mean and worst share of tokens kept."""
     compared = columns(calibration)
     found = reserved_rows(compared)
     for modality, part in calibration.corpus.modalities.items():

@@ -58,9 +58,7 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
 
 
 def summary(calibration: CalibrationDocument, console: Console) -> None:
-    """Print the summary; plain text where the console has no colours. What passed is only named:
-    `report.md` has the finding of every check.
-    """
+    """Print the summary; checks that passed are only named, as `report.md` has them all."""
     model, tool, yours = calibration.model, calibration.tool, calibration.yours
     title = f"{model.id} ({model.source}), vLLM {tool['vllm']}, transformers {tool['transformers']}"
     print_section(console, title)
@@ -115,11 +113,8 @@ def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
         tokens = (part.tokens[quantile] for quantile in quantiles)
         numbers = map(text.number, (part.items, *tokens))
         cells.append((modality, *numbers, text.plain(part.heaviest)))
-    print_section(
-        console,
-        f"{whose}: {items}; tokens per item, {' and '.join(known)}",
-        plain_table(columns, cells),
-    )
+    heading = f"{whose}: {items}; tokens per item, {' and '.join(known)}"
+    print_section(console, heading, plain_table(columns, cells))
 
 
 def _reserved_table(calibration: CalibrationDocument) -> Table:
@@ -132,7 +127,6 @@ def _reserved_table(calibration: CalibrationDocument) -> Table:
 
 
 def _settings_table(calibration: CalibrationDocument) -> Table:
-    """Each value with its reason, and how that is known."""
     cells = []
     for settings, values, entry in grouped(calibration.evidence):
         short = (
@@ -174,9 +168,8 @@ def print_census(
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        console.print(
-            Text(f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats")
-        )
+        words = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        console.print(Text(words))
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     # Without what each says of its own file.
@@ -214,9 +207,7 @@ _NOUNS = {"item": "files", "prompt": "requests"}
 
 
 def reason_lines(reason: ReasonCount) -> str:
-    """The answer, the reason and how many share it, and on a second line what would make them fit.
-    A single one is shown with its whole name and its shape.
-    """
+    """The answer, reason and count, then what would help; a single one has its name and shape."""
     first = reason.examples[0]
     if reason.count == 1:
         shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"

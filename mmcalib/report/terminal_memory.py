@@ -71,11 +71,9 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
         if peak is not None:
             own = f"{peak.scratch_operation}'s own scratch"
             scratch = (text.gib(peak.scratch_bytes), "", "", own)
-            print_section(
-                console,
-                f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}",
-                _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else []),
-            )
+            heading = f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}"
+            tensors = _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else [])
+            print_section(console, heading, tensors)
         if one.cross_check:
             console.print(line(f"!! {one.cross_check}", "yellow"))
     assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)
@@ -109,7 +107,6 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 
 
 def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
-    """List the largest tensors, below the rows `above`."""
     cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
     shown = [*above, *(tuple(map(text.plain, row)) for row in cells)]
     return plain_table([fold("", "right"), fold(), fold(), fold()], shown)
@@ -180,7 +177,6 @@ def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
 
 
 def _print_reserved(check: CheckResult | None, console: Console) -> None:
-    """Whether what startup reserves is enough under load (R4), in full."""
     if check is None:
         return
     finding = f"{rows.MARKS[check.status]}  {rows.check_line(check)}"
@@ -226,7 +222,6 @@ def _print_conclusion(plan: Plan, console: Console) -> None:
 
 
 def _print_combination(combination: Combination, console: Console, style: str = "") -> None:
-    """Its fixes with their prices, and what they come to."""
     for fix in combination.fixes:
         console.print(line(f"  {fix.flags}"))
         console.print(line(f"      costs {fix.cost}: {fix.price}"))

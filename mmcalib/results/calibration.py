@@ -254,9 +254,7 @@ class CalibrationDocument(DocumentPart):
 
     @property
     def wanting(self) -> dict[str, int]:
-        """`needed`, without variables that are not mmcalib's own: the file may come from somebody
-        else.
-        """
+        """`needed` without variables that are not mmcalib's own: the file may be foreign."""
         return {n: self.needed[n] for n in VARIABLES if n in self.needed}
 
     @property
@@ -271,9 +269,7 @@ class CalibrationDocument(DocumentPart):
         return copied
 
     def to_json(self) -> str:
-        """The document as text that is UTF-8 whatever names the corpus holds: what of a name is
-        not stays an escape, as in `skipped.jsonl`.
-        """
+        """The document as UTF-8 text; what of a name is not UTF-8 stays an escape."""
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
         return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

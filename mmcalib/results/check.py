@@ -16,9 +16,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One item or prompt and the answer. `origin` is the item's path, or where the prompt stands;
-    `shapes` are empty where nothing could be read.
-    """
+    """One item or prompt, its path or place, and the answer; no `shapes` where nothing was read."""
 
     origin: str
     kind: Literal["item", "prompt"]
@@ -44,8 +42,8 @@ class Tally:
 
 @dataclass(slots=True)
 class ReasonCount:
-    """How many of one kind were turned away for one reason, whose numbers may differ. `remedy` is
-    that of the first, and `same_remedy`: of all; `examples` are the first few, where they are kept.
+    """How many were turned away for one reason, whose numbers may differ; `same_remedy`: all have
+    the first's `remedy`. `examples` are the first few.
     """
 
     kind: str

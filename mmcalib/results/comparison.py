@@ -37,6 +37,8 @@ class ComparedRun(DocumentPart):
         """A run that came to its end."""
         memory = found.memory.calibrated if gpu else Memory()
         failed = first_failed(found.checks) if found.verdict == "fail" else None
+        parts = found.corpus.modalities.values()
+        kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
         return cls.showing(
             memory,
             model=found.model.id,
@@ -44,7 +46,7 @@ class ComparedRun(DocumentPart):
             folder=folder,
             verdict=found.verdict,
             starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
-            detail_kept=_detail_kept(found),
+            detail_kept=kept / found.corpus.items,
             max_num_batched_tokens=found.engine_config.get("max_num_batched_tokens"),
             problem=f"{failed.name}: {failed.detail}" if failed else "",
             remedy=failed.remedy if failed else "",
@@ -64,9 +66,3 @@ class Comparison(DocumentPart):
 
     mmcalib: str
     runs: list[ComparedRun]
-
-
-def _detail_kept(found: CalibrationDocument) -> float:
-    parts = found.corpus.modalities.values()
-    kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
-    return kept / sum(part.items for part in parts)

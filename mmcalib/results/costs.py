@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, FailFast, Field, ValidationError
 
 from mmcalib.derive.admission import Gate, Hearing, Known
-from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rule
+from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.distribution import SizeCell, TokenBin
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
@@ -91,10 +91,8 @@ def gate_of(
     server: Server | None = None,
     architecture: str = "",
 ) -> Gate:
-    """What an engine of this configuration admits. All modalities that it takes must be limited.
-    Without a `server` nothing is known of what it lets in.
-
-    Raises UsageError where it says no such thing.
+    """What an engine of this configuration admits; without a `server` nothing is known of files.
+    Raises UsageError where it does not limit every modality that it takes.
     """
     try:
         served = _Served.model_validate(engine_config)
@@ -107,6 +105,11 @@ def gate_of(
     limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
     rules = {m: part.rule for m, part in parts if part.rule is not None}
+    audio, dies_of = rules.get("audio"), ENGINE_DIES_OF.get(architecture, range(0))
+    # Transcriptions, which are what an encoder-decoder model is for, are resampled by FFmpeg
+    # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
+    rate_hz = audio.rate_hz if isinstance(audio, Ladder) else RESAMPLED_HZ
+    hearing = Hearing(None) if costs.encoder_decoder else Hearing(rate_hz, dies_of)
     return Gate(
         budget_tokens=budget_tokens,
         max_model_len=served.max_model_len,
@@ -123,18 +126,8 @@ def gate_of(
         text=costs.text,
         counted=dict(costs.counted),
         encoder_decoder=costs.encoder_decoder,
-        hearing=_hearing(costs, rules.get("audio"), architecture),
+        hearing=hearing,
     )
-
-
-def _hearing(costs: Costs, rule: Rule | None, architecture: str) -> Hearing:
-    """Transcriptions, which are what an encoder-decoder model is for, are resampled by FFmpeg
-    (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
-    """
-    if costs.encoder_decoder:
-        return Hearing(None)
-    rate_hz = rule.rate_hz if isinstance(rule, Ladder) else RESAMPLED_HZ
-    return Hearing(rate_hz, ENGINE_DIES_OF.get(architecture, range(0)))
 
 
 class _Counted(BaseModel):

@@ -15,10 +15,7 @@ from mmcalib.text import flag
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The words that follow `vllm serve`, an option and its values at a time, the model first.
-
-    Mappings are JSON, a false is `--no-x`, and what is None is left to vLLM.
-    """
+    """The model, then options with values, as words of `vllm serve`; None is left to vLLM."""
     if config.get("model") is not None:
         yield [str(config["model"])]
     for name, value in config.items():
@@ -96,9 +93,7 @@ def entry(key: str, value: Any) -> str:
 
 
 def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:
-    """As YAML, as it is written by people; what hides or turns text around as escapes, and then
-    whatever else is not ASCII, too.
-    """
+    """As YAML for people; characters that hide or turn text, then all but ASCII, as escapes."""
     for readable in (True, False):
         text = yaml.dump(
             document, Dumper=dumper, sort_keys=False, width=width, allow_unicode=readable
@@ -109,23 +104,16 @@ def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, 
 
 
 def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
-    """The reasons that concern the key; the names of nested settings start below it."""
     mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
     for settings, _, entry in grouped(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
         by = f" ({entry.exemplar})" if entry.exemplar else ""
-        yield from _comment(f"{names}: {entry.reason}{by} [{entry.label}]")
-
-
-def _comment(text: str) -> list[str]:
-    """Comment lines. File names may hold line breaks and control characters; whatever they hold,
-    a comment stays a comment.
-    """
-    return textwrap.wrap(
-        wording.plain(text),
-        _WIDTH,
-        initial_indent="# ",
-        subsequent_indent="#   ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        # Comments, whatever line breaks and control characters file names hold.
+        yield from textwrap.wrap(
+            wording.plain(f"{names}: {entry.reason}{by} [{entry.label}]"),
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

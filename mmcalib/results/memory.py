@@ -179,9 +179,7 @@ class TrafficFigures(DocumentPart):
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:
-        """Pass where no step went beyond the reserve, warn where it found room beside it, fail
-        where it did not.
-        """
+        """Pass where no step exceeds the reserve, warn where it found room beside it, else fail."""
         if not self.margin.fits:
             return "fail"
         return "pass" if self.margin.within else "warn"
@@ -236,7 +234,6 @@ class Rehearsal(DocumentPart):
     traffic: TrafficFigures | None = None
 
     def __repr__(self) -> str:
-        """One line."""
         tokens, starts = self.memory.kv_cache_tokens, "starts" if self.starts else "does not start"
         cache = "" if tokens is None else f"; KV cache {tokens:,} tokens"
         return f"<Rehearsal of {self.model}, vLLM {self.vllm} on {self.gpu}: {starts}{cache}>"

@@ -74,9 +74,7 @@ class CheckResult(DocumentPart):
 
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
-    """`pass, on 1 assumption · videos keep 48% of their tokens … · 2 warnings`: a pass with what it
-    rests on, what quality it costs, what to look at, and what no engine was started with here.
-    """
+    """A verdict with what it rests on and costs: `pass, on 1 assumption · 2 warnings`."""
     if verdict == "fail":
         return verdict
     checks = list(checks)

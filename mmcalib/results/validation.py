@@ -56,7 +56,6 @@ class Validation(DocumentPart):
     doubts: list[str]
 
     def __repr__(self) -> str:
-        """One line."""
         return f"<Validation of {self.config}: verdict {verdict_words(self.verdict, self.checks)}>"
 
     __str__ = __repr__

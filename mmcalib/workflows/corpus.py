@@ -38,9 +38,7 @@ from mmcalib.results.calibration import Corpus, ModalityItems
 def corpus_figures(
     table: CostTable, prompts: int, skipped: int, calibrated: CostTable | None = None
 ) -> Corpus:
-    """The spread of each modality in `table`; `prompts` requests, `skipped` files and requests;
-    what items keep under another setting is in the `calibrated` table.
-    """
+    """Each modality's spread in `table`, and what its items keep in the `calibrated` one."""
     modalities = {}
     for modality in table.modalities():
         costs, heaviest = table.of(modality), table.heaviest(modality)
@@ -69,9 +67,7 @@ _PROBE_SOUND = Named("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
 def probing(
     how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0, *, sound: bool = False
 ) -> Iterator[Prober]:
-    """Looks at items, the first `whole` decoded to their end, `sound` as in `examine`; remembers
-    them below `folder`.
-    """
+    """Look at items, the first `whole` decoded to their end; remember them below `folder`."""
     look, name = _PROBE_SOUND if sound else _PROBE
     cache = None
     if not how.no_cache:
@@ -109,9 +105,7 @@ class ReadTexts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadCorpus:
-    """What there is to serve, and what was left out and why. `decoded`: all that is on this
-    machine's disk, to its end.
-    """
+    """What there is to serve, and what was left out; `decoded`: all local files, to their end."""
 
     census: Census
     prompts: PromptCensus
@@ -148,10 +142,9 @@ def read(
     how: ProbeOptions = PROBE,
     sound: bool = False,
 ) -> ReadCorpus:
-    """Read all sources; `data` as `resolve` takes it, `sound` as in `examine`.
-
-    Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
-    leads outside the allowed root.
+    """Read all sources, `data` as `resolve` takes it, `sound` as in `examine`. Raises CorpusError
+    when one is missing or nothing can be measured, UsageError when a request leads outside the
+    root.
     """
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
@@ -224,10 +217,8 @@ def scan(
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read the headers of all sources; `data` as for `resolve`.
-
-    Raises CorpusError when a source is missing or nothing could be read; UsageError when a request
-    leads outside the allowed root.
+    """Read the headers of all sources; `data` as for `resolve`. Raises CorpusError when one is
+    missing or nothing can be read, UsageError when a request leads outside the allowed root.
     """
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)

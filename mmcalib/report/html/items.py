@@ -19,9 +19,7 @@ from mmcalib.storage.location import Location, is_here, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
-    """List the costs of the corpus' shapes under the calibrated setting; the heaviest one names an
-    item, where its path was kept.
-    """
+    """The costs of the corpus' shapes; the heaviest names an item where its path was kept."""
     if modality not in calibration.costs.modalities:
         return []
     known = calibration.costs.modalities[modality].known
@@ -60,10 +58,8 @@ def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
     if not {"width", "height"} <= hints.keys():
         return None
     wanted = (hints["width"], hints["height"])
-    return max(
-        (k.tokens for k in known_costs(calibration, modality) if size_px(k.shape) == wanted),
-        default=None,
-    )
+    known = known_costs(calibration, modality)
+    return max((k.tokens for k in known if size_px(k.shape) == wanted), default=None)
 
 
 def size_px(shape: Shape) -> tuple[int, int] | None:
@@ -82,9 +78,7 @@ class Roots:
         return cls(tuple(os.path.realpath(path) for path in named))
 
     def hold(self, exemplar: str) -> bool:
-        """Whether the item's file, or the archive that it is a member of, is one of them or lies
-        below one. Where a link leads is what counts.
-        """
+        """Whether the item's file or archive, its links resolved, is one of them or below one."""
         try:
             real = os.path.realpath(Location.of(exemplar).archive or exemplar)
             return any(os.path.commonpath((real, root)) == root for root in self.paths)
@@ -120,9 +114,8 @@ def costliest_items(
     names: Mapping[str, str] | None,
     roots: Roots | None = None,
 ) -> list[CostlyItem]:
-    """The costliest shapes of the corpus, the costliest first. Reads their files if `thumbnails`,
-    those that `roots` hold where there are some; with `names` the items have these instead of
-    their own.
+    """The costliest shapes first. Reads their files if `thumbnails`, those that `roots` hold if
+    given; with `names` the items have these.
     """
     found = [one for m in calibration.corpus.modalities for one in known_costs(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
@@ -178,9 +171,7 @@ _PICTURE = "data:image/jpeg;"
 
 
 def pictures(items: Sequence[Item]) -> dict[Item, str]:
-    """Data URIs of those items that can be drawn here and now: images and videos on this machine.
-    Nothing is fetched from elsewhere.
-    """
+    """Data URIs of items that can be drawn here; nothing is fetched from elsewhere."""
     drawn = [
         item
         for item in dict.fromkeys(items)

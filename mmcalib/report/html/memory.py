@@ -79,9 +79,7 @@ def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
 def _words(
     parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
 ) -> Iterator[Layer]:
-    """Above each bar its name, and what is missing for an engine to start; sizes within the parts
-    that are wide enough for them.
-    """
+    """Above each bar its name and what is missing; sizes within parts that are wide enough."""
     for row, (name, one) in enumerate(bars):
         short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
         words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
@@ -96,7 +94,6 @@ def _words(
 
 
 def _row_y(row: int) -> int:
-    """Where a bar's row begins."""
     return _TOP_PX + row * _BAR_ROW_PX
 
 
@@ -113,7 +110,11 @@ _PARTS = (
 
 def memory(calibration: CalibrationDocument) -> PageFigure | None:
     """The bars, or None where nothing about memory is known."""
-    bars = _bars(calibration)
+    measured = calibration.memory.measured
+    bars = [(one.name, one.memory) for one in rows.columns(calibration)]
+    if measured is not None:
+        where = f" on {calibration.startup.device}" if calibration.startup else ""
+        bars.append((f"measured{where}", measured))
     parts = [part for name, one in bars for part in _parts_of(name, one)]
     if not parts:
         return None
@@ -162,15 +163,6 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     )
 
 
-def _bars(calibration: CalibrationDocument) -> list[tuple[str, Memory]]:
-    found = calibration.memory
-    bars = [(one.name, one.memory) for one in rows.columns(calibration)]
-    if found.measured is not None:
-        where = f" on {calibration.startup.device}" if calibration.startup else ""
-        bars.append((f"measured{where}", found.measured))
-    return bars
-
-
 def _parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
     """The parts that are known, one behind the other; nothing for a KV cache below zero."""
     start = 0
@@ -191,9 +183,7 @@ def _parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
 
 def _cell(one: Memory, field: str) -> str:
     value = getattr(one, field)
-    if value is None:
-        return "—"
-    return f"{gib(value)} ({rows.label_of(one, field)})"
+    return "—" if value is None else f"{gib(value)} ({rows.label_of(one, field)})"
 
 
 def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
@@ -205,10 +195,8 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
             yield f"{one.name}: {plain(one.memory.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:
         yield f"Of the engine start: {plain(found.measured.note).rstrip('.')}."
-    yield from (
-        f"Predicted against measured: {plain(check.detail)}."
-        for check in PREDICTED.among(calibration.checks)
-    )
+    for check in PREDICTED.among(calibration.checks):
+        yield f"Predicted against measured: {plain(check.detail)}."
 
 
 # (words, field of a step, colour): each is above the next.
@@ -302,7 +290,6 @@ def _line(timeline: list[TimelineStep], field: str, colour: str, x: Layer, y: La
 
 
 def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) -> Layer:
-    """The highest step, and what lived in it."""
     alive = map(rows.tensor_cells, highest.largest[:_NAMED_TENSORS])
     tip = [
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest",

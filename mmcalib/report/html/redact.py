@@ -36,11 +36,8 @@ _SHORT = 4
 
 
 def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dict[str, str]]:
-    """The calibration with every file's name replaced, and the name that each
-    path has got.
-
-    Items become `item-1.jpg` and the like, of a folder its last part is left, and foreign words of
-    a check are withheld. Raises UsageError where so many are named that no run wrote it.
+    """The calibration with every file's name replaced, and the name that each path has got: items
+    become `item-1.jpg` and the like, foreign words are withheld. Raises UsageError for too many.
     """
     names = _aliases(calibration)
     if len(names) > _MOST_NAMES:
@@ -97,9 +94,7 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
 
 
 def _spoken(names: dict[str, str]) -> dict[str, str]:
-    """Every way in which sentences hold names, the longest first → what takes its place: as they
-    are, in one line, with escapes; and what none of them may be without.
-    """
+    """Every way in which sentences hold names, the longest first → what takes its place."""
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
         ways = {name, one_line(name), plain(name), repr(name)[1:-1], os.path.basename(name)}

@@ -35,18 +35,15 @@ from mmcalib.text import number
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One chart per modality of which the calibration keeps costs."""
-    for modality, found in calibration.corpus.modalities.items():
-        known = known_costs(calibration, modality)
-        if known:
-            yield _distribution_figure(calibration, modality, found, known)
+    for modality in calibration.corpus.modalities:
+        if known := known_costs(calibration, modality):
+            yield _distribution_figure(calibration, modality, known)
 
 
 def _distribution_figure(
-    calibration: CalibrationDocument,
-    modality: str,
-    found: ModalityItems,
-    known: Sequence[KnownCost],
+    calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> PageFigure:
+    found = calibration.corpus.modalities[modality]
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
     counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]
@@ -108,7 +105,6 @@ def _distribution_figure(
 def _lines(
     calibration: CalibrationDocument, modality: str, found: ModalityItems
 ) -> list[tuple[str, float, str]]:
-    """What is reserved for one item by default and now, the hint, and the costliest item."""
     before = calibration.budget.default.max_tokens_per_item.get(modality)
     after = calibration.budget.calibrated.max_tokens_per_item.get(modality)
     hint = hint_tokens(calibration, modality)
@@ -147,8 +143,7 @@ _CURVE_STEPS = 48
 def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
     """One map per modality that has pictures."""
     for modality in calibration.corpus.modalities:
-        known = [k for k in known_costs(calibration, modality) if size_px(k.shape)]
-        if known:
+        if known := [k for k in known_costs(calibration, modality) if size_px(k.shape)]:
             yield _sizes_figure(calibration, modality, known)
 
 

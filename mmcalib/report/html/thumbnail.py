@@ -26,9 +26,7 @@ _QUALITY = 72
 
 
 def thumbnail(item: Item) -> str:
-    """A JPEG of at most 240 pixels a side: the image, or the first frame of the video, which the
-    item declares to be one. Empty for audio and for whatever cannot be read.
-    """
+    """A JPEG of at most 240 px a side, of a video its first frame; empty for all else."""
     try:
         with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)

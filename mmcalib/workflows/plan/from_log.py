@@ -48,9 +48,7 @@ _ROUNDED: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ServerLog:
-    """A log, and the engine arguments in it that a rehearsal can take; `effective` of them nobody
-    had set, and the engine said what it took.
-    """
+    """A log, and the engine arguments in it for a rehearsal; `effective` ones are its defaults."""
 
     log: StartupLog
     engine_args: Mapping[str, Any]
@@ -76,10 +74,7 @@ def read(path: Path) -> ServerLog:
     effective = {name: value for name, value in said.items() if value and not given.get(name)}
     return ServerLog(
         log=log,
-        engine_args={
-            **{name: given[name] for name in given if name in TAKEN_OVER},
-            **effective,
-        },
+        engine_args={**{name: given[name] for name in given if name in TAKEN_OVER}, **effective},
         effective=tuple(effective),
         left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
     )
@@ -150,19 +145,14 @@ def _same_size(one: int, other: int) -> bool:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a log that may be none; each without what no line of vLLM is long enough for.
-
-    Raises OSError, also where it goes on for too long.
-    """
+    """The lines of a log, cut to _LINE_BYTES. Raises OSError, also for a file that is too large."""
     left = _MOST_BYTES
     with io.BufferedReader(open_document(path)) as file:
         while line := file.readline(_LINE_BYTES):
             left -= len(line)
             yield line.decode("utf-8", errors="replace")
-            while not line.endswith(b"\n") and (line := file.readline(_LINE_BYTES)):
+            while left >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
                 left -= len(line)
-                if left < 0:
-                    break
             if left < 0:
                 said = f"it is larger than {_MOST_BYTES >> 20} MiB: keep what the start printed"
                 raise OSError(errno.EFBIG, said)

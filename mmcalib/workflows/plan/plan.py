@@ -122,9 +122,7 @@ def reserved(
 
 
 def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: JudgedFixes | None) -> str:
-    """What is wrong with what reaches the goal, and with a size hint in any case: the profile
-    shrinks, and what vLLM admits does not; or both do, and what vLLM took before it now refuses.
-    """
+    """What is wrong with what reaches the goal, or with any size hint: a trap, or newly refused."""
     hint = fix.knob == SIZE_HINT
     for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
         return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
@@ -244,9 +242,7 @@ def _search(
 def _with_oom(
     bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel
 ) -> tuple[Bench, list[str]]:
-    """The bench with what the log's server lacked, beside a rehearsal of its own configuration,
-    which options may have changed; and what keeps that from being rehearsed.
-    """
+    """The bench with what the log's server lacked, and why its configuration was not rehearsed."""
     doubts = []
     own = replace(bench, engine_args={**read.engine_args, "model": resolved.path})
     try:

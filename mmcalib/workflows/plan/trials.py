@@ -44,10 +44,8 @@ from mmcalib.workflows.judging import judge_reserve
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The configuration as it is, its goal, and what must stay.
-
-    `required` fixes are part of every combination. `oom` is what the log's server lacked when it
-    ran out of memory.
+    """A configuration, its goal, and what must stay. Every combination has the `required` fixes;
+    `oom` is what the log's server lacked when it ran out of memory.
     """
 
     prediction: MemoryPrediction
@@ -104,9 +102,7 @@ MORE_REHEARSALS: Final = 10
 def search_fixes(
     bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
 ) -> tuple[list[Fix], Found]:
-    """The fixes, and what came of them; of each combination decides its `outcome`, the bench's
-    unless another is given.
-    """
+    """The fixes, and the cheapest combination by `outcome`, the bench's unless one is given."""
     left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
     outcome = outcome or bench.outcome
     base = outcome(())
@@ -121,9 +117,7 @@ def search_fixes(
 
 
 def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
-    """With what a cap turns away: of Qwen2-VL and others vLLM sizes its largest video by the cap of
-    images, and refuses larger ones, though nothing makes them smaller.
-    """
+    """Price what a cap refuses: of Qwen2-VL vLLM sizes its largest video by the image cap."""
     refused: dict[str, str] = {}
     for fix in fixes:
         if fix.shrinks is None or not fix.alone:
@@ -133,10 +127,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
             refused[fix.knob] = f"; larger {modality} items are refused: vLLM's largest shrinks too"
     return [
         replace(
-            fix,
-            cost="requests",
-            price=fix.price + refused[fix.knob],
-            severity=LAST + fix.level,
+            fix, cost="requests", price=fix.price + refused[fix.knob], severity=LAST + fix.level
         )
         if fix.knob in refused
         else fix
@@ -145,9 +136,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
 
 
 def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
-    """Tokens of the largest item of each modality that is served, before and under a fix that was
-    rehearsed, where larger ones are refused then.
-    """
+    """Modalities whose larger items a rehearsed fix refuses: their tokens before and under it."""
     served = bench.largest_items((fix,))
     return {
         modality: (most, served[modality])
@@ -165,9 +154,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedFixes:
-    """R4 of one configuration; `shortfall` is None where it is not known in bytes. It lacks
-    `lacking_bytes` of room beside what the log's server had when it ran out of memory.
-    """
+    """R4 of one configuration, in bytes if known; the log's server says `lacking_bytes`."""
 
     check: Check
     shortfall: Shortfall | None
@@ -189,9 +176,7 @@ class Settled:
 
 
 def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
-    """R4 under these fixes, of vLLM's own dummies: no corpus is here. None where they were not
-    rehearsed, or no media are served.
-    """
+    """R4 under these fixes, of vLLM's dummies; None if not rehearsed or no media are served."""
     answer = bench.known(fixes)
     if answer is None or answer.budget is None:
         return None
@@ -218,7 +203,6 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
 def _predict(
     bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
 ) -> tuple[JudgedConfig, Predicted]:
-    """What was rehearsed with these fixes as a configuration, and with its worst steps."""
     args, prediction = bench.args(fixes), bench.prediction
     # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
     named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
@@ -236,9 +220,7 @@ def _predict(
 
 
 def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
-    """The worst out-of-memory error of the log's server, whose own configuration is the bench's;
-    None where it has none. Raises EngineError where that configuration cannot be rehearsed.
-    """
+    """The log's worst OOM, None without one. Raises EngineError where it cannot be rehearsed."""
     errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
         return None
@@ -276,9 +258,7 @@ def oom_words(oom: ObservedOom) -> str:
 
 
 def choose_safe(bench: Bench, found: Found) -> Settled:
-    """The combination if what startup reserves holds it, as it is or mended; else the first of the
-    others that does.
-    """
+    """The first combination that the startup reserve holds, as it is or mended."""
     if not found.reached:
         return Settled("out of reach", found)
     asked = (found.best, *found.others)
@@ -305,9 +285,7 @@ def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
 
 
 def _mend_reserve(bench: Bench, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
-    """These fixes if they hold, else with other values of the engine under which they do and still
-    reach the goal; None where there are none.
-    """
+    """These fixes, mended by engine values where the reserve is short; None if nothing mends it."""
     at = judge_fixes(bench, fixes)
     if at is None or at.holds:
         return fixes
@@ -329,7 +307,6 @@ def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
 
 
 def _mends(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
-    """Values of the engine that may mend it."""
     if at.shortfall is None or at.shortfall.passes:
         yield from _lower_utilization(bench, at)
         return
@@ -360,9 +337,7 @@ def _lower_utilization(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
 
 
 def without_trap_hints(bench: Bench) -> Bench:
-    """The bench whose combinations all drop the size hints that shrink what vLLM profiles and not
-    what it admits: they make room that a real item takes back. The same one where there are none.
-    """
+    """Drop size hints that shrink the profile and not what vLLM admits: items take that room."""
     limits = bench.engine_args.get(LIMIT) or {}
     hinted = [m for m in MODALITIES if hint(limits, m)]
     plain = _drop_hints(bench, hinted)

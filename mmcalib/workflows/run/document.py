@@ -22,12 +22,7 @@ from mmcalib.memory.predict import pinned_evidence
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
-from mmcalib.results.calibration import (
-    FrontierPoint,
-    Model,
-    Preprocessing,
-    YourConfiguration,
-)
+from mmcalib.results.calibration import FrontierPoint, Model, Preprocessing, YourConfiguration
 from mmcalib.results.memory import Budgets, Memories, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
@@ -91,9 +86,7 @@ def assemble(
     proof: Proof | None = None,
     memory_found: MemoryFound | None = None,
 ) -> Calibration:
-    """The calibration as far as it is known. An unfinished one, which is all before the last stage,
-    says so, and its verdict is fail.
-    """
+    """The calibration as far as it is known; before the last stage its verdict is fail."""
     decided, proof = reviewed.decided, proof or Proof()
     served, decision = decided.served, decided.decision
     opened, resolved = served.opened, served.resolved

@@ -43,11 +43,8 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
 def _capped_reason(cache: CappedCache) -> str:
     most = f"one admissible request may bring {_floor(cache.floor)}"
     if cache.gib:
-        at_most = (
-            "the RAM budget allows"
-            if cache.allowed_gib < PROCESSOR_CACHE_GIB
-            else "one request needs"
-        )
+        budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
+        at_most = "the RAM budget allows" if budgeted else "one request needs"
         return f"as large as {at_most}: no order of requests says what would help; {most}"
     allows = f"the RAM budget allows {cache.allowed_gib:g} GiB for each process"
     if not cache.budgeted:
@@ -166,9 +163,7 @@ def evidence(
     gpu: Gpu | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Evidence]:
-    """One entry per emitted value, in the order of the configuration. `gpu` is the one whose
-    defaults `opened` has, `given` are the engine arguments that the user said besides.
-    """
+    """One entry per emitted value, in the configuration's order; `given` are the user's own."""
     for modality in decision.counts:
         yield from _limit(decision, modality)
     yield from _caps(decision, policy)
@@ -177,10 +172,7 @@ def evidence(
             yield _given(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
     yield _context(decision, policy)
     yield _batched(decision, opened, policy, gpu)
-    given = {
-        **{n: getattr(policy, n) for n in ("max_num_seqs", "gpu_memory_utilization")},
-        **given,
-    }
+    given = {**{n: getattr(policy, n) for n in ("max_num_seqs", "gpu_memory_utilization")}, **given}
     for name, value in given.items():
         if value is not None:
             yield _given(name, value, flag(name))
@@ -283,9 +275,10 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     most = max(budget.max_tokens_per_item.values(), default=0)
     largest = decision.table.largest()
     base = opened.serve_defaults["max_num_batched_tokens"]
-    label: Label
+    label: Label = "computed" if gpu else "assumed"
+    exemplar = ""
     if policy.max_num_batched_tokens is not None:
-        label, reason, exemplar = "given", "given: --max-num-batched-tokens", ""
+        label, reason = "given", "given: --max-num-batched-tokens"
     elif largest is not None and largest.embeds > most:
         label, exemplar = "computed", largest.exemplar
         reason = (
@@ -293,22 +286,15 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
             f"rounded up to whole items of {most}, which is what vLLM profiles"
         )
     elif most and value % most == 0 and value != base:
-        label, exemplar = "computed" if gpu else "assumed", ""
         where = f"on {gpu.name}" if gpu else "on this machine"
         way = "down" if value < base else "up"
         reason = f"vLLM's default {where}, {base}, rounded {way} to whole items of {most} tokens"
         if gpu and way == "down":
             reason += ", which leaves more KV cache than rounded up"
     elif gpu:
-        label, exemplar = "computed", ""
         reason = f"vllm serve's default on {gpu.name}"
     else:
-        label, exemplar = "assumed", ""
         reason = f"vllm serve's default on this machine ({opened.device}); others have others"
     return Evidence(
-        setting="max_num_batched_tokens",
-        value=value,
-        label=label,
-        reason=reason,
-        exemplar=exemplar,
+        setting="max_num_batched_tokens", value=value, label=label, reason=reason, exemplar=exemplar
     )

@@ -62,10 +62,7 @@ class Job:
         flags: Sequence[str] = (),
         engine_args: Mapping[str, Any] | None = None,
     ) -> Job:
-        """What these options ask for, with the policy that they make where none is given.
-
-        Raises UsageError where the configuration cannot be read, or nothing names a model.
-        """
+        """What these options ask for. Raises UsageError for a bad file and for no model."""
         config = read_configuration(options.config, flags, options.model)
         if config.named_model is None:
             raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")

@@ -10,13 +10,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import SERVER_TAKES_FILES
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.admission import (
-    ANY_HEARING,
-    Hearing,
-    ServerRefusal,
-    needed,
-    server_refuses,
-)
+from mmcalib.derive.admission import ANY_HEARING, Hearing, ServerRefusal, needed, server_refuses
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import Encoded
@@ -49,9 +43,7 @@ def drop_refused(
     corpus: ReadCorpus, server: Server, hearing: Hearing = ANY_HEARING
 ) -> tuple[ReadCorpus, list[RefusedItems]]:
     """The corpus without items that the server refuses whatever the limits, and those. Requests
-    go with an item none of whose equals is left.
-
-    Raises CorpusError where nothing is left.
+    go with an item none of whose equals is left. Raises CorpusError where nothing is left.
     """
     left_out = [
         RefusedItems(file, refusal, found.count, found.exemplars[0])
@@ -120,9 +112,7 @@ def _counting_in(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`corpus` is what is left of `items` without those that are `refused` and modalities that are
-    `left_out`, each with its reason; `files` hands its media to vLLM, `texts` counts its words.
-    """
+    """What is left of `items`; `left_out` has why a modality is gone, `texts` counts its words."""
 
     resolved: ResolvedModel
     opened: ModelInfo

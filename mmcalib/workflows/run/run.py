@@ -22,7 +22,6 @@ from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, R
 from mmcalib.options.validation import options_of_policy, policy_from
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
-from mmcalib.proof.prove import Proof
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allowing
 from mmcalib.workflows.run.document import assemble
@@ -37,33 +36,25 @@ from mmcalib.workflows.run.stages import (
     review,
 )
 
-Proofs = dict[str, Proof]
-
 
 def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
-    """Do the job; `outcome` holds each step's result as soon as there is one.
-
-    What fails within seconds ends the reading of the corpus, and changes no earlier result.
-    """
+    """Do the job; `outcome` has each step's result as soon as there is one, for good."""
     (resolved,) = _ready([job], progress)
     with Shared() as shared:
-        return _run(job, resolved, outcome, progress, shared, {})
+        return _run(job, resolved, outcome, progress, shared)
 
 
 def run_each(
     jobs: Sequence[Job], outcomes: Sequence[RunSoFar], progress: Progress
 ) -> Iterator[Calibration | MmcalibError]:
-    """Each job's calibration, or why there is none, in order and as they come. The corpus is that
-    of the first: it is read once, each model measured once, each configuration proven once.
-
-    Raises what concerns all of them.
+    """Each job's calibration, or why there is none, in order, over the corpus of the first: it is
+    read once, each model measured once, each configuration proven once. Raises what concerns all.
     """
-    proofs: Proofs = {}
     models = _ready(jobs, progress)
     with Shared() as shared:
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
-                found = _run(job, resolved, outcome, progress, shared, proofs)
+                found = _run(job, resolved, outcome, progress, shared)
                 if job.validate in ("startup", "replay"):
                     shared.stop_host()
                 yield found
@@ -88,12 +79,7 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
 
 
 def _run(
-    job: Job,
-    resolved: ResolvedModel,
-    outcome: RunSoFar,
-    progress: Progress,
-    shared: Shared,
-    proofs: Proofs,
+    job: Job, resolved: ResolvedModel, outcome: RunSoFar, progress: Progress, shared: Shared
 ) -> Calibration:
     with (
         allowing(job.allowed_media_domains),
@@ -132,10 +118,9 @@ def _run(
         outcome.now(so_far)
         tried = [decided.engine_config, serves(opened.device, job.gpu)]
         key = json.dumps(tried, sort_keys=True)
-        if key not in proofs:
+        if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
-            proofs[key] = prove_decision(session, decided, config)
-        proof = proofs[key]
+            proof = shared.proofs[key] = prove_decision(session, decided, config)
         outcome.now(assemble(job, reviewed, proof))
         memory = predict_memory(session, reviewed, proof)
         result = assemble(job, reviewed, proof, memory)

@@ -38,6 +38,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
+from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import ReadCorpus, read
@@ -46,18 +47,10 @@ from mmcalib.workflows.traffic.background import ServingProcess
 
 
 def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCorpus:
-    """`sound` as in `examine`. Raises CorpusError and UsageError where something named is not
-    there.
-    """
-    return read(
-        job.data,
-        job.requests,
-        allowed_root=job.allowed_root,
-        cache=job.cache,
-        progress=progress,
-        how=job.probe,
-        sound=sound,
-    )
+    """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
+    root, cache, how = job.allowed_root, job.cache, job.probe
+    sources = job.data, job.requests
+    return read(*sources, allowed_root=root, cache=cache, progress=progress, how=how, sound=sound)
 
 
 _CACHE: Final = "mm_processor_cache_gb"
@@ -125,8 +118,8 @@ def read_yours(
     pinned: bool = False,
     counted: bool = True,
 ) -> YourConfiguration | None:
-    """The configuration as vLLM's parser reads it; None where there is none. Raises UsageError
-    where vLLM refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
+    """What the user serves with, as vLLM reads it, if anything. Raises UsageError where vLLM
+    refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
     """
     flags = (*written.written, *written.flags)
     if written.source is None and not flags:
@@ -184,11 +177,10 @@ def refuse_unusable(
         return
     try:
         prediction.rehearse(default)
+        return
     except VllmRefused as error:
         refused = error
     except MmcalibError:
-        return
-    else:
         return
     try:
         prediction.rehearse({k: v for k, v in default.items() if k not in given})
@@ -221,10 +213,8 @@ def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`prediction` lives on the job's GPU, as does `serving`, where requests are served; None where
-    none is named. `given` are the engine arguments that the user said, as vLLM names them; `yours`
-    is the configuration that they are from, whose other values the `job` has or are compared with.
-    `fitting` fails where no configuration of the model starts on the GPU.
+    """What a job works with on its GPU, where one is named; `given` are the user's engine
+    arguments, of `yours` where that is a file. `fitting` fails where no configuration starts there.
     """
 
     job: Job
@@ -244,11 +234,10 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus have in common: its census, and the process that has a model open
-    and is asked nothing twice.
-    """
+    """What jobs over one corpus share: its census, proofs, and the process with an open model."""
 
     corpus: ReadCorpus | None = None
+    proofs: dict[str, Proof] = field(default_factory=dict)
     _host: OnceHost | None = field(init=False, default=None)
     _model: str = field(init=False, default="")
     _opening: Future[ModelInfo] | None = field(init=False, default=None)
@@ -299,9 +288,7 @@ class Shared(Closing):
 def session_of(
     job: Job, resolved: ResolvedModel, progress: Progress, shared: Shared
 ) -> Iterator[Session]:
-    """With a GPU, whether the model fits and vLLM's defaults are rehearsed from the start, beside
-    all else.
-    """
+    """Begin a session; with a GPU, the model and vLLM's defaults are rehearsed beside all else."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
         rehearsals = prediction = serving = None

@@ -65,9 +65,8 @@ from mmcalib.workflows.traffic.requests import trace
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`sample` are the real files that were measured, `given` the engine arguments that the user
-    said besides; `serving` serves all requests on the job's GPU. `yours` is the user's
-    configuration, with vLLM's budget under it or why it has none.
+    """`sample` are the measured files, `given` the user's engine arguments; `yours` is the user's
+    configuration with vLLM's budget under it, or why it has none.
     """
 
     served: Prepared
@@ -122,9 +121,7 @@ def derive(session: Session, served: Prepared) -> Decided:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """`rules` bound shapes that were not measured, `needed` is what the server's environment must
-    say for the items that it refuses now.
-    """
+    """`rules` bound unmeasured shapes, `needed` is the environment that admits what was refused."""
 
     decided: Decided
     rules: Mapping[Modality, ProvenRule]
@@ -181,31 +178,17 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
         detail = f"not asked for: --validate {job.validate}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
         return Proof(checks=tuple(checks))
-    launch = Launch(
-        decided.decision,
-        served.opened,
-        Path(served.resolved.path),
-        session.scratch,
-        job.startup_budget_s,
-        job.gpu,
-    )
-    source = ReplaySource(served.corpus.prompts, served.files)
-    proof = prove(
-        session.host,
-        launch,
-        source if job.validate == "replay" else None,
-        session.progress,
-        remedy="--validate budget starts nothing",
-    )
+    path, budget_s = Path(served.resolved.path), job.startup_budget_s
+    launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
+    source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
+    remedy = "--validate budget starts nothing"
+    proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return replace(proof, checks=(*checks, *proof.checks))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFound:
-    """`checks` are those of all stages, in bytes where that is known now. Without a GPU nothing was
-    rehearsed. `pool` is written where that was asked; `yours` is the user's configuration
-    rehearsed, or why it could not be.
-    """
+    """All `checks`, in bytes where known; `yours`: the user's configuration, or why unrehearsed."""
 
     predicted: Predicted | None
     checks: tuple[Check, ...]
@@ -215,9 +198,7 @@ class MemoryFound:
 
 
 def begin_memory(session: Session, decided: Decided) -> None:
-    """Rehearse what the decision needs, and serve the corpus under it and under vLLM's defaults,
-    while an engine proves it. Returns at once.
-    """
+    """Rehearse the decision and serve the corpus while an engine proves it. Returns at once."""
     if session.prediction is None or decided.serving is None:
         return
     begin_rehearsals(session.prediction, session.default_args, decided.decision)
@@ -273,9 +254,7 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
 def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: Ask, accesses: Accesses
 ) -> list[Check]:
-    """R4 in bytes, with options under which it passes, as `ask` rehearses them, and what cached
-    items keep beyond that; none where it was not rehearsed.
-    """
+    """R4 in bytes with options that pass, and what cached items keep; none if not rehearsed."""
     found, before = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or before is None:
         return []

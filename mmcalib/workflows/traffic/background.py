@@ -29,9 +29,7 @@ StartsWith = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`, which `submit` has work done in, and returns at once: after what
-    else is rehearsed there, or `apart` from that.
-    """
+    """The process of `rehearsals`; `submit` has work done there, queued or `apart`."""
 
     rehearsals: Rehearsals
     submit: Callable[[Callable[[], Any]], Future[Any]]
@@ -40,9 +38,7 @@ class ServingProcess:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The corpus' requests, `asked` of a model that is `cut`, each configuration once and as
-    `prediction` has it rehearsed.
-    """
+    """The corpus' requests, `asked` of a model that is `cut`, once per configuration."""
 
     prediction: MemoryPrediction
     process: ServingProcess
@@ -51,9 +47,7 @@ class Serving:
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
-        """None where vLLM would not start, or its start could not be rehearsed. It must be on its
-        way in `prediction`.
-        """
+        """None where vLLM would not start; its start must be on its way in `prediction`."""
         # The processors' cache is in host memory, and is sized last.
         key = key_of({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:
@@ -61,9 +55,7 @@ class Serving:
         return self._begun[key]
 
     def figures(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
-        """Waits for it; None where vLLM would not start, or its start was not rehearsed. Raises
-        MmcalibError where serving ends early.
-        """
+        """Wait for it; None where vLLM would not start. Raises MmcalibError if it ends early."""
         served = self.begin(args).result()
         if served is None or started is None:
             return None
@@ -120,7 +112,6 @@ def finish_serving(
 
 
 def _traffic_words(found: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
-    """The highest step, what it was held against, and how far serving went."""
     of = ""
     if found.highest is not None and found.highest.encoding:
         of = f" (items of {found.highest.encoding[0]})"

@@ -22,7 +22,6 @@ from mmcalib.memory.rehearse import AUTO, Rehearsals, gpu_of, parse_arguments, p
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import cache_dir, resolve
-from mmcalib.options.run import PROBE
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, TimelineStep, TrafficFigures
@@ -56,14 +55,8 @@ def rehearse_traffic(
     with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
         resolved = resolve(pop_model(args), cache_dir=cache_dir())
-        corpus = read(
-            data,
-            [Path(one) for one in requests],
-            allowed_root=allowed_root,
-            cache=cache_dir(),
-            progress=progress,
-            how=PROBE,
-        )
+        paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
+        corpus = read(data, paths, allowed_root=root, cache=cache, progress=progress)
         arrivals, context = arrivals or Arrivals(), context_of(args)
 
         def count(texts: Sequence[ChatRequest]) -> list[int | None]:
@@ -80,10 +73,9 @@ def rehearse_traffic(
         if started.kv_blocks is None:
             return document
         many = several(len(asked.requests), "request")
-        serving = progress.step(f"serving {many} on {found.name}")
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
-            with serving:
+            with progress.step(f"serving {many} on {found.name}"):
                 served = serve_trace(rehearsals, cut, args, started, asked, arrivals)
     return document.model_copy(
         update={
@@ -94,9 +86,7 @@ def rehearse_traffic(
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
-    """The folder of a model of the same widths and fewer layers: what a step takes above the loaded
-    model does not depend on their number.
-    """
+    """The model with fewer layers, which change nothing in what a step takes above the model."""
     return cut_checkpoint(
         model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
     ).path
@@ -125,9 +115,7 @@ _NAMED: Final = 20
 
 
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
-    """All that was found, ready to be shown or saved. What startup reserved is that of the whole
-    model, whatever served the requests.
-    """
+    """All that was found; the reserve is the whole model's, whatever served the requests."""
     steps, highest = served.steps, served.highest
     if highest is not None:
         origins, encoding = highest.origins[:_NAMED], highest.encoding[:_NAMED]

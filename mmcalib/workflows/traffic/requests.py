@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
-from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
+from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
@@ -43,9 +43,7 @@ def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -
 def sampled_rows(
     counts: Column, weights: Column, most: int, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """The same of rows that stand for `counts` each: the row of each that is chosen, and which of
-    that row's it is.
-    """
+    """The same of rows that stand for `counts` each: the row, and which of its items."""
     ends = np.cumsum(counts)
     for place in _places(ends, weights, most, seed):
         row = int(ends.searchsorted(place, side="right"))
@@ -104,7 +102,11 @@ def random_traffic(
     times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
     taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
-    texts = _signature_texts([entry for entry, _ in taken], count)
+    # Of those that are there to be counted, and that vLLM takes.
+    whole = [entry for entry, _ in taken if entry.exemplar.request.messages]
+    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
+    pairs = zip(whole, counted, strict=True)
+    texts = {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
     requests = [
         request
         for entry, many in taken
@@ -136,16 +138,6 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
         yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
 
 
-def _signature_texts(
-    entries: Iterable[PromptCount], count: CountText
-) -> dict[PromptSignature, int]:
-    """The tokens of those that are there to be counted, and that vLLM takes."""
-    whole = [entry for entry in entries if entry.exemplar.request.messages]
-    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
-    pairs = zip(whole, counted, strict=True)
-    return {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
-
-
 def _alike(
     entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
 ) -> Iterator[TrafficRequest]:
@@ -160,9 +152,6 @@ def _alike(
                 for place, shape in enumerate(entry.signature.shapes)
             ),
         )
-
-
-_BUSIEST: Final = "those in a row that come in the shortest time"
 
 
 def trace(
@@ -186,7 +175,11 @@ def trace(
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
-        chosen = _busiest(every, sent, most)
+        # As many in a row as come in the shortest time: a sample of others would thin the load.
+        times = [sent[access.origin] for access in every]
+        starts = range(max(1, len(every) - most + 1))
+        start = min(starts, key=lambda n: times[min(n + most, len(times)) - 1] - times[n])
+        chosen = every[start : start + most]
     else:
         weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
@@ -206,7 +199,7 @@ def trace(
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
-    which = _BUSIEST if timed else MIXTURE
+    which = "those in a row that come in the shortest time" if timed else MIXTURE
     said = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
@@ -217,7 +210,6 @@ def trace(
 
 
 def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
-    """By origin when each was sent."""
     hint = "--rate R sends so many a second"
     if not every or corpus.texts is None:
         raise UsageError("--timestamps needs --requests", hint=hint)
@@ -229,14 +221,6 @@ def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
         why = f'{without} has no "timestamp" of seconds or ISO 8601'
         raise UsageError(why, hint=hint)
     return found
-
-
-def _busiest(every: Sequence[Access], sent: Mapping[str, float], most: int) -> list[Access]:
-    """As many in a row as come in the shortest time: a sample of others would thin the load."""
-    times = [sent[access.origin] for access in every]
-    starts = range(max(1, len(every) - most + 1))
-    start = min(starts, key=lambda first: times[min(first + most, len(times)) - 1] - times[first])
-    return list(every[start : start + most])
 
 
 def _request_texts(

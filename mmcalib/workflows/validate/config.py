@@ -25,9 +25,7 @@ from mmcalib.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, in flags of `vllm serve`, or in both; what will be served, if that
-    is known; and how far to judge it.
-    """
+    """A configuration in a file, flags or both, what will be served, and how far to judge it."""
 
     config: Path | None
     flags: tuple[str, ...] = ()
@@ -52,9 +50,8 @@ class ValidateSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Engine arguments as far as vLLM could read them, without the model's name, which is empty
-    where nobody names one. `served` are all arguments of `vllm serve`, None where vLLM cannot read
-    the file.
+    """Engine arguments as vLLM reads them, without the model; `served`, all arguments of `vllm
+    serve`, is None where it cannot.
     """
 
     model: str
@@ -75,10 +72,8 @@ def read_file(session: ValidateSession) -> ReadConfig:
 
 
 def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
-    """Parse it as `vllm serve` does. Where vLLM refuses a file of its own, what can be read without
-    the keys at fault is judged on.
-
-    Raises UsageError where the file names what only flags may, and where vLLM refuses the flags.
+    """Parse it as `vllm serve` does; of a refused file what is left without the keys at fault.
+    Raises UsageError for a file with what only flags may name, and for refused flags.
     """
     model, settings, twice = configuration.model or "", dict[str, Any](), list[str]()
     if configuration.config is not None:
@@ -94,7 +89,18 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
     if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
         raise said
     if parsed is None:
-        parsed, bad = _usable(host, configuration, written, refused, scratch)
+        # What vLLM reads without the keys at fault, if anything.
+        rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
+        usable, why = scratch / "usable.yaml", refused
+        while parsed is None:
+            key = written.at_fault(why)
+            if key in rest:
+                bad[key] = why
+                del rest[key]
+            usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
+            parsed, why = _parsed(host, replace(configuration, config=usable))
+            if written.at_fault(why) not in rest:
+                break
     values = None if parsed is None else parsed.values
     checks = tuple(file_findings(written, refused, values, bad))
     if parsed is None:
@@ -102,29 +108,6 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
     return ReadConfig("" if name == UNNAMED else name, checks, args, parsed.values)
-
-
-def _usable(
-    host: EngineHost,
-    configuration: WrittenConfiguration,
-    written: Written,
-    refused: str,
-    scratch: Path,
-) -> tuple[ServeConfig | None, dict[str, str]]:
-    """What vLLM reads without the keys at fault, None where that does not help; and why it refuses
-    each of those that have a value.
-    """
-    rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
-    usable, bad = scratch / "usable.yaml", dict[str, str]()
-    while True:
-        key = written.at_fault(refused)
-        if key in rest:
-            bad[key] = refused
-            del rest[key]
-        usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
-        parsed, refused = _parsed(host, replace(configuration, config=usable))
-        if parsed is not None or written.at_fault(refused) not in rest:
-            return parsed, bad
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:

@@ -89,9 +89,7 @@ def written_checks(subject: Subject) -> Iterator[Check]:
 def _fullest(
     subject: Subject, largest: Mapping[Modality, int], *, own: bool
 ) -> tuple[Fullest, bool]:
-    """A prompt of as many of these largest items as the limits name, and whether the model takes a
-    longer context than the configuration has, which holds it.
-    """
+    """A prompt of as many such items as limits name, and whether a longer context holds it."""
     prompt = Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
     total = items.needed(prompt.most, TEXT_RESERVE_TOKENS)
     return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
@@ -99,9 +97,8 @@ def _fullest(
 
 @dataclass(frozen=True, slots=True)
 class _PricedCure:
-    """Lines that make R4 pass in tokens, and what they cost in words. `smaller` is the share of the
-    user's items that they make smaller, 1 where that is not known; `lost_bytes` of KV cache go with
-    them, where rehearsed.
+    """Lines that make R4 pass in tokens, and what they cost. `smaller` is the share of items that
+    shrink (1: unknown), `lost_bytes` the KV cache that goes, where rehearsed.
     """
 
     lines: str
@@ -110,14 +107,11 @@ class _PricedCure:
     lost_bytes: int
 
     def __str__(self) -> str:
-        """Lines of YAML, with what they cost as a comment."""
         return f"{self.lines}  # {self.costs}"
 
 
 def _find_cures(subject: Subject) -> list[str]:
-    """Remedies of R4 in tokens that vLLM's own budget was asked about, the harmless one first. One
-    that would not start needs more, which `plan` finds.
-    """
+    """Remedies of R4 in tokens that vLLM's own budget confirms, the harmless one first."""
     args = subject.engine_args
     if reserve.embeddings_alone(subject.budget) is not None:
         return []
@@ -132,9 +126,7 @@ def _find_cures(subject: Subject) -> list[str]:
 
 
 def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cure, Budget] | None:
-    """The cure, with a batch of whole items where it takes one, since the profile rounds down to
-    them, and its budget; None where it does not help.
-    """
+    """The cure, if need be with a batch of whole items, and its budget; None if it is none."""
     batch: dict[str, object] = {}
     for _ in range(2):
         args = {**cure.engine_args, **batch}
@@ -154,7 +146,6 @@ def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cur
 
 
 def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _PricedCure:
-    """The cure with what it costs in KV cache and in the size of items."""
     memory = subject.memory
     before = memory.config if memory else None
     after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
@@ -169,7 +160,6 @@ def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _Priced
 
 
 def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tuple[float, str]:
-    """The share of items that a cure makes smaller, in words too."""
     if cure.knob is None:
         return 0, "makes no item smaller"
     modality, corpus = cure.knob.modality, subject.corpus
@@ -203,9 +193,7 @@ _FPS: Final = 2
 def _synthetic_requests(
     modality: Modality, subject: Subject, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Chat requests over made-up media in `folder`: as many of the largest admitted items as limits
-    and context allow. Their texts differ in length, so that each counts as one of its own.
-    """
+    """Chat requests of as many largest items as fit, made in `folder`; no two texts are equal."""
     dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
     if dummy is None or not count:
         return
@@ -229,7 +217,6 @@ def _synthetic_requests(
 
 
 def _synthetic_shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[Shape]:
-    """The shape of the largest item, and smaller ones, of even sides."""
     size = dummy.size
     for share in _SHARES:
         if modality == "audio":
@@ -245,9 +232,7 @@ def _synthetic_shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> 
 
 
 def measure_minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
-    """What a minute of 720p video costs as a server with this setting samples it; None where it
-    cannot be had.
-    """
+    """What a minute of 720p video costs as this setting samples it; None where unknown."""
     request = Measure(setting, (Blank(VideoShape(1800, 30.0, 60.0, 1280, 720)),))
     (answer,) = host.measure(request, "measuring a minute of video")
     return answer.cost
@@ -278,9 +263,7 @@ def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[
 
 
 def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None, bool]:
-    """R5 on the corpus' own prompts, and whether the model takes a context that holds them; without
-    requests on its largest items, as many as the limits name.
-    """
+    """R5 on the corpus' prompts, else on its largest items; whether a longer context holds them."""
     table, budget, opened = subject.table, subject.budget, subject.opened
     if not corpus.prompts.prompts():
         if opened.encoder_decoder:
@@ -324,9 +307,7 @@ def probe_video(subject: Subject) -> Iterator[Check]:
 
 
 def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
-    """The subject with a corpus of the largest items that it admits, and their costs; None where it
-    admits none.
-    """
+    """The subject with a corpus of the largest items that it admits; None where it admits none."""
     host, progress = subject.asks.host, subject.progress
     with progress.step("making up the largest items"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -345,9 +326,7 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
 def examine(
     subject: Subject, served: Mapping[str, Any]
 ) -> tuple[Subject, list[Check], list[Taken]]:
-    """The subject with the costs of its corpus and its worst steps, what is wrong with it, and the
-    memory that options take beside the profile. `served` are all arguments of `vllm serve`.
-    """
+    """The subject with costs and worst steps, what is wrong with it, and what its options take."""
     subject = add_worst_steps(subject)
     checks = list(written_checks(subject))
     options = option_facts(subject, served)

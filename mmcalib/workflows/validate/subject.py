@@ -61,9 +61,8 @@ class ServedMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(JudgedConfig):
-    """A configuration that somebody wrote, without the model. `asks` asks vLLM for the budgets of
-    other arguments; `corpus` is what it is tried with, `memory` what was rehearsed of it. `file` is
-    its name in commands.
+    """A configuration without its model; `asks` has vLLM's budgets of other arguments, `corpus` is
+    what it is tried with, `file` its name in commands.
     """
 
     resolved: ResolvedModel
@@ -113,9 +112,7 @@ class Subject(JudgedConfig):
 
 
 def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
-    """The budget with its dummies, or vLLM's refusal; as a GPU server would have it, which forces
-    what `whole` says.
-    """
+    """The budget with its dummies, or vLLM's refusal; `whole` forbids chunks, as GPUs do."""
     forced = {"disable_chunked_mm_input": True} if whole else {}
     try:
         return asks.of({**args, **forced}, build_dummy=True)
@@ -127,9 +124,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
 def rehearse_config(
     session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
 ) -> Iterator[ServedMemory | None]:
-    """The configuration rehearsed on the job's GPU, and vLLM's defaults at the same context; None
-    where no GPU is named.
-    """
+    """The configuration and vLLM's defaults rehearsed on the job's GPU; None without a GPU."""
     gpu, progress = session.job.gpu, session.progress
     if gpu is None:
         yield None
@@ -152,8 +147,7 @@ def open_config(
     memory: ServedMemory | None,
 ) -> tuple[Subject | None, list[Check]]:
     """The configuration with vLLM's budgets, None where vLLM refuses it; and what is wrong with it.
-
-    Raises ModelError for a model that takes no media.
+    Raises ModelError for a model without media.
     """
     tokens = context_of(engine_args)
     text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
@@ -198,9 +192,7 @@ def open_config(
 def _budget_with_room(
     asks: BudgetSource, args: dict[str, Any]
 ) -> tuple[dict[str, Any], Budget | str, list[Check]]:
-    """The arguments with their budget, or vLLM's refusal. Where vLLM refuses a batch that is
-    smaller than an item, a check says so, and the rest is judged with a batch that is not.
-    """
+    """The arguments with their budget; a batch below one item fails a check, and is enlarged."""
     whole = not asks.opened.chunks_mm_input
     budget = _ask_budget(asks, args, whole=whole)
     if not isinstance(budget, str) or not whole:
@@ -241,9 +233,7 @@ def add_own_items(subject: Subject) -> Subject:
 
 
 def gain_words(subject: Subject) -> str:
-    """What the KV cache gains if the modality that nobody limits and that sets the budget is not
-    served; empty where that is not known.
-    """
+    """What the KV cache gains without the unlimited modality that sets the budget, if known."""
     memory, args = subject.memory, subject.engine_args
     worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
     if memory is None or memory.config is None or worst is None or worst in written:
@@ -268,9 +258,7 @@ def room(subject: Subject) -> Headroom | None:
 def checks_in_bytes(
     memory: ServedMemory, subject: Subject, started: Started | None
 ) -> Iterator[Check]:
-    """R4 in bytes where it could be rehearsed, what cached items keep beyond it, and whether the
-    engine starts on that GPU.
-    """
+    """R4 in bytes, what cached items keep beyond it, and whether the engine starts there."""
     predicted = memory.predicted
     reserved = reserved_check(predicted, subject, allow_under_reserve=False)
     if reserved is not None:
@@ -291,9 +279,8 @@ def plan_command(memory: ServedMemory, subject: Subject) -> str:
 
 
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
-    """Settings that were rehearsed, where any does; else room beside what is reserved: where the
-    profile reserves its own modality in full and another one's step takes more, less KV cache, or
-    where that does not do, less of the GPU.
+    """Rehearsed settings that do; else room beside the reserve: less KV cache, where another
+    modality's step takes more than the profiled one's, or less of the GPU.
     """
     found, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     left = room(subject)

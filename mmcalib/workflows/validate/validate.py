@@ -43,9 +43,7 @@ from mmcalib.workflows.validate.subject import (
 
 @dataclass(frozen=True, slots=True)
 class TriedConfig:
-    """`subject` has the costs of the corpus that it was tried with, whose `items` are the user's or
-    made up.
-    """
+    """`subject` has the costs of what it was tried with: `items`, the user's or made up."""
 
     subject: Subject
     proof: Proof
@@ -69,14 +67,8 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
                 subject, items = made, "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
-    launch = Launch(
-        subject,
-        subject.opened,
-        Path(subject.resolved.path),
-        session.scratch,
-        session.job.startup_budget_s,
-        session.job.gpu,
-    )
+    path, budget_s = Path(subject.resolved.path), session.job.startup_budget_s
+    launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
     remedy = "change what vLLM names"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return TriedConfig(subject, proof, items)
@@ -122,9 +114,7 @@ def build_document(
 
 
 def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]) -> Validation:
-    """With the figures of a configuration that was judged to its end; `taken` is the memory that
-    options take beside the profile.
-    """
+    """Add the figures of a configuration judged to its end; its options take `taken` besides."""
     subject, proof = tried.subject, tried.proof
     corpus = subject.corpus if tried.items == "corpus" else None
     prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
@@ -153,12 +143,7 @@ def _budgets(subject: Subject) -> ValidatedBudgets:
     table = subject.table if subject.table.costs else None
     config = encoder_budget(subject.budget, subject.adequacy, table)
     if subject.engine_args.get("skip_mm_profiling"):
-        config = config.model_copy(
-            update={
-                "profiled_items": 0,
-                "profiled_modality": None,
-            }
-        )
+        config = config.model_copy(update={"profiled_items": 0, "profiled_modality": None})
     return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
 
 
@@ -241,9 +226,7 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
 
 
 def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
-    """The user's corpus, None where none is named; `sound` as in `read`. Raises CorpusError and
-    UsageError as `mmcalib run` does.
-    """
+    """The user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
     if not job.data and not job.requests:
         return None
     root, cache = job.allowed_root, cache_dir()
