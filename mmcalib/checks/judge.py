@@ -65,6 +65,7 @@ RULES: Mapping[CheckStage, tuple[Rule, ...]] = {
         items.check_items_admitted,
         items.check_input_reserved,
         items.check_requests_admitted,
+        corpus.check_tools,
         items.check_prompts_fit,
     ),
 }

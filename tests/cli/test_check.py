@@ -112,7 +112,8 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
 def test_a_share_that_does_not_fit_can_be_tolerated(
     cli, kept: Path, new: Path, tolerate: str, code: int, last: str
 ) -> None:
-    lines = [*[request("page.png")] * 3, request("strip.png"), ""]
+    page, strip = (request((new / name).as_uri()) for name in ("page.png", "strip.png"))
+    lines = [*[page] * 3, strip, ""]
     (new / "today.jsonl").write_text("\n".join(lines))
     args = ("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
     ended = cli(*args, "--tolerate", tolerate)
@@ -172,7 +173,7 @@ def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -
     files = [new / folder / "requests.jsonl" for folder in ("a", "b")]
     for file in files:
         file.parent.mkdir()
-        file.write_text("{broken\n" + request("../page.png") + "\n")
+        file.write_text("{broken\n" + request((new / "page.png").as_uri()) + "\n")
     words = ("check", "--calibration", kept, "--allowed-local-media-path", new, "--json")
     ended = cli(*words, *(word for file in files for word in ("--requests", file)))
     origins = [line.get("origin") for line in objects(ended.out)]
@@ -181,12 +182,28 @@ def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -
 
 def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     asked = new / "requests.jsonl"
-    asked.write_text(request("page.png") + "\n" + request("page.png", text="é" * 70_000) + "\n")
+    page = (new / "page.png").as_uri()
+    asked.write_text(request(page) + "\n" + request(page, text="é" * 70_000) + "\n")
     ended = cli("check", "--calibration", kept, "--requests", asked)
     assert ended.code == 3
     assert "?? requests.jsonl:2 (1000×750)" in ended.err
     assert "at most 140024 of text, of 128000" in ended.err
     assert "→ a shorter text" in ended.err
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_path_in_a_message_is_refused_as_the_server_does(
+    cli, kept: Path, new: Path, absolute: bool
+) -> None:
+    """It was let in from a file, and vLLM answers 400; a row of a data set is never sent so."""
+    name = str(new / "page.png") if absolute else "page.png"
+    row = json.dumps({"prompt": "What is this?", "image_files": [name]})
+    (new / "today.jsonl").write_text(f"{request(name)}\n{row}\n")
+    ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
+    *offenders, summary = objects(ended.out)
+    assert [(one["origin"], one["answer"]) for one in offenders] == [("today.jsonl:1", "no")]
+    assert "a path, where vLLM takes URLs alone: file:///" in str(offenders[0]["reason"])
+    assert (ended.code, summary["fits"]) == (3, 1)
 
 
 def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:
@@ -232,7 +249,7 @@ def test_what_cannot_be_read_has_a_remedy_too(
 
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
-    (new / "requests.jsonl").write_text(request("page.png") + "\n")
+    (new / "requests.jsonl").write_text(request((new / "page.png").as_uri()) + "\n")
     without = json.loads(kept.read_text())
     without["costs"]["text"]["compared"] = 0
     kept.write_text(json.dumps(without))
