@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.results.check import Checked
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
+from tests.odd_media import silence
 from tests.report.example import calibration
 
 
@@ -216,6 +219,32 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert "nothing bounds what it costs" in ended.err
     assert "→ calibrate again with such media in the corpus" in ended.err
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
+
+
+def peak_bytes(*words: object) -> int:
+    """Of a process of its own."""
+    child = subprocess.Popen([sys.executable, "-m", "mmcalib", *map(str, words)], stderr=-3)
+    usage = os.wait4(child.pid, 0)[2]
+    child.returncode = 0
+    return usage.ru_maxrss << 10
+
+
+def test_a_rate_whose_kernel_takes_gigabytes_is_refused_in_little_memory(
+    cli, kept: Path, new: Path
+) -> None:
+    """0.1 s of it took all the memory of the server's machine."""
+    document = json.loads(kept.read_text())
+    rungs = [{"samples": n, "tokens": 9, "embeds": 9} for n in (160, 48_000)]
+    sound = {"rule": {"rate_hz": 16_000, "rungs": rungs}, "known": [], "refused": []}
+    document["costs"]["modalities"]["audio"] = sound
+    document["engine_config"]["limit_mm_per_prompt"]["audio"] = 1
+    kept.write_text(json.dumps(document))
+    odd = silence(new / "odd.wav", 0.1, 21_739)
+    ended = cli("check", "--calibration", kept, "--json", odd)
+    refused = objects(ended.out)[0]
+    assert (ended.code, refused["answer"], refused["remedy"]) == (3, "no", "resample to 16 kHz")
+    words = ("check", "--calibration", kept)
+    assert peak_bytes(*words, odd) - peak_bytes(*words, new / "page.png") < 50 << 20
 
 
 @pytest.mark.parametrize("words", [("report",), ("check", ".", "--calibration"), ("diff", "out")])
