@@ -54,6 +54,7 @@ def check(
                 scratch=scratch.path,
                 label=label,
                 grammar=calibration.grammar,
+                as_sent=True,
             )
             for path, label in zip(requests, labels(requests), strict=True)
         ]

@@ -277,6 +277,6 @@ RULES: Final[Rules] = {
     check_served: {CheckStage.DECIDED: 50, CheckStage.MEASURED: 20},
     check_unseen: {CheckStage.DECIDED: 130},
     check_counts: {CheckStage.DECIDED: 70},
-    check_tools: {CheckStage.DECIDED: 85},
+    check_tools: {CheckStage.DECIDED: 85, CheckStage.MEASURED: 85},
     check_answer_length: {CheckStage.DECIDED: 100},
 }

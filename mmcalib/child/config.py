@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 from typing import Any
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
@@ -56,6 +57,10 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     parsed = parsers()[0].parse_args(words)
     if getattr(parsed, "model_tag", None) is not None:
         parsed.model = parsed.model_tag
+    # Served from another folder, the file must still lead there.
+    for name in ("chat_template", "tool_parser_plugin"):
+        if os.path.isfile(path := getattr(parsed, name, None) or ""):
+            setattr(parsed, name, os.path.abspath(path))
     return {name: _plain(value) for name, value in vars(parsed).items()}
 
 

@@ -65,20 +65,22 @@ def url_part(part_type: UrlType, url: str) -> dict[str, Any]:
 class ChatRequest:
     """One chat request: its messages as OpenAI writes them, checked where they were read, and those
     of its other fields that bear on the length of its prompt or answer. As it was read it has the
-    `others`, too, and the `endpoint` whose body it was, if not that of chat.
+    `others`, too, and the `endpoint` whose body it was, if not that of chat. One that was made of a
+    `row` was not sent as it stands.
     """
 
     messages: list[Message]
     fields: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict, compare=False)
     endpoint: str = field(default="", compare=False)
+    row: bool = field(default=False, compare=False)
 
     @classmethod
-    def of_body(cls, body: Mapping[str, Any], endpoint: str = "") -> Self:
+    def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:
         """The request in the body of an HTTP request."""
         fields = {name: body[name] for name in _KEPT_FIELDS if body.get(name) is not None}
         others = {name: body[name] for name in body if name not in ("messages", *fields)}
-        return cls(body["messages"], fields, others, endpoint)
+        return cls(body["messages"], fields, others, endpoint, row)
 
     @classmethod
     def of_user(cls, content: str | list[Any]) -> Self:

@@ -87,12 +87,13 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     if "messages" not in body and _is_responses(body):
         body, endpoint = _chat_of_responses(body), "/v1/responses"
     messages = _messages_of(body)
+    row = messages is not body.get("messages")
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
     body = {name: value for name, value in body.items() if name not in columns}
     for name, flag in _UNTRUSTED.items():
         if body.get(name):
             raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
-    return ChatRequest.of_body({**body, "messages": messages}, endpoint), sent_s
+    return ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row), sent_s
 
 
 def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], float | None]:

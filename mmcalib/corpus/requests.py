@@ -51,7 +51,7 @@ class RequestLines:
     written to `scratch` and are items like the others. Remote media are items by their URLs where
     their hosts are allowed, and otherwise refused. With `at_rest` files do not come or go
     meanwhile: one that is named often is looked for once. What vLLM's `grammar` refuses is no
-    request.
+    request; nor, `as_sent`, is one that names a path, which stands for a URL elsewhere.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RequestLines:
         as_sent: bool = False,
     ) -> None:
         self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
-        # Requests that are well-formed, and that the grammar refuses.
+        # Requests that are well-formed, and that vLLM would refuse.
         self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
@@ -77,10 +77,11 @@ class RequestLines:
             request, _ = parse_line(line)
             try:
                 doubt = self._grammar.doubt(request) if self._grammar else ""
-            except BadRequest:
-                self.refused += 1
+                paths = request.row or not self._as_sent
+                found = [self.find_medium(one, origin, paths=paths) for one in request.media()]
+            except (BadRequest, Unresolved):
+                self.refused += self._as_sent
                 raise
-            found = [self.find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
                 error = self._grammar.judge(error)
@@ -91,24 +92,26 @@ class RequestLines:
         items = tuple(one.item for one in found)
         return Prompt(origin, items, request.replace_media(one.url for one in found), doubt)
 
-    def find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
+    def find_medium(
+        self, medium: tuple[UrlType, str], origin: str, *, paths: bool = True
+    ) -> _Medium:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
         try:
             # What carries its bytes is no name to remember.
-            return (self._find if is_inline(medium[1]) else self._remember)(*medium)
+            return (self._find if is_inline(medium[1]) else self._remember)(*medium, paths)
         except Outside as error:
             raise UsageError(
                 f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
                 hint="--allowed-local-media-path DIR",
             ) from error
 
-    def _find(self, part_type: UrlType, url: str) -> _Medium:
+    def _find(self, part_type: UrlType, url: str, paths: bool) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
         elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
-            path = local_path(url, self._folder, self._root, paths=not self._as_sent)
+            path = local_path(url, self._folder, self._root, paths=paths)
         item = Item(path, MODALITY_OF[part_type])
         return _Medium(item, url_of(path), exists(item))
 
@@ -161,6 +164,7 @@ class RequestsSource:
         label: str | None = None,
         at_rest: bool = False,
         grammar: Grammar | None = None,
+        as_sent: bool = False,
     ) -> None:
         self.path = Path(path)
         if self.path.is_dir():
@@ -176,7 +180,12 @@ class RequestsSource:
         _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
-            folder, allowed_root=allowed_root, scratch=scratch, at_rest=at_rest, grammar=grammar
+            folder,
+            allowed_root=allowed_root,
+            scratch=scratch,
+            at_rest=at_rest,
+            grammar=grammar,
+            as_sent=as_sent,
         )
         self._label = label or self.path.name
         self._at_rest = at_rest

@@ -134,9 +134,11 @@ _FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
 _DEEPEST: Final = 6
 # A row whose first cells are short and have no quotes, up to one that has.
 _ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
-# A terminal's width is told from so many lines: none is longer, and some are as long.
+# A terminal's width is told from so many lines: none is longer, and some are as long; of a usual
+# width, one.
 _TOLD_BY: Final = 500
 _WIDTHS: Final = range(60, 401)
+_USUAL_WIDTHS: Final = (80, 100, 120, 132, 160)
 _LEAST_FULL: Final = 3
 
 
@@ -174,7 +176,8 @@ def _unwrapped(raw: Iterable[str]) -> Iterator[str]:
     first = list(itertools.islice(lines, _TOLD_BY))
     width = max(map(len, first), default=0)
     full = sum(len(line) == width for line in first)
-    if width not in _WIDTHS or full < max(_LEAST_FULL, len(first) // 20):
+    least = 1 if width in _USUAL_WIDTHS else max(_LEAST_FULL, len(first) // 20)
+    if width not in _WIDTHS or full < least:
         yield from itertools.chain(first, lines)
         return
     whole, last = "", 0

@@ -33,6 +33,10 @@ _ONE_ERROR = re.compile(
 )
 
 
+# Of `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32), before all that there are.
+_NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
+
+
 def refusal(error: EngineError) -> str:
     """Why vLLM refuses, without what it was doing."""
     said = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
@@ -46,6 +50,11 @@ def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator
     try:
         yield
     except VllmRefused as error:
+        if method := _NO_METHOD.search(error.reason):
+            raise UsageError(
+                f"the installed vLLM has no quantization method {method[1]}",
+                hint="--quantization fp8, or a checkpoint that was quantized, such as AWQ",
+            ) from error
         if config is not None:
             file = shlex.quote(str(config))
             error.hint = error.hint or f"mmcalib validate --config {file} says what to change in it"

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import soundfile
-from av.container import InputContainer
 
 from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
 from mmcalib.media.bounded import Bounded, Medium, read_at
-from mmcalib.media.container import duration_s, has_odd_tags, open_container
 from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
+
+# FFmpeg takes 16 MB, which a sound that libsndfile reads does not need.
+if TYPE_CHECKING:
+    from av.container import InputContainer
 
 
 @contextmanager
@@ -108,53 +110,44 @@ def audio_shape(medium: Medium) -> Encoded:
         return replace(found, encoding=replace(found.encoding, fault="unreadable"))
     if form == "OGG" and num_samples < 1:
         return _by_ffmpeg(medium, refusal="no samples")  # which knows whether it is cut off
-    size_bytes = os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
     if num_samples >= OPEN_LENGTH_SAMPLES or (
-        form == "MP3" and num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
+        form == "MP3" and _is_guessed(medium, num_samples, rate_hz)
     ):
         counted = _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
-        return Encoded(counted.shape, replace(held, claimed_samples=num_samples))
+        assert isinstance(counted.shape, AudioShape)
+        # libsndfile reads no more than it claims. Of what it claims, the padding of the encoder
+        # may be left out.
+        if counted.shape.num_samples + _MPEG_PADDING_SAMPLES < num_samples:
+            return Encoded(counted.shape, replace(held, claimed_samples=num_samples))
     if num_samples == 0 < rate_hz:
         raise Unreadable(NO_SAMPLES)
     return Encoded(_shape(num_samples, rate_hz), held)
 
 
-def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded:
-    """The same sound, looked at where its header says nothing: the packets of an MP3 without a
-    table, whose length libsndfile guesses from the first frames, and the last block of a FLAC, an
-    AAC or AMR stream, or a CAF.
-    `file` has the bytes of the medium.
-
-    Raises `Unreadable` or one of `read_errors`.
+def is_sound_cut_short(medium: Medium, seen: Encoded) -> bool:
+    """Whether the last block of a FLAC, or the last packet of an AAC or AMR stream or a CAF, is
+    damaged. Raises `Unreadable` or one of `read_errors`.
     """
+    held = seen.encoding
+    if held.fault or (held.claimed_samples and not held.sample_format):
+        return False
+    if held.sample_format:
+        return not _ends_whole(medium)
     assert isinstance(seen.shape, AudioShape)
-    held, claimed = seen.encoding, seen.shape.num_samples
-    cut = replace(seen, encoding=replace(held, fault="cut_short"))
-    if held.sample_format and not held.fault:
-        return seen if _ends_whole(medium) else cut
-    if held.fault or held.claimed_samples:
-        return seen
     with open_sound(medium) as sound:
-        if sound.format == "FLAC":
-            try:
-                sound.seek(claimed - 1)
-                whole = len(sound.read(1)) == 1
-            except soundfile.SoundFileError:
-                whole = False
-            return seen if whole else cut
-        if sound.format != "MP3" or _has_table(file):
-            return seen
-    counted = _by_ffmpeg(medium, refusal="no MPEG audio", trust_header=False).shape
-    assert isinstance(counted, AudioShape)
-    # libsndfile reads no more than it claims. Of what it claims, the padding of the encoder may be
-    # left out.
-    if counted.num_samples + _MPEG_PADDING_SAMPLES >= claimed:
-        return seen
-    return Encoded(counted, replace(held, claimed_samples=claimed))
+        if sound.format != "FLAC":
+            return False
+        try:
+            sound.seek(seen.shape.num_samples - 1)
+            return len(sound.read(1)) < 1
+        except soundfile.SoundFileError:
+            return True
 
 
 def _ends_whole(medium: Medium) -> bool:
     """Whether the last packet can be decoded, of formats whose packets can be by themselves."""
+    from mmcalib.media.container import open_container
+
     with open_container(medium) as container:
         stream, last = container.streams.audio[0], None
         if container.format.name not in _LONE_PACKETS:
@@ -169,17 +162,24 @@ def _ends_whole(medium: Medium) -> bool:
     return True
 
 
-def _has_table(file: BinaryIO) -> bool:
-    """Whether the first frame of an MP3 says how many there are."""
-    head = read_at(file, 0, 10)
-    start = 0
-    if head.startswith(b"ID3"):
-        start = 10 + sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
-    frame = read_at(file, start, _MPEG_FRAME_BYTES)
-    return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
+def _is_guessed(medium: Medium | BinaryIO, num_samples: int, rate_hz: int) -> bool:
+    """Whether libsndfile guesses the length of an MP3 from its first frame, which then does not say
+    how many there are, or says what cannot be.
+    """
+    if isinstance(medium, str):
+        with open(medium, "rb") as file:
+            return _is_guessed(file, num_samples, rate_hz)
+    size_bytes, whole = medium.seek(0, os.SEEK_END), cast("BinaryIO", medium)
+    head = read_at(whole, 0, 10)
+    tag_bytes = sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
+    frame = read_at(whole, 10 + tag_bytes if head[:3] == b"ID3" else 0, _MPEG_FRAME_BYTES)
+    has_table = any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
+    return not has_table or num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
 
 
 def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:
+    from mmcalib.media.container import duration_s, has_odd_tags, open_container
+
     with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable(refusal)

@@ -145,33 +145,39 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
         # These take five times as long to import as the rest, and may never be needed. An
         # installation without its libraries is no damage of the file, and is not remembered.
         try:
-            import av  # noqa: F401
             import soundfile  # noqa: F401
         except (ImportError, OSError) as error:
-            raise UsageError(
-                one_line(f"video and sound cannot be read here: {error}"),
-                hint="pip install --force-reinstall av soundfile",
-            ) from error
-    if kind == "container":
-        from mmcalib.media.video import container_shape
+            raise _without_libraries(error) from error
+    try:
+        if kind == "container":
+            from mmcalib.media.video import container_shape
 
-        return container_shape(medium, file, declared)
-    if kind == "audio":
-        from mmcalib.media.audio import audio_shape
+            return container_shape(medium, file, declared)
+        if kind == "audio":
+            from mmcalib.media.audio import audio_shape
 
-        return audio_shape(medium)
-    if kind == "frames":
-        from mmcalib.media.video import frames_shape
+            return audio_shape(medium)
+        if kind == "frames":
+            from mmcalib.media.video import frames_shape
 
-        return frames_shape(file)
+            return frames_shape(file)
+    except ImportError as error:
+        raise _without_libraries(error) from error
     if kind == "empty":
         raise Unreadable("empty file")
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
 
 
+def _without_libraries(error: Exception) -> UsageError:
+    return UsageError(
+        one_line(f"video and sound cannot be read here: {error}"),
+        hint="pip install --force-reinstall av soundfile",
+    )
+
+
 def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """As `examine`, and what only more than its header says: whether the end of a picture or a
-    FLAC is there, and how long an MP3 is. No picture is decoded.
+    """As `examine`, and whether the end of a picture or a sound is there, which only more than its
+    header says. No picture is decoded.
     """
     seen = examine(item, sound=sound)
     if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
@@ -179,11 +185,12 @@ def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     try:
         with open_item(item) as opened:
             if isinstance(seen.shape, AudioShape):
-                from mmcalib.media.audio import examine_to_the_end
+                from mmcalib.media.audio import is_sound_cut_short
 
                 where = item.path if is_plain_file(item) else medium_of(item, opened)
-                return examine_to_the_end(where, opened.file, seen)
-            short = is_cut_short(opened.file, opened.size_bytes)
+                short = is_sound_cut_short(where, seen)
+            else:
+                short = is_cut_short(opened.file, opened.size_bytes)
     except failures():
         return seen
     return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen

@@ -118,6 +118,7 @@ def _parse_capability(text: str) -> Capability:
 
 
 BRANDS = re.compile(r"^(?:nvidia|amd|geforce|tesla|quadro|instinct|rtx)")
+AMD = re.compile(r"\bamd\b|radeon|instinct|\bmi\d{3}", re.IGNORECASE)
 GIGABYTES = re.compile(r"(?<=\d)gi?b")
 SUGGESTIONS = 3
 ANY = "--gpu-memory 24GiB --capability 8.9"
@@ -147,6 +148,11 @@ def find(name: str) -> Gpu:
     if "," in name:
         hint = "one of them; on the command line, run compares several"
         raise UsageError(f"{name} are several GPUs, not one", hint=hint)
+    if AMD.search(name):
+        raise UsageError(
+            f"{name} is an AMD GPU, on which vLLM runs other code: only NVIDIA's can be rehearsed",
+            hint="mmcalib list gpus",
+        )
     close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.results.check import Checked
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
+from tests.odd_media import silence
 from tests.report.example import calibration
 
 
@@ -112,7 +115,8 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
 def test_a_share_that_does_not_fit_can_be_tolerated(
     cli, kept: Path, new: Path, tolerate: str, code: int, last: str
 ) -> None:
-    lines = [*[request("page.png")] * 3, request("strip.png"), ""]
+    page, strip = (request((new / name).as_uri()) for name in ("page.png", "strip.png"))
+    lines = [*[page] * 3, strip, ""]
     (new / "today.jsonl").write_text("\n".join(lines))
     args = ("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
     ended = cli(*args, "--tolerate", tolerate)
@@ -172,7 +176,7 @@ def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -
     files = [new / folder / "requests.jsonl" for folder in ("a", "b")]
     for file in files:
         file.parent.mkdir()
-        file.write_text("{broken\n" + request("../page.png") + "\n")
+        file.write_text("{broken\n" + request((new / "page.png").as_uri()) + "\n")
     words = ("check", "--calibration", kept, "--allowed-local-media-path", new, "--json")
     ended = cli(*words, *(word for file in files for word in ("--requests", file)))
     origins = [line.get("origin") for line in objects(ended.out)]
@@ -181,12 +185,28 @@ def test_requests_files_of_one_name_are_told_apart(cli, kept: Path, new: Path) -
 
 def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     asked = new / "requests.jsonl"
-    asked.write_text(request("page.png") + "\n" + request("page.png", text="é" * 70_000) + "\n")
+    page = (new / "page.png").as_uri()
+    asked.write_text(request(page) + "\n" + request(page, text="é" * 70_000) + "\n")
     ended = cli("check", "--calibration", kept, "--requests", asked)
     assert ended.code == 3
     assert "?? requests.jsonl:2 (1000×750)" in ended.err
     assert "at most 140024 of text, of 128000" in ended.err
     assert "→ a shorter text" in ended.err
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_path_in_a_message_is_refused_as_the_server_does(
+    cli, kept: Path, new: Path, absolute: bool
+) -> None:
+    """It was let in from a file, and vLLM answers 400; a row of a data set is never sent so."""
+    name = str(new / "page.png") if absolute else "page.png"
+    row = json.dumps({"prompt": "What is this?", "image_files": [name]})
+    (new / "today.jsonl").write_text(f"{request(name)}\n{row}\n")
+    ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
+    *offenders, summary = objects(ended.out)
+    assert [(one["origin"], one["answer"]) for one in offenders] == [("today.jsonl:1", "no")]
+    assert "a path, where vLLM takes URLs alone: file:///" in str(offenders[0]["reason"])
+    assert (ended.code, summary["fits"]) == (3, 1)
 
 
 def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:
@@ -199,6 +219,32 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     assert "nothing bounds what it costs" in ended.err
     assert "→ calibrate again with such media in the corpus" in ended.err
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
+
+
+def peak_bytes(*words: object) -> int:
+    """Of a process of its own."""
+    child = subprocess.Popen([sys.executable, "-m", "mmcalib", *map(str, words)], stderr=-3)
+    usage = os.wait4(child.pid, 0)[2]
+    child.returncode = 0
+    return usage.ru_maxrss << 10
+
+
+def test_a_rate_whose_kernel_takes_gigabytes_is_refused_in_little_memory(
+    cli, kept: Path, new: Path
+) -> None:
+    """0.1 s of it took all the memory of the server's machine."""
+    document = json.loads(kept.read_text())
+    rungs = [{"samples": n, "tokens": 9, "embeds": 9} for n in (160, 48_000)]
+    sound = {"rule": {"rate_hz": 16_000, "rungs": rungs}, "known": [], "refused": []}
+    document["costs"]["modalities"]["audio"] = sound
+    document["engine_config"]["limit_mm_per_prompt"]["audio"] = 1
+    kept.write_text(json.dumps(document))
+    odd = silence(new / "odd.wav", 0.1, 21_739)
+    ended = cli("check", "--calibration", kept, "--json", odd)
+    refused = objects(ended.out)[0]
+    assert (ended.code, refused["answer"], refused["remedy"]) == (3, "no", "resample to 16 kHz")
+    words = ("check", "--calibration", kept)
+    assert peak_bytes(*words, odd) - peak_bytes(*words, new / "page.png") < 50 << 20
 
 
 @pytest.mark.parametrize("words", [("report",), ("check", ".", "--calibration"), ("diff", "out")])
@@ -232,7 +278,7 @@ def test_what_cannot_be_read_has_a_remedy_too(
 
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
-    (new / "requests.jsonl").write_text(request("page.png") + "\n")
+    (new / "requests.jsonl").write_text(request((new / "page.png").as_uri()) + "\n")
     without = json.loads(kept.read_text())
     without["costs"]["text"]["compared"] = 0
     kept.write_text(json.dumps(without))

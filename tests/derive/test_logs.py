@@ -141,6 +141,17 @@ def test_a_log_says_the_same_in_json_in_csv_and_wrapped(name: str, pack: str) ->
     assert read_log(PACKED[pack](lines)) == read_log(lines)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_two_lines_that_a_terminal_broke_once_are_joined(width: int) -> None:
+    lines = [
+        "INFO 11-26 08:15:02 [api_server.py:1896] vLLM API server version 0.32.0",
+        "INFO 11-26 08:15:02 [utils.py:233] non-default args: {'model': "
+        "'Qwen/Qwen2.5-VL-3B-Instruct', 'max_model_len': 4096}",
+    ]
+    assert read_log(wrapped(lines, width)) == read_log(lines)
+    assert read_log(lines).engine_args["max_model_len"] == 4096
+
+
 @pytest.mark.parametrize("name", STATED)
 def test_a_log_of_each_version_says_what_its_lines_state(name: str) -> None:
     log = log_of(name)

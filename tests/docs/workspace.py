@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -46,12 +47,11 @@ def prepare(folder: Path) -> None:
     photo(folder / "photo.jpg", 640, 480)
     clip(folder / "media" / "clip.mp4", 160, 120, 20)
     clip(folder / "sample" / "video" / "clip.mp4", 160, 120, 20)
-    for file, at in (
-        ("requests.jsonl", "media"),
-        ("new-requests.jsonl", "new-media"),
-        ("sample/requests.jsonl", "image"),
-    ):
+    for file, at in (("requests.jsonl", "media"), ("sample/requests.jsonl", "image")):
         requests(folder / file, [("image", f"{at}/0.jpg"), ("image", f"{at}/1.jpg")])
+    # A row: what is sent as it stands has URLs, which a copy of the folder would not have.
+    row = {"prompt": "Describe.", "image_files": ["new-media/0.jpg", "new-media/1.jpg"]}
+    (folder / "new-requests.jsonl").write_text(f"{json.dumps(row)}\n")
     (folder / "shards").mkdir()
     for number in range(TARS):
         tar(folder / "shards" / f"train-{number:04}.tar", ("a.png", png()))

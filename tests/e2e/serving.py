@@ -33,15 +33,12 @@ class Server:
 
     def ask(self, *parts: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """HTTP status and answer for one user message of these parts."""
-        content = [{"type": "text", "text": "Describe."}, *parts]
-        body = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": content}],
-            "max_tokens": 1,
-        }
+        return self.send(body(*parts))
+
+    def send(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         request = urllib.request.Request(
             f"{self.url}/v1/chat/completions",
-            json.dumps(body).encode(),
+            json.dumps({"model": self.model, **asked}).encode(),
             {"Content-Type": "application/json"},
         )
         try:
@@ -60,6 +57,12 @@ class Server:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
             return True
         return False
+
+
+def body(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A request of one user message of these parts."""
+    content = [{"type": "text", "text": "Describe."}, *parts]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 1, **fields}
 
 
 def part(modality: str, path: Path) -> dict[str, Any]:

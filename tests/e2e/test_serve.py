@@ -11,24 +11,35 @@ import pytest
 from mmcalib.admission.calibration import Calibration
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo
-from tests.e2e.serving import Server, part, serving
+from tests.e2e.serving import Server, body, part, serving
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 
 
 @pytest.fixture(scope="module")
 def served(
     tmp_path_factory: pytest.TempPathFactory, engine_cache: Path
 ) -> Iterator[tuple[Server, Calibration, Path]]:
-    """A calibration of three files, and a server of its engine.yaml."""
+    """A calibration of three files and requests of them with tools, and a server of its
+    engine.yaml.
+    """
     folder = tmp_path_factory.mktemp("serve")
     media = folder / "media"
-    photo(media / "wide.jpg", 1280, 720, 1)
-    photo(media / "small.jpg", 200, 300, 2)
-    clip(media / "clip.mp4", 320, 240, frames=40)
+    wide = part("image", photo(media / "wide.jpg", 1280, 720, 1))
+    small = part("image", photo(media / "small.jpg", 200, 300, 2))
+    video = part("video", clip(media / "clip.mp4", 320, 240, frames=40))
+    asked = [[], [wide], [wide, small], [video]]
+    lines = (json.dumps(body(*parts, max_tokens=8, tools=[TOOL])) for parts in asked)
+    requests = media / "requests.jsonl"
+    requests.write_text("\n".join(lines))
     out = folder / "out"
-    words = ("run", "--model", QWEN, "--data", media, "--count", "image=2", "--out", out)
-    done = mmcalib(engine_cache, *words, "--max-model-len", "16384", "--validate", "budget")
+    words = ("run", "--model", QWEN, "--data", media, "--requests", requests, "--out", out)
+    parsed = ("--", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    depth = ("--max-model-len", "16384", "--validate", "budget")
+    done = mmcalib(engine_cache, *words, *depth, *parsed)
     assert done.returncode == 0, done.stderr
     with serving(done.stderr, folder, out, media, engine_cache) as server:
         yield server, Calibration.load(out / "calibration.json"), media
@@ -48,6 +59,23 @@ def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration
     assert both - wide == corpus["image"].tokens["min"] + around
     video = server.prompt_tokens(part("video", media / "clip.mp4"))
     assert video - text_only == corpus["video"].tokens["max"] + around
+
+
+def test_requests_with_tools_are_served_by_the_emitted_command(
+    served: tuple[Server, Calibration, Path],
+) -> None:
+    """OpenAI's default beside tools is that the model chooses, which vLLM refuses without a parser
+    of its calls.
+    """
+    server, calibration, media = served
+    for line in (media / "requests.jsonl").read_text().splitlines():
+        admission = calibration.admits(json.loads(line), allowed_local_media_path=media)
+        assert admission.fits, admission
+        status, answer = server.send(json.loads(line))
+        assert status == 200, answer
+    choice = body(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "find"}})
+    assert calibration.admits(choice).fits
+    assert server.send(choice)[0] == 200
 
 
 def test_what_the_limits_exclude_is_rejected_and_the_server_lives_on(

@@ -55,6 +55,19 @@ def test_what_writes_prompts_is_among_them(host: EngineHost) -> None:
     assert said(host, *words, "--port", "9000") == given
 
 
+def test_a_template_is_written_by_where_it_lies(host: EngineHost) -> None:
+    """The emitted file may be served from another folder."""
+    path = Path("chat.jinja")
+    path.write_text("{{ messages }}")
+    try:
+        given = said(host, "--chat-template", path.name)
+    finally:
+        path.unlink()
+    assert given == {"chat_template": str(path.absolute())}
+    inline = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert said(host, "--chat-template", inline) == {"chat_template": inline}
+
+
 def test_nested_ones_stay_nested(host: EngineHost) -> None:
     given = said(host, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}')
     assert given == {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}

@@ -15,7 +15,7 @@ from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
-from mmcalib.media.probe import examine_sound, examine_whole, probe
+from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
 from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence
 
 
@@ -108,7 +108,7 @@ def pillow_takes(data: bytes) -> bool:
     """As vLLM loads a picture (`ImageMediaIO.load_bytes`, vllm/multimodal/media/image.py, 0.32)."""
     try:
         Image.open(io.BytesIO(data)).load()
-    except (OSError, SyntaxError):
+    except (OSError, SyntaxError, ValueError):
         return False
     return True
 
@@ -126,6 +126,7 @@ FORMS = [
     *(("PPM", mode) for mode in ("1", "L", "I;16")),
     *(("TGA", mode) for mode in ("1", "P", "RGBA")),
     *(("TIFF", mode) for mode in ("1", "I;16", "CMYK")),
+    *(("PCX", "RGB"), ("DDS", "RGB"), ("QOI", "RGB"), ("XBM", "1")),
     *(("SGI", "RGB"), ("ICO", "RGB"), ("JPEG2000", "RGB"), ("ICNS", "RGBA"), ("IM", "F")),
 ]
 PICTURES: dict[str, Callable[[], bytes]] = {
@@ -241,6 +242,7 @@ def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: s
     assert seen.shape.num_samples == samples
     assert seen.encoding.claimed_samples == pytest.approx(claimed, rel=0.01)
     assert seen.encoding.fault == fault
+    assert examine(item) == seen, "run counts what check judges"
     assert decode_check(item, "audio") is None
 
 

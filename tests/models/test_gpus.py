@@ -174,6 +174,13 @@ def test_its_name_sets_off_no_rule_of_vllm() -> None:
     assert "a100" not in gpus.described("79GiB", "8.0").torch_name.lower()
 
 
+@pytest.mark.parametrize("name", ["Radeon AI PRO R9700", "AMD Instinct MI355X", "mi350x"])
+def test_an_amd_gpu_is_not_to_be_described_as_one_of_nvidia(name: str) -> None:
+    with pytest.raises(UsageError, match="an AMD GPU") as caught:
+        gpus.find(name)
+    assert "--capability" not in caught.value.hint
+
+
 @pytest.mark.parametrize("memory", ["24", "GiB", "-24GiB", "24GiBs", "٢٤GiB"])
 def test_memory_that_is_no_number_with_a_unit_is_refused(memory: str) -> None:
     with pytest.raises(UsageError, match="a number and a unit") as caught:

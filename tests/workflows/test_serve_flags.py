@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from mmcalib.engine.config_forms import read_configuration
-from mmcalib.engine.vllm_config import model_beside, refuse_unknown, refused_flags
-from mmcalib.errors import UsageError
+from mmcalib.engine.vllm_config import (
+    model_beside,
+    refuse_unknown,
+    refused_flags,
+    saying_what_to_change,
+)
+from mmcalib.errors import UsageError, VllmRefused
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 
@@ -29,6 +34,14 @@ def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
     assert model_beside("a/b", flags)[0] == "a/b"
     with pytest.raises(UsageError, match="two models are named: c/d and a/b"):
         model_beside("c/d", flags)
+
+
+def test_a_quantization_that_is_gone_is_not_answered_by_a_list_of_thirty() -> None:
+    said = "Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8']"
+    with pytest.raises(UsageError) as caught, saying_what_to_change(None, ()):
+        raise VllmRefused("vLLM cannot", reason=said)
+    assert str(caught.value) == "the installed vLLM has no quantization method bitsandbytes"
+    assert caught.value.hint.startswith("--quantization fp8")
 
 
 SERVER = "vllm.entrypoints.openai.api_server"
