@@ -14,6 +14,7 @@ from judging.verdict import KINDS, Verdict
 # The issue's own: one in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
 _MOST_LINES = 12
+_USUAL = ("file", "data", "input_audio")
 _WORDS = 160
 
 
@@ -28,8 +29,15 @@ class Asked:
 
     @property
     def medium(self) -> str:
-        """The modality, `mixed`, or `text`."""
-        kinds = {item.medium.split("-")[0].split(".")[0] for item in self.request.items}
+        """What is odd in it, or else the modality, `mixed`, or `text`."""
+        one = self.request
+        odd = {"fields": one.fields or one.extra, "messages": one.before, "tools": one.choice}
+        odd |= {"parts": any(turn.parts for turn in one.turns)}
+        odd |= {"marks in texts": any(turn.mark for turn in one.turns)}
+        odd |= {"URLs": any(item.via not in _USUAL for item in one.items)}
+        if (what := next((name for name, is_so in odd.items() if is_so), None)) is not None:
+            return what
+        kinds = {item.medium.split("-")[0].split(".")[0] for item in one.items}
         return "mixed" if len(kinds) > 1 else next(iter(kinds), "text")
 
 

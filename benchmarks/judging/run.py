@@ -74,7 +74,9 @@ def hear_one(key: str, hearing: Hearing, say: Callable[[str], None]) -> Heard:
     try:
         with closing(Judge(one, made, pool, log)) as judge:
             up_s = time.monotonic() - started
-            found = hear(one, judge, pool, results, plan, say)
+            schema = made.calibration.costs.grammar.get("schema", {})
+            fields = sorted(schema.get("properties", {}))
+            found = hear(one, judge, pool, fields, results, plan, say)
             heard.rows += asked(found)
             heard.died += [f"{key}: after {summary(d.asked[0])}\n{d.log}" for d in judge.died]
     except ServerDiedError as error:
