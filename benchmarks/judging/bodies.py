@@ -288,8 +288,8 @@ def _parts() -> Iterator[tuple[str, Any]]:
     yield "type of a number", {"type": 7, "text": "a"}
     yield "tool_use", {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     yield "source of Anthropic's", {"type": "image", "source": {"type": "url", "url": image}}
-    for value in ("a", "", 7, None, [], {}, ["a"]):
-        yield f"bare {value!r}", value
+    bare: Sequence[Any] = ("a", "", 7, None, [], {}, ["a"])
+    yield from ((f"bare {value!r}", value) for value in bare)
 
 
 PARTS: Mapping[str, Any] = dict(_parts())
@@ -311,6 +311,7 @@ def _arguments(value: Any) -> dict[str, Any]:
     return _call(function={"name": "weather", "arguments": value})
 
 
+_CONTENTS: Sequence[Any] = (None, "", [], [{"type": "text", "text": "a"}], ["a"], 7, {})
 _ANSWER = _turn("tool", "rain", tool_call_id="1")
 _PICTURE = [{"type": "text", "text": "a"}, PARTS["image_url"]]
 
@@ -320,7 +321,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
     **{
         f"{role} of {content!r}": [_turn(role, content)]
         for role in ("system", "user", "assistant", "tool", "developer", "ipython")
-        for content in (None, "", [], [{"type": "text", "text": "a"}], ["a"], 7, {})
+        for content in _CONTENTS
     },
     **{f"{role} without content": [{"role": role}] for role in ("system", "user", "assistant")},
     "an own role": [_turn("ipython")],

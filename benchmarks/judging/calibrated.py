@@ -79,8 +79,11 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     requests = folder / "requests.jsonl"
     requests.write_text("".join(_line(names, pool) for names in subject.corpus), "utf-8")
     out, note = folder / "out", ""
+    # A folder of one's own: its texts are counted, as those of a bundled name are not.
+    narrowed(subject, folder)
+    model = folder / "whole"
     words = [
-        *("run", "--model", subject.model, "--requests", str(requests), "--out", str(out)),
+        *("run", "--model", str(model), "--requests", str(requests), "--out", str(out)),
         *("--allowed-local-media-path", str(pool.folder)),
         *("--max-model-len", subject.max_model_len),
         *("--validate", "budget", "--no-thumbnails", "--quiet"),
@@ -91,7 +94,6 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
     if not (out / "engine.yaml").exists():
         raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")
-    narrowed(subject, folder)
     return note
 
 

@@ -199,8 +199,8 @@ _UNDECLARED: dict[str, Clip] = {
 }
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
-    made: dict[str, Callable[[Path], None]] = {
+def _makers() -> dict[str, Callable[[Path], object]]:
+    made: dict[str, Callable[[Path], object]] = {
         name: functools.partial(write, clip=clip) for name, clip in _CLIPS.items()
     }
     for name, clip in _UNDECLARED.items():

@@ -121,7 +121,10 @@ class Composition:
         here = _weighed(*((weight, st.just(way)) for weight, way in ways))
         # An address elsewhere is not known to `check`, and some URLs are odd: a few of each.
         odd = (*get_args(DataVia), *get_args(FileVia))
-        rare = _weighed((6, st.sampled_from(odd)), (1, st.sampled_from(("http", "s3", "empty"))))
+        rare = _weighed(
+            (6, st.sampled_from(odd)),
+            (2, st.sampled_from(("http", "http", "http", "elsewhere", "s3", "empty"))),
+        )
         via = st.integers(0, 12).flatmap(lambda n: rare if n == 12 else here)
         return st.builds(Item, st.sampled_from(self._light[kind]), via)
 

@@ -6,6 +6,7 @@ import functools
 import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -15,7 +16,7 @@ SIZE = (96, 64)
 _ORIENTATION, _QUARTER = 0x0112, 6
 _DESCRIPTION = 0x010E
 # Cut by a byte, by PNG's last chunk, and by a third.
-_CUTS: Mapping[str, dict[str, float]] = {
+_CUTS: Mapping[str, dict[str, Any]] = {
     "1": {"minus": 1},
     "12": {"minus": 12},
     "third": {"share": 0.67},
@@ -96,7 +97,7 @@ def _truncated(path: Path, *, share: float) -> None:
     path.write_bytes(data[: int(len(data) * share)])
 
 
-def cut(path: Path, *, make: Callable[[Path], None], share: float = 1.0, minus: int = 0) -> None:
+def cut(path: Path, *, make: Callable[[Path], object], share: float = 1.0, minus: int = 0) -> None:
     """What `make` writes, without its end."""
     make(path)
     data = path.read_bytes()
@@ -129,8 +130,8 @@ def _bomb(path: Path) -> None:
     Image.new("1", (13500, 13500)).save(path, "PNG")
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
-    made: dict[str, Callable[[Path], None]] = {}
+def _makers() -> dict[str, Callable[[Path], object]]:
+    made: dict[str, Callable[[Path], object]] = {}
     # The least first: the first name is what an example is shrunk to.
     made["image-224x224.png"] = functools.partial(_sized, width=224, height=224, seed=1)
     for number, (width, height) in enumerate((*_SIZES, *_LARGE)):

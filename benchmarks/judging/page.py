@@ -31,7 +31,8 @@ class Asked:
     def medium(self) -> str:
         """What is odd in it, or else the modality, `mixed`, or `text`."""
         one = self.request
-        odd = {"fields": one.fields or one.extra, "messages": one.before, "tools": one.choice}
+        odd: dict[str, object] = {"fields": one.fields or one.extra, "messages": one.before}
+        odd |= {"tools": one.choice}
         odd |= {"parts": any(turn.parts for turn in one.turns)}
         odd |= {"marks in texts": any(turn.mark for turn in one.turns)}
         odd |= {"URLs": any(item.via not in _USUAL for item in one.items)}

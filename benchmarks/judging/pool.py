@@ -61,7 +61,7 @@ class Pool:
         """Names in the order of the makers."""
         return [m.name for m in self._media.values() if m.kind == kind and m.heavy is heavy]
 
-    def _add(self, name: str, kind: str, make: Callable[[Path], None]) -> None:
+    def _add(self, name: str, kind: str, make: Callable[[Path], object]) -> None:
         path = self.folder / name
         refused = path.with_name(f"{name}.missing")
         if refused.exists():

@@ -19,7 +19,7 @@ Base64Via = Literal["wrapped", "unpadded", "overpadded", "spaced", "mistyped", "
 DataVia = Literal[Base64Via, "capitals", "percent"]
 # `file://` URLs with a fragment, a query, a host or an escape, as they are typed, and the path.
 FileVia = Literal["fragment", "query", "localhost", "host", "escaped", "raw", "FILE", "bare"]
-Via = Literal["file", "data", "http", "s3", "input_audio", "empty", DataVia, FileVia]
+Via = Literal["file", "data", "http", "elsewhere", "s3", "input_audio", "empty", DataVia, FileVia]
 Script = Literal["latin", "cyrillic", "emoji"]
 # What is filled up to the context's end: the text, or the answer that is asked for.
 Fill = Literal["text", "max_tokens", "max_completion_tokens"]
@@ -207,6 +207,7 @@ def _named_url(medium: Medium, via: Via, web: str) -> str | None:
     """Of what is not sent itself."""
     uri, path = medium.path.as_uri(), str(medium.path)
     urls: Mapping[Via, str] = {
+        "elsewhere": f"{web.replace('127.0.0.1', 'localhost')}/{medium.name}",
         "http": f"{web}/{medium.name}",
         "s3": f"s3://bucket/{medium.name}",
         "empty": "",

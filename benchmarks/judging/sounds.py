@@ -86,7 +86,7 @@ def _truncated(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
-def _behind(path: Path, *, make: Callable[[Path], None], junk: bytes) -> None:
+def _behind(path: Path, *, make: Callable[[Path], object], junk: bytes) -> None:
     make(path)
     path.write_bytes(junk * 3000 + path.read_bytes())
 
@@ -97,7 +97,7 @@ def _file_of(size_bytes: int) -> Sound:
     return Sound(samples, 48_000, 2, subtype="FLOAT")
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
+def _makers() -> dict[str, Callable[[Path], object]]:
     made: dict[str, Sound] = {"audio-1s.wav": Sound(_s(1))}
     # Of odd rates those whose kernel of resampling is small: see `_kernel_bytes` of the gate.
     for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000, 7_350, 12_345, 15_999):
@@ -127,7 +127,7 @@ def _makers() -> dict[str, Callable[[Path], None]]:
         made[f"audio-{seconds}s-8-channels.flac"] = quiet
     made["audio-below-25-mib.wav"] = _file_of(_MOST_FILE_BYTES - 4096)
     made["audio-above-25-mib.wav"] = _file_of(_MOST_FILE_BYTES + 8192)
-    makers: dict[str, Callable[[Path], None]] = {
+    makers: dict[str, Callable[[Path], object]] = {
         name: functools.partial(write, sound=sound) for name, sound in made.items()
     }
     for name, codec, form, rate in (

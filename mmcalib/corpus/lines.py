@@ -90,7 +90,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
     body = {name: value for name, value in body.items() if name not in columns}
     for name, flag in _UNTRUSTED.items():
-        if body.get(name):
+        if body.get(name) or (name == "chat_template" and body.get(name) is not None):
             raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
     return ChatRequest.of_body({**body, "messages": messages}, endpoint), sent_s
 
