@@ -23,7 +23,9 @@ _JUDGED = frozenset(
         *("include_stop_str_in_output", "include_reasoning", "parallel_tool_calls", "session_id"),
         *("return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt"),
         *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval", "n"),
-        *("stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
+        *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "truncation_side"),
+        # Empty ones: `parse_line` refuses others.
+        *("mm_processor_kwargs", "media_io_kwargs"),
     )
 )
 # JSON schemas that every backend of vLLM makes a grammar of.
@@ -42,6 +44,9 @@ _SIMPLE_SCHEMA: Mapping[str, Any] = {
 }
 
 
+_GIVEN_ON = ("logit_bias", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
+
+
 def _holding(*names: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*properties, *names]}
 
@@ -49,6 +54,7 @@ def _holding(*names: str, **properties: Any) -> dict[str, Any]:
 # Values of other fields that are known to bear on no more than the answer.
 _JUDGED_VALUES: Mapping[str, Any] = {
     "$defs": {"simple": _SIMPLE_SCHEMA},
+    "not": {"required": ["response_format", "structured_outputs"]},
     "properties": {
         "response_format": {
             "anyOf": [
@@ -67,6 +73,7 @@ _JUDGED_VALUES: Mapping[str, Any] = {
                 _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
             ],
         },
+        **{name: {"maxProperties": 0} for name in _GIVEN_ON},
     },
 }
 # Without a schema nothing is known of their values.
@@ -115,15 +122,11 @@ class Grammar:
         schema = self._found["schema"]["properties"]
         for name in sorted(schema.keys() & fields.keys() - request.fields.keys() - _JUDGED):
             idle = fields[name] in (None, schema[name].get("default"))
-            if not idle and not self._judges_value(name, fields[name]):
+            if not idle and not (self._is_rendered and _is_judged(name, fields)):
                 doubts.append(f"{name} is not modelled")
         if request.endpoint:
             doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
-
-    def _judges_value(self, name: str, value: object) -> bool:
-        known = self._is_rendered and name in _JUDGED_VALUES["properties"]
-        return known and bool(_judged_values().is_valid({name: value}))
 
     def judge(self, unread: UnknownPart) -> BadRequest:
         """The same of a part that cannot be read: whether vLLM knows its type."""
@@ -221,6 +224,12 @@ class Grammar:
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names
         ]
+
+
+def _is_judged(name: str, fields: Mapping[str, Any]) -> bool:
+    names = _JUDGED_VALUES["properties"].keys()
+    given = {one: fields[one] for one in names if fields.get(one) is not None}
+    return name in names and bool(_judged_values().is_valid(given))
 
 
 @cache

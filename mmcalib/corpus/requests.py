@@ -95,12 +95,13 @@ class RequestLines:
         return Prompt(origin, items, request.replace_media(one.url for one in found), doubt)
 
     def _doubt_names(self, request: ChatRequest) -> str:
-        """Media with a uuid are known once they came under it before."""
-        named = {(uuid, hash(medium)) for uuid, medium in request.named_media()}
-        known = named <= self._held.items()
+        """Media with a uuid are known once they came under it before, and no others did."""
+        named = [(uuid, hash(medium)) for uuid, medium in request.named_media()]
+        known = all(self._held.get(uuid) == one for uuid, one in named)
         if len(self._held) > _MOST_NAMES:
             self._held.clear()
-        self._held.update(named)
+        for uuid, one in named:
+            self._held[uuid] = one if self._held.get(uuid, one) == one else 0
         return "" if known else "a uuid: vLLM serves what its cache holds under that name"
 
     def find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:

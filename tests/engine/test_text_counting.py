@@ -67,8 +67,8 @@ def counted(model: Lab, request: ChatRequest) -> int | None:
     [
         (QWEN25, TEMPLATE, {"image": -1, "video": -1}),
         (QWEN3, TEMPLATE, {"image": -1, "video": -1}),
-        # Its template takes texts alone.
-        (INTERN, None, {}),
+        # Its template takes texts alone, with marks before them.
+        (INTERN, None, {"image": -3}),
         (LLAVA, None, {"image": -1}),
         # Line breaks around its images merge with those of the text.
         (GEMMA, None, {}),
@@ -84,6 +84,7 @@ def test_what_agrees_with_vllm_is_found(
     assert found.counting is not None, found.why
     assert found.counting.around == items
     assert found.counting.compared >= 40
+    assert found.counting.fields
     assert ("image items" in found.why) == (not items)
 
 
