@@ -88,7 +88,7 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
         *("--max-model-len", subject.max_model_len),
         *("--validate", "budget", "--no-thumbnails", "--quiet"),
     ]
-    said = _mmcalib(words)
+    said = "" if subject.forced else _mmcalib(words)
     if not (out / "engine.yaml").exists():
         note = f"its verdict was fail ({said.strip().splitlines()[0] if said else 'no words'})"
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
