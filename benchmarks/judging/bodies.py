@@ -286,6 +286,7 @@ def _parts() -> Iterator[tuple[str, Any]]:
     yield "empty type", {"type": "", "text": "a"}
     yield "null type", {"type": None, "text": "a"}
     yield "type of a number", {"type": 7, "text": "a"}
+    yield "type of a list", {"type": ["a"], "text": "a"}
     yield "tool_use", {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     yield "source of Anthropic's", {"type": "image", "source": {"type": "url", "url": image}}
     bare: Sequence[Any] = ("a", "", 7, None, [], {}, ["a"])
@@ -328,6 +329,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
     "empty role": [_turn("")],
     "no role": [{"content": "a"}],
     "role of a number": [{"role": 7, "content": "a"}],
+    "role of a list": [{"role": ["user"], "content": "a"}],
     "function": [_turn("function", name="f")],
     "name": [_turn("user", name="bob")],
     "name of a number": [_turn("user", name=7)],

@@ -99,6 +99,8 @@ SUBJECTS = (
             "vision_config.intermediate_size": 128,
             "vision_config.num_attention_heads": 2,
         },
+        # Room for as many as the limit, of each of which no more is known than the most.
+        max_model_len="16384",
     ),
     Subject(
         "gemma",

@@ -72,13 +72,14 @@ class TextCounter:
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
         turns = [_turn(message, self._content, counting.marks) for message in request.messages]
+        tools = [_tool(tool) for tool in fields.get("tools") or ()]
         given = self._given(fields, counting.kwargs)
         from jinja2 import TemplateError
 
         try:
             prompt = self._tokenizer.apply_chat_template(
                 turns,
-                tools=[_tool(tool) for tool in fields.get("tools") or ()] or None,
+                tools=tools or None,
                 chat_template=self._template,
                 tokenize=False,
                 **given,
@@ -90,7 +91,7 @@ class TextCounter:
             raise Uncounted(f"the chat template fails: {error}") from error
         if not tokenise:
             return None
-        special = fields.get("add_special_tokens") is True
+        special = fields.get("add_special_tokens", False)
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=special))
         return tokens + sum(counting.around[m] * count for m, count in items.items())
 
@@ -103,7 +104,8 @@ class TextCounter:
         if fields.get("reasoning_effort") and "enable_thinking" not in theirs:
             ours["enable_thinking"] = fields["reasoning_effort"] != "none"
         taken = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
-        odd = not all(isinstance(ours[name], bool) for name in _GROWS)
+        switches = (*(ours[name] for name in _GROWS), fields.get("add_special_tokens", False))
+        odd = not all(isinstance(one, bool) for one in switches)
         if odd or theirs.keys() & taken - ours.keys() or fields.get("truncate_prompt_tokens"):
             raise Uncounted("fields of an unusual kind")
         given = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
@@ -159,16 +161,17 @@ def _joined(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modality,
 
 
 def _call(call: Any) -> dict[str, Any]:
-    match call:
-        case {"id": str(), "type": "function", "function": {"name": str(name), **more}, **others}:
-            if more.keys() <= {"arguments"} and not others:
-                given = more.get("arguments") or "{}"
+    """With its arguments as an object, and in the order of pydantic's fields."""
+    if call.keys() == {"id", "type", "function"}:
+        match call["function"]:
+            case {"name": str(name), "arguments": str(given), **more} if not more:
                 try:
-                    found = json.loads(given) if isinstance(given, str) else given
+                    found = json.loads(given or "{}")
                 except ValueError:
                     found = {}
                 arguments = found if isinstance(found, dict) else {}
-                return {**call, "function": {"name": name, "arguments": arguments}}
+                function = {"arguments": arguments, "name": name}
+                return {"id": call["id"], "function": function, "type": call["type"]}
     raise Uncounted("a call of an unusual kind")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import BadRequest, UnknownPart
+from mmcalib.corpus.lines import TEXT_TYPES, BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
@@ -180,6 +180,8 @@ class Grammar:
     def _validate_part(self, part: Mapping[str, Any]) -> None:
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
+            if not part.keys() & (self._parts.keys() - set(TEXT_TYPES)):
+                raise BadRequest("a part with a uuid or without a type, of no medium")
             return
         if kind not in self._parts:
             raise BadRequest(f"a part of type {kind}, which vLLM does not know")

@@ -284,6 +284,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         ({**user("<image>"), "images": [3]}, "its media stand in `images`, in a form"),
         ({**user("a"), "multi_modal_data": {"x": 1}}, "its media stand in `multi_modal_data`, in"),
         (user({"type": "image_url", "image_url": None, "uuid": "k"}), "a uuid without its data"),
+        (user({"type": ["a"], "text": "b"}), "not a chat request: 0.content.0: a part is text, or"),
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:

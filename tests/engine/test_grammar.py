@@ -133,6 +133,8 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "video", "video": ["f1.jpg"]}, "no"),
     ({"type": "text", "text": "<|image_pad|>"}, "unknown"),
     ({"text": "a"}, "no"),
+    ({"type": "text", "text": "a", "uuid": "k"}, "no"),
+    ({"type": "refusal", "refusal": "a", "uuid": "k"}, "no"),
 ]
 
 
