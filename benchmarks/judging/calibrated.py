@@ -90,7 +90,8 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     ]
     said = "" if subject.forced else _mmcalib(words)
     if not (out / "engine.yaml").exists():
-        note = f"its verdict was fail ({said.strip().splitlines()[0] if said else 'no words'})"
+        words_of_it = said.strip().splitlines()[0] if said else "memory that it reserves"
+        note = f"its verdict was fail ({words_of_it})"
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
     if not (out / "engine.yaml").exists():
         raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")
