@@ -100,7 +100,7 @@ def _file_of(size_bytes: int) -> Sound:
 def _makers() -> dict[str, Callable[[Path], object]]:
     made: dict[str, Sound] = {"audio-1s.wav": Sound(_s(1))}
     # Of odd rates those whose kernel of resampling is small: see `_kernel_bytes` of the gate.
-    for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000, 7_350, 12_345, 15_999):
+    for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000, 7_350, 12_345, 15_750):
         made[f"audio-{rate}.wav"] = Sound(_s(1, rate), rate)
     for channels in (2, 3, 6, 8):
         made[f"audio-{channels}-channels.wav"] = Sound(_s(1), channels=channels)
