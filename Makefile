@@ -81,7 +81,7 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
 	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
-conformance: setup ## Ask check and vLLM's real server the same 2,000 generated requests (half an hour)
+conformance: setup ## Ask check and vLLM's real server the same 3,000 generated requests (an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
 
 compat: setup ## Try every command and what faces vLLM with each release of it (VLLM=0.33.0 for one)

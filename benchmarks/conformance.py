@@ -37,16 +37,17 @@ def main() -> int:
         deadline=time.monotonic() + given.seconds,
         shrink=not given.no_shrink,
     )
-    rows, died = [], []
+    rows, died, fields = [], [], set[str]()
     about = run.about(given.seed)
     for key in given.model or [one.key for one in SUBJECTS]:
         heard = run.hear_one(key, hearing, _say)
         rows += heard.rows
         died += heard.died
         about += heard.notes
+        fields |= set(heard.fields)
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(page.page(rows, about, died), "utf-8")
-    print(page.page(rows, about, died))
+        given.out.write_text(page.page(rows, about, died, fields), "utf-8")
+    print(page.page(rows, about, died, fields))
     print(f"wrote {given.out}")
     return 0 if page.passes(rows) else 1
 

@@ -79,19 +79,22 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     requests = folder / "requests.jsonl"
     requests.write_text("".join(_line(names, pool) for names in subject.corpus), "utf-8")
     out, note = folder / "out", ""
+    # A folder of one's own: its texts are counted, as those of a bundled name are not.
+    narrowed(subject, folder)
+    model = folder / "whole"
     words = [
-        *("run", "--model", subject.model, "--requests", str(requests), "--out", str(out)),
+        *("run", "--model", str(model), "--requests", str(requests), "--out", str(out)),
         *("--allowed-local-media-path", str(pool.folder)),
         *("--max-model-len", subject.max_model_len),
         *("--validate", "budget", "--no-thumbnails", "--quiet"),
     ]
-    said = _mmcalib(words)
+    said = "" if subject.forced else _mmcalib(words)
     if not (out / "engine.yaml").exists():
-        note = f"its verdict was fail ({said.strip().splitlines()[0] if said else 'no words'})"
+        words_of_it = said.strip().splitlines()[0] if said else "memory that it reserves"
+        note = f"its verdict was fail ({words_of_it})"
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
     if not (out / "engine.yaml").exists():
         raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")
-    narrowed(subject, folder)
     return note
 
 

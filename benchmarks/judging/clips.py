@@ -6,16 +6,19 @@ import base64
 import functools
 import io
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 
-from judging.images import ramp
+from judging.images import cut, ramp
 from mmcalib.processes import own_priority
+from tests.odd_media import hiding, meeting, paced
 
 # Presentation times in ticks of 1/100 s.
 _VARIABLE = (0, 10, 20, 25, 30, 95, 100, 110, 300, 301, 302, 360)
@@ -114,6 +117,13 @@ def _frames(path: Path, *, count: int, width: int = 96, height: int = 64) -> Non
     path.write_text(",".join(parts), "ascii")
 
 
+def sidelong(path: Path, *, write: Callable[..., Path], **how: Any) -> None:
+    """By one that writes a second file beside it, or knows the form by its name."""
+    name = path.name.partition("-")[2].partition("-")[2]
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        write(Path(folder) / name, **how).rename(path)
+
+
 def _bytes(path: Path, *, data: bytes) -> None:
     path.write_bytes(data)
 
@@ -189,8 +199,8 @@ _UNDECLARED: dict[str, Clip] = {
 }
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
-    made: dict[str, Callable[[Path], None]] = {
+def _makers() -> dict[str, Callable[[Path], object]]:
+    made: dict[str, Callable[[Path], object]] = {
         name: functools.partial(write, clip=clip) for name, clip in _CLIPS.items()
     }
     for name, clip in _UNDECLARED.items():
@@ -198,7 +208,15 @@ def _makers() -> dict[str, Callable[[Path], None]]:
     for count in (1, 2, 3, 4, 16, 33):
         made[f"video-{count}.frames"] = functools.partial(_frames, count=count)
     made["video-large.frames"] = functools.partial(_frames, count=4, width=1000, height=800)
+    for form in ("h264.mp4", "h264.mkv", "h264.ts", "vp9.webm", "h264.avi", "fragments.mp4"):
+        whole = made[f"video-{form}"]
+        made[f"video-cut-{form}"] = functools.partial(cut, make=whole, share=0.7)
     return made | {
+        "video-edit-list.mp4": functools.partial(sidelong, write=hiding, frames=60, hidden=20),
+        "video-meeting.mp4": meeting,
+        "video-live.webm": functools.partial(
+            paced, times_ms=range(0, 2000, 100), fps=10, form="webm", codec="libvpx", live=True
+        ),
         "video-heard-only.mp4": _heard_only,
         "video-truncated.mkv": _truncated,
         "video-no-index.mp4": _no_index,

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from itertools import islice
+from random import Random
+from typing import get_args
+
 from hypothesis import strategies as st
 
+from judging.bodies import MARKS, MESSAGES, PARTS, SOME, TOOLS, each_field
 from judging.pool import Pool
-from judging.request import EXTRAS, Item, Order, Request, Room, Script, Turn, Via
+from judging.request import (
+    EXTRAS,
+    DataVia,
+    FileVia,
+    Item,
+    Order,
+    Request,
+    Room,
+    Script,
+    Turn,
+    Via,
+)
 from judging.subject import Subject
 
 # Above what any subject is calibrated for.
@@ -14,17 +32,26 @@ MANY_TURNS = 1000
 
 
 class Composition:
-    """Requests over one pool for one subject."""
+    """Requests over one pool for one subject; `fields` are those of vLLM's schema."""
 
-    def __init__(self, subject: Subject, pool: Pool) -> None:
-        self._subject, self._pool = subject, pool
+    def __init__(self, subject: Subject, pool: Pool, fields: Sequence[str] = ()) -> None:
+        self._subject, self._pool, self._names = subject, pool, fields
         self._light = {kind: pool.of(kind, heavy=False) for kind in subject.kinds}
         self._heavy = [name for kind in subject.kinds for name in pool.of(kind, heavy=True)]
 
-    def each(self) -> list[Request]:
-        """Every medium by itself, the heavy ones last."""
+    def each(self, most: int, seed: int) -> list[Request]:
+        """Every medium by itself, the heavy ones last, or so many of them."""
         light = [name for names in self._light.values() for name in names]
-        return [Request((Turn(items=(Item(name),)),)) for name in (*light, *self._heavy)]
+        every = [*light, *self._heavy]
+        some = set(Random(seed).sample(every, min(most, len(every))))
+        return [Request((Turn(items=(Item(name),)),)) for name in every if name in some]
+
+    def fields(self, count: int, seed: int) -> list[Request]:
+        """Every field of the schema in turn, with one value after another."""
+        if self._subject.transcribes:
+            return []
+        given = islice(each_field(self._names, seed), count)
+        return [Request((Turn(),), fields=json.dumps(one)) for one in given]
 
     def requests(self) -> st.SearchStrategy[Request]:
         """One request that stands alone; most hold one medium of the whole variety."""
@@ -39,6 +66,11 @@ class Composition:
             (2, self._talks()),
             (1, st.builds(Request, self._turns(), extra=st.sampled_from(tuple(EXTRAS)))),
             (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
+            (3, st.builds(Request, self._turns(), fields=_fields())),
+            (3, st.builds(Request, self._odd_turns())),
+            (3, st.builds(Request, self._turns(), before=st.sampled_from(tuple(MESSAGES)))),
+            (2, st.builds(Request, self._turns(), choice=st.sampled_from(tuple(TOOLS)))),
+            (1, self._marked()),
         )
 
     def alone(self) -> st.SearchStrategy[Order]:
@@ -58,7 +90,10 @@ class Composition:
             names += ["audio-2s.flac", "audio-8000.wav"]
         items = st.lists(st.sampled_from(names).map(Item), min_size=1, max_size=3)
         request = items.map(lambda found: Request((Turn(items=tuple(found)),)))
-        return st.lists(request, min_size=2, max_size=5).map(tuple)
+        uuids = st.sampled_from([name for name in PARTS if "uuid" in name and kind in name])
+        named = uuids.map(lambda name: Request((Turn(parts=(name,)),)))
+        some = _weighed((5, request), (1, named))
+        return st.lists(some, min_size=2, max_size=5).map(tuple)
 
     def _turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
         """One message, with one item mostly."""
@@ -85,9 +120,27 @@ class Composition:
             ways = (*ways, (2, "input_audio"))
         here = _weighed(*((weight, st.just(way)) for weight, way in ways))
         # An address elsewhere is not known to `check`, and some URLs are odd: a few of each.
-        rare = st.sampled_from(("http", "wrapped", "unpadded", "mistyped", "percent"))
-        via = st.integers(0, 25).flatmap(lambda n: rare if n == 25 else here)
+        odd = (*get_args(DataVia), *get_args(FileVia))
+        rare = _weighed(
+            (6, st.sampled_from(odd)),
+            (2, st.sampled_from(("http", "http", "http", "elsewhere", "s3", "empty"))),
+        )
+        via = st.integers(0, 12).flatmap(lambda n: rare if n == 12 else here)
         return st.builds(Item, st.sampled_from(self._light[kind]), via)
+
+    def _odd_turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
+        """Parts of every type, some beside media."""
+        names = st.lists(st.sampled_from(tuple(PARTS)), min_size=1, max_size=2).map(tuple)
+        items = _weighed((3, st.just(())), (1, st.tuples(self._items())))
+        return st.builds(Turn, words=st.sampled_from((8, 0)), items=items, parts=names).map(
+            lambda turn: (turn,)
+        )
+
+    def _marked(self) -> st.SearchStrategy[Request]:
+        """What stands for items, in a text."""
+        items = st.lists(self._items(), max_size=1).map(tuple)
+        marks = st.sampled_from(tuple(MARKS))
+        return st.builds(Turn, items=items, mark=marks).map(lambda turn: Request((turn,)))
 
     def _talks(self) -> st.SearchStrategy[Request]:
         """Systems, assistants, tools and their answers; and many messages that say nothing."""
@@ -117,6 +170,13 @@ def _request(turns: list[Turn] | tuple[Turn, ...], tools: int) -> Request:
 
 def _answers() -> st.SearchStrategy[int | None]:
     return st.sampled_from((2, 16, 256, 1000, 1024, 1500, 2000, 4096, 100_000, None, 0))
+
+
+def _fields() -> st.SearchStrategy[str]:
+    """One or two that have a meaning together with media."""
+    one = st.sampled_from(SOME)
+    two = st.tuples(one, one).map(lambda pair: {**pair[0], **pair[1]})
+    return _weighed((2, one), (1, two)).map(json.dumps)
 
 
 def _knobs() -> st.SearchStrategy[str]:

@@ -1,4 +1,4 @@
-"""Disagreements that stay, each with its reason."""
+"""Kinds of disagreements and unknowns that stay, each with its reason."""
 
 from __future__ import annotations
 
@@ -11,6 +11,56 @@ REASONS: Sequence[tuple[str, str]] = (
         "false refusal: audio of N samples",
         "Whisper pads whatever it gets to 30 s, so vLLM transcribes a sound without samples, too. "
         "There is nothing to measure in it, and nothing to serve.",
+    ),
+    (
+        "unknown: a uuid: ",
+        "vLLM serves what its cache holds under a uuid, and the cache may be older than what is "
+        "checked. Once the same data came under it, it is known.",
+    ),
+    ("unknown: a uuid without its data", "The cache may hold it or not."),
+    (
+        "unknown: .* a part of type",
+        "Embeddings and references to tools depend on flags and templates of the server.",
+    ),
+    (
+        "unknown: \\w+ is not modelled",
+        "vLLM's schema has the field, and judges its value by what only the server knows: "
+        "its vocabulary, its connectors, its plug-ins. It is named, and not let in.",
+    ),
+    (
+        "unknown: .*in a text: vLLM may take it for an item",
+        "A placeholder that somebody wrote: where the tokens of an item stand is not certain then.",
+    ),
+    (
+        "unknown: .*a text that nothing bounds",
+        "A field changes what the template gets or how much of the prompt is kept, in a way that "
+        "is not counted.",
+    ),
+    (
+        "unknown: .*tokens of media \\+ at most",
+        "The text is only bounded: its template is counted otherwise beside items, or its messages "
+        "are of a kind that is not counted.",
+    ),
+    (
+        "unknown: at most N tokens",
+        "The rule of this modality gives the most that an item costs, and the context lies between "
+        "the least and the most.",
+    ),
+    (
+        "unknown: no (image|video|audio) of this shape",
+        "Nothing was measured that bounds it: sides of extreme ratios, for one.",
+    ),
+    (
+        "unknown: remote URL",
+        "Its host is not one of those that `check` may ask.",
+    ),
+    (
+        "unknown: an MPEG transport stream",
+        "OpenCV loses its first group of pictures, and may get no frame.",
+    ),
+    (
+        "unknown: .*its end is missing",
+        "Pictures of more than 16 megapixels are not decoded to see whether Pillow takes them.",
     ),
 )
 

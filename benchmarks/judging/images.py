@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,6 +14,17 @@ from PIL import Image
 SIZE = (96, 64)
 # EXIF's tag of the orientation, and its value for a quarter turn.
 _ORIENTATION, _QUARTER = 0x0112, 6
+_DESCRIPTION = 0x010E
+# Cut by a byte, by PNG's last chunk, and by a third.
+_CUTS: Mapping[str, dict[str, Any]] = {
+    "1": {"minus": 1},
+    "12": {"minus": 12},
+    "third": {"share": 0.67},
+}
+_CUT = (
+    *("RGB.png", "RGB.jpg", "RGB.webp", "RGB.bmp", "RGB.tif", "RGB.avif", "RGB.jp2", "RGB.ppm"),
+    *("RGB.gif", "RGB.tga", "P.png", "1.tif"),
+)
 
 # Mode of the picture → containers that hold it, by the suffix of the file.
 _MODES = {
@@ -84,6 +97,30 @@ def _truncated(path: Path, *, share: float) -> None:
     path.write_bytes(data[: int(len(data) * share)])
 
 
+def cut(path: Path, *, make: Callable[[Path], object], share: float = 1.0, minus: int = 0) -> None:
+    """What `make` writes, without its end."""
+    make(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share) - minus])
+
+
+def _thumbnail_cut(path: Path) -> None:
+    """Of a camera: the thumbnail in its header has an end mark of its own."""
+    thumbnail = io.BytesIO()
+    ramp(40, 30).save(thumbnail, "JPEG")
+    exif = ramp(1, 1).getexif()
+    exif[_DESCRIPTION] = thumbnail.getvalue().decode("latin-1")
+    ramp(400, 300).save(path, "JPEG", exif=exif)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+
+
+def _tailed(path: Path) -> None:
+    """With zeros behind its end, as phones leave a clip there."""
+    ramp(320, 200).save(path, "JPEG")
+    path.write_bytes(path.read_bytes() + bytes(100_000))
+
+
 def _bytes(path: Path, *, data: bytes) -> None:
     path.write_bytes(data)
 
@@ -93,8 +130,8 @@ def _bomb(path: Path) -> None:
     Image.new("1", (13500, 13500)).save(path, "PNG")
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
-    made: dict[str, Callable[[Path], None]] = {}
+def _makers() -> dict[str, Callable[[Path], object]]:
+    made: dict[str, Callable[[Path], object]] = {}
     # The least first: the first name is what an example is shrunk to.
     made["image-224x224.png"] = functools.partial(_sized, width=224, height=224, seed=1)
     for number, (width, height) in enumerate((*_SIZES, *_LARGE)):
@@ -111,7 +148,16 @@ def _makers() -> dict[str, Callable[[Path], None]]:
             picture = functools.partial(ramp, *SIZE, mode)
             name = f"image-{mode.replace(';', '_')}.{suffix}"
             made[name] = functools.partial(_saved, picture=picture, suffix=suffix)
+    for name in _CUT:
+        for by, how in _CUTS.items():
+            whole = made[f"image-{name}"]
+            made[f"image-cut-{by}-{name}"] = functools.partial(cut, make=whole, **how)
     made |= {
+        "image-a#b.png": functools.partial(_sized, width=64, height=64, seed=9),
+        "image-a?b c.png": functools.partial(_sized, width=64, height=64, seed=10),
+        "image-a%20b.png": functools.partial(_sized, width=64, height=64, seed=11),
+        "image-thumbnail-cut.jpg": _thumbnail_cut,
+        "image-tailed.jpg": _tailed,
         "image-exif-rotated.jpg": _rotated,
         "image-animated.gif": functools.partial(_many, form="GIF"),
         "image-animated.webp": functools.partial(_many, form="WEBP"),

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ from judging.verdict import Verdict
 from mmcalib.admission.check import check
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import MmcalibError
+from mmcalib.storage.location import allowing
 
 _MOST_STARTS = 12
 # How often what vLLM fails at is sent once more.
@@ -62,10 +63,12 @@ class Judge:
 
     def lets_in(self, order: Order) -> bool:
         """Whether `check` lets every request in, as far as it can be asked before the server."""
-        return all(map(self._lets_in, order))
+        return all(self._let_in(order))
 
-    def _lets_in(self, request: Request) -> bool:
-        return request.room is None and self.gate(self._line(request))[0] == "fits"
+    def _let_in(self, order: Order) -> list[bool]:
+        if any(request.room for request in order):
+            return [False for _ in order]
+        return [said == "fits" for said, _ in self.gate(map(self._line, order))]
 
     def forget(self) -> None:
         """The server has seen no medium; no request may be on its way."""
@@ -75,20 +78,21 @@ class Judge:
         """Each request's: one after the other those that `check` lets in, as a server behind it has
         them, then each of the others of a fresh server.
         """
-        let_in = [self._lets_in(request) for request in order]
-        found = {i: self._verdict(one) for i, one in enumerate(order) if let_in[i]}
-        for i, one in enumerate(order):
+        let_in = self._let_in(order)
+        found = {i: self._verdict(order[: i + 1]) for i in range(len(order)) if let_in[i]}
+        for i in range(len(order)):
             if not let_in[i]:
                 self.forget()
-                found[i] = self._verdict(one)
+                found[i] = self._verdict(order[: i + 1])
         return [found[i] for i in range(len(order))]
 
-    def _verdict(self, request: Request) -> Verdict:
-        """What the server fails at is sent again, since vLLM answers 5xx to ask for that
-        (`MultiModalCacheMissError`).
+    def _verdict(self, order: Order) -> Verdict:
+        """The last one's. What the server fails at is sent again, since vLLM answers 5xx to ask for
+        that (`MultiModalCacheMissError`).
         """
-        line = self._line(request)
-        answer, reason = self.gate(line)
+        request, lines = order[-1], [self._line(one) for one in order]
+        line = lines[-1]
+        *_, (answer, reason) = self.gate(lines)
         if self._subject.transcribes:
             path = Path(os.fsdecode(line))
             ask: Ask = lambda server: server.transcribe(path)  # noqa: E731
@@ -109,18 +113,22 @@ class Judge:
             return os.fsencode(self.pool[request.items[0].medium].path)
         return json.dumps(self.sent(request)).encode()
 
-    def gate(self, line: bytes) -> tuple[str, str]:
-        """What `mmcalib check --stdin` says to one line, and why."""
+    def gate(self, lines: Iterable[bytes]) -> list[tuple[str, str]]:
+        """What `mmcalib check --stdin` says to each line, and why; what ends it is said of all."""
+        lines = list(lines)
         try:
-            answers = check(
-                self._calibrated.calibration, lines=[line], allowed_root=self.pool.folder
-            )
-            (found,) = list(answers)
+            with allowing(["127.0.0.1"]):
+                answers = check(
+                    self._calibrated.calibration, lines=lines, allowed_root=self.pool.folder
+                )
+                return [
+                    ("no", found.reason)
+                    if isinstance(found, Skipped)
+                    else (found.admission.answer, found.admission.reason)
+                    for found in answers
+                ]
         except MmcalibError as error:
-            return "no", f"{type(error).__name__}: {error}"
-        if isinstance(found, Skipped):
-            return "no", found.reason
-        return found.admission.answer, found.admission.reason
+            return [("no", f"{type(error).__name__}: {error}")] * len(lines)
 
     def sent(self, request: Request) -> dict[str, Any]:
         """The body; where it is to fill the context, the server's own count of it comes first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from judging.explained import AGAIN, explained
@@ -13,7 +14,8 @@ from judging.verdict import KINDS, Verdict
 
 # The issue's own: one in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
-_MOST_LINES = 12
+_MOST_LINES = 6
+_USUAL = ("file", "data", "input_audio")
 _WORDS = 160
 
 
@@ -28,8 +30,16 @@ class Asked:
 
     @property
     def medium(self) -> str:
-        """The modality, `mixed`, or `text`."""
-        kinds = {item.medium.split("-")[0].split(".")[0] for item in self.request.items}
+        """What is odd in it, or else the modality, `mixed`, or `text`."""
+        one = self.request
+        odd: dict[str, object] = {"fields": one.fields or one.extra, "messages": one.before}
+        odd |= {"tools": one.choice}
+        odd |= {"parts": any(turn.parts for turn in one.turns)}
+        odd |= {"marks in texts": any(turn.mark for turn in one.turns)}
+        odd |= {"URLs": any(item.via not in _USUAL for item in one.items)}
+        if (what := next((name for name, is_so in odd.items() if is_so), None)) is not None:
+            return what
+        kinds = {item.medium.split("-")[0].split(".")[0] for item in one.items}
         return "mixed" if len(kinds) > 1 else next(iter(kinds), "text")
 
 
@@ -46,8 +56,12 @@ def passes(rows: Sequence[Asked]) -> bool:
     return bool(rows) and not kinds["broken promise"] and not kinds["failure"] and few
 
 
-def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> str:
-    """Markdown. `about` says how it was made, `died` what became of servers."""
+def page(
+    rows: Sequence[Asked], about: Sequence[str], died: Sequence[str], fields: Collection[str]
+) -> str:
+    """Markdown. `about` says how it was made, `died` what became of servers; `fields` are those of
+    vLLM's schema.
+    """
     kinds = Counter(row.verdict.kind for row in rows)
     let_in = kinds["served"] + kinds["served again"] + kinds["broken promise"]
     share = kinds["false refusal"] / max(1, len(rows))
@@ -69,15 +83,39 @@ def page(rows: Sequence[Asked], about: Sequence[str], died: Sequence[str]) -> st
         "count is measured.",
         "",
         *_matrix(rows),
+        "",
+        *_coverage(rows, fields),
     ]
     if kinds["served again"]:
         lines += ["", AGAIN]
-    lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees], explain=True)
+    lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees])
     unknown = [r for r in rows if r.verdict.kind == "unknown"]
-    lines += _groups("Unknown, by what `check` says", unknown, explain=False)
+    lines += _groups("Unknown, by what `check` says", unknown)
     if died:
         lines += ["", "## Servers that died", "", *[f"```\n{one}\n```" for one in died]]
     return "\n".join(lines) + "\n"
+
+
+def _coverage(rows: Sequence[Asked], fields: Collection[str]) -> Iterator[str]:
+    """How often each field, part, message and way of naming a medium was sent."""
+    turns = [turn for row in rows for turn in row.request.turns]
+    sent: dict[str, Iterable[str]] = {
+        "kinds of parts": (name for turn in turns for name in turn.parts),
+        "kinds of messages": (row.request.before for row in rows if row.request.before),
+        "ways to send tools": (row.request.choice for row in rows if row.request.choice),
+        "marks in texts": (turn.mark for turn in turns if turn.mark),
+        "media": (item.medium for turn in turns for item in turn.items),
+        "ways to name a medium": (item.via for turn in turns for item in turn.items),
+    }
+    bodies = (json.loads(row.request.fields or "{}") for row in rows)
+    of_fields = Counter(name for body in bodies for name in body)
+    least = min((of_fields[name] for name in fields), default=0)
+    rest = ", ".join(f"{len(set(names))} {what}" for what, names in sent.items())
+    yield (
+        f"Each of the {len(fields)} fields of vLLM's schema was sent at least {least} times, with "
+        f"values of every type; and {len(of_fields.keys() - set(fields))} fields that it lacks, "
+        f"{rest}."
+    )
 
 
 def _matrix(rows: Sequence[Asked]) -> Iterator[str]:
@@ -91,7 +129,7 @@ def _matrix(rows: Sequence[Asked]) -> Iterator[str]:
         yield f"| {subject} | {medium} | {found.total()} | {cells} |"
 
 
-def _groups(title: str, rows: Sequence[Asked], *, explain: bool) -> Iterator[str]:
+def _groups(title: str, rows: Sequence[Asked]) -> Iterator[str]:
     yield from ("", f"## {title}", "")
     if not rows:
         yield "None."
@@ -101,7 +139,7 @@ def _groups(title: str, rows: Sequence[Asked], *, explain: bool) -> Iterator[str
     for cause, found in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         yield f"### {len(found)} × {_plain(cause)}"
         yield ""
-        if explain and (why := explained(cause)):
+        if why := explained(cause):
             yield from (why, "")
         shown = sorted(found, key=lambda row: len(summary(row.request)))[:_MOST_LINES]
         for row in shown:

@@ -10,7 +10,7 @@ from pathlib import Path
 from judging import clips, images, sounds
 
 # Whoever changes what a maker writes raises this, so that old files are not taken for new ones.
-VERSION = 5
+VERSION = 7
 
 # Media that take a server seconds, or a request dozens of MiB: drawn seldom, sent by path alone.
 HEAVY_BYTES = 4 << 20
@@ -61,7 +61,7 @@ class Pool:
         """Names in the order of the makers."""
         return [m.name for m in self._media.values() if m.kind == kind and m.heavy is heavy]
 
-    def _add(self, name: str, kind: str, make: Callable[[Path], None]) -> None:
+    def _add(self, name: str, kind: str, make: Callable[[Path], object]) -> None:
         path = self.folder / name
         refused = path.with_name(f"{name}.missing")
         if refused.exists():

@@ -37,11 +37,12 @@ class Hearing:
 
 @dataclass(slots=True)
 class Heard:
-    """One subject's rows; `notes` are for the head of the page."""
+    """One subject's rows; `notes` are for the head of the page, `fields` those of its schema."""
 
     rows: list[Asked] = field(default_factory=list)
     died: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
 
 
 def about(seed: int) -> list[str]:
@@ -74,7 +75,9 @@ def hear_one(key: str, hearing: Hearing, say: Callable[[str], None]) -> Heard:
     try:
         with closing(Judge(one, made, pool, log)) as judge:
             up_s = time.monotonic() - started
-            found = hear(one, judge, pool, results, plan, say)
+            schema = made.calibration.costs.grammar.get("schema", {})
+            heard.fields += sorted(schema.get("properties", {}))
+            found = hear(one, judge, pool, heard.fields, results, plan, say)
             heard.rows += asked(found)
             heard.died += [f"{key}: after {summary(d.asked[0])}\n{d.log}" for d in judge.died]
     except ServerDiedError as error:

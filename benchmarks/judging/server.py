@@ -119,7 +119,6 @@ class Server:
             "/v1/chat/completions",
             json.dumps({"model": self.model, **body}).encode(),
             "application/json",
-            streamed=bool(body.get("stream")),
         )
 
     def transcribe(self, path: Path) -> Answer:
@@ -163,13 +162,13 @@ class Server:
                 return link.getresponse().status
         return 0
 
-    def _post(self, path: str, data: bytes, kind: str, *, streamed: bool = False) -> Answer:
+    def _post(self, path: str, data: bytes, kind: str) -> Answer:
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         with contextlib.closing(link):
             try:
                 link.request("POST", path, data, {"Content-Type": kind})
                 response = link.getresponse()
-                if streamed and response.status == 200:
+                if "event-stream" in (response.getheader("Content-Type") or ""):
                     return _first(response)
                 return _whole(response.status, response.read())
             except (OSError, http.client.HTTPException) as error:

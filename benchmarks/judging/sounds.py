@@ -12,6 +12,10 @@ import av
 import numpy as np
 import soundfile
 
+from judging.clips import sidelong
+from judging.images import cut
+from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, packed_sound
+
 # VLLM_MAX_AUDIO_CLIP_FILESIZE_MB (vllm/envs.py, 0.32).
 _MOST_FILE_BYTES = 25 << 20
 _WAV_HEADER_BYTES = 80
@@ -82,15 +86,21 @@ def _truncated(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
+def _behind(path: Path, *, make: Callable[[Path], object], junk: bytes) -> None:
+    make(path)
+    path.write_bytes(junk * 3000 + path.read_bytes())
+
+
 def _file_of(size_bytes: int) -> Sound:
     """A WAV of about so many bytes: stereo floats at 48 kHz are 8 B a sample."""
     samples = (size_bytes - _WAV_HEADER_BYTES) // 8
     return Sound(samples, 48_000, 2, subtype="FLOAT")
 
 
-def _makers() -> dict[str, Callable[[Path], None]]:
+def _makers() -> dict[str, Callable[[Path], object]]:
     made: dict[str, Sound] = {"audio-1s.wav": Sound(_s(1))}
-    for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000):
+    # Of odd rates those whose kernel of resampling is small: see `_kernel_bytes` of the gate.
+    for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000, 7_350, 12_345, 15_750):
         made[f"audio-{rate}.wav"] = Sound(_s(1, rate), rate)
     for channels in (2, 3, 6, 8):
         made[f"audio-{channels}-channels.wav"] = Sound(_s(1), channels=channels)
@@ -117,7 +127,7 @@ def _makers() -> dict[str, Callable[[Path], None]]:
         made[f"audio-{seconds}s-8-channels.flac"] = quiet
     made["audio-below-25-mib.wav"] = _file_of(_MOST_FILE_BYTES - 4096)
     made["audio-above-25-mib.wav"] = _file_of(_MOST_FILE_BYTES + 8192)
-    makers: dict[str, Callable[[Path], None]] = {
+    makers: dict[str, Callable[[Path], object]] = {
         name: functools.partial(write, sound=sound) for name, sound in made.items()
     }
     for name, codec, form, rate in (
@@ -132,7 +142,26 @@ def _makers() -> dict[str, Callable[[Path], None]]:
         ("audio-2s.mp2", "mp2", "mp2", 44_100),
     ):
         makers[name] = functools.partial(_by_av, codec=codec, form=form, rate_hz=rate, seconds=2.0)
+    whole = dict(makers)
+    for name in ("2s.flac", "2s.mp3", "2s.ogg", "2s.aiff", "2s.m4a", "2s.aac", "2s.opus", "2s.mka"):
+        makers[f"audio-cut-{name}"] = functools.partial(cut, make=whole[f"audio-{name}"], share=0.6)
+    for subtype in ("GSM610", "G721_32", "NMS_ADPCM_16", "ALAW"):
+        makers[f"audio-{subtype.lower()}.wav"] = functools.partial(
+            sidelong, write=odd_sound, subtype=subtype
+        )
+    for codec, form in (("aac", "adts"), ("mp3", "mp3"), ("g722", "wav"), ("pcm_mulaw", "wav")):
+        makers[f"audio-half-silent-{codec}.{form}"] = functools.partial(
+            heard, codec=codec, form=form, seconds=20
+        )
     return makers | {
+        "audio-3s.amr": functools.partial(amr, seconds=3),
+        "audio-open.flac": functools.partial(sidelong, write=open_flac, seconds=3),
+        "audio-meeting.mp4": meeting,
+        "audio-packed.mov": functools.partial(packed_sound, seconds=1, rate_hz=16_000),
+        "audio-junk-before.mp3": functools.partial(_behind, make=whole["audio-2s.mp3"], junk=b"x"),
+        "audio-zeros-before.wav": functools.partial(
+            _behind, make=whole["audio-1s.wav"], junk=bytes(1)
+        ),
         "audio-truncated.wav": _truncated,
         "audio-empty.wav": functools.partial(_bytes, data=b""),
         "audio-text.wav": functools.partial(_bytes, data=b"this is no sound\n"),

@@ -11,7 +11,7 @@ class Subject:
     """`key` names it on the command line; `corpus` lists the media of each request that it is
     calibrated for. `narrow` are numbers of its config.json that make each layer small: what is
     refused does not depend on them. `transcribes`: its server takes sounds at
-    /v1/audio/transcriptions alone.
+    /v1/audio/transcriptions alone. `forced`: its calibration fails a check that is no matter here.
     """
 
     key: str
@@ -19,6 +19,7 @@ class Subject:
     corpus: Sequence[Sequence[str]]
     narrow: Mapping[str, int]
     transcribes: bool = False
+    forced: bool = False
     max_model_len: str = "fit"
 
     @property
@@ -98,6 +99,43 @@ SUBJECTS = (
             "vision_config.intermediate_size": 128,
             "vision_config.num_attention_heads": 2,
         },
+        # Room for as many as the limit, of each of which no more is known than the most.
+        max_model_len="16384",
+    ),
+    Subject(
+        "gemma",
+        "google/gemma-3-4b-it",
+        _PICTURES,
+        {
+            "text_config.hidden_size": 256,
+            "text_config.intermediate_size": 256,
+            "text_config.num_attention_heads": 2,
+            "text_config.num_key_value_heads": 2,
+            "text_config.head_dim": 128,
+            "vision_config.hidden_size": 128,
+            "vision_config.intermediate_size": 128,
+            "vision_config.num_attention_heads": 2,
+        },
+    ),
+    Subject(
+        "omni",
+        "Qwen/Qwen2.5-Omni-3B",
+        (*_PICTURES, *_CLIPS, *_SOUNDS),
+        {
+            "thinker_config.text_config.hidden_size": 256,
+            "thinker_config.text_config.intermediate_size": 256,
+            "thinker_config.text_config.num_attention_heads": 2,
+            "thinker_config.text_config.num_key_value_heads": 2,
+            "thinker_config.vision_config.hidden_size": 128,
+            "thinker_config.vision_config.intermediate_size": 128,
+            "thinker_config.vision_config.num_heads": 2,
+            "thinker_config.vision_config.out_hidden_size": 256,
+            "thinker_config.audio_config.d_model": 128,
+            "thinker_config.audio_config.encoder_attention_heads": 2,
+            "thinker_config.audio_config.encoder_ffn_dim": 128,
+            "thinker_config.audio_config.output_dim": 256,
+        },
+        forced=True,
     ),
     Subject(
         "qwen2-audio",

@@ -23,6 +23,8 @@ from judging.verdict import Verdict
 _AT_ONCE = 4
 # Of all requests about so many stand in an order of several.
 _SHARE_IN_ORDER = 0.1
+# And so many are every medium by itself, and every field.
+_SHARE_OF_EACH = 0.25
 _MEAN_ORDER = 3
 # The model may be shrunk to the same example by many ways.
 _SHRINK_S = 45.0
@@ -53,28 +55,33 @@ def hear(
     subject: Subject,
     judge: Asks,
     pool: Pool,
+    fields: Sequence[str],
     results: Results,
     plan: Plan,
     say: Callable[[str], None],
 ) -> list[Result]:
-    """Everything asked, and new examples kept."""
-    composition = Composition(subject, pool)
-    each = [(request,) for request in composition.each()[: plan.requests]]
+    """Everything asked, and new examples kept; `fields` are those of the schema."""
+    composition = Composition(subject, pool, fields)
+    seed = plan.seed + sum(subject.key.encode())
+    share = round(plan.requests * _SHARE_OF_EACH)
+    each = [(request,) for request in composition.each(share, seed)]
+    of_fields = [(request,) for request in composition.fields(share, seed)]
     in_order = round(plan.requests * _SHARE_IN_ORDER / _MEAN_ORDER)
-    alone = max(0, plan.requests - in_order * _MEAN_ORDER - len(each))
-    drawn_alone = drawn(composition.alone(), alone, plan.seed)
+    alone = max(1, plan.requests - in_order * _MEAN_ORDER - len(each) - len(of_fields))
+    drawn_alone = drawn(composition.alone(), alone, seed)
     series: list[tuple[str, Sequence[Order], int]] = [
         ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
         ("each", each, _AT_ONCE),
+        ("fields", of_fields, _AT_ONCE),
         ("alone", [one for one in drawn_alone if one not in each], _AT_ONCE),
-        ("order", drawn(composition.orders(), in_order, plan.seed), 1),
+        ("order", drawn(composition.orders(), max(1, in_order), seed), 1),
     ]
     found: list[Result] = []
     for name, orders, at_once in series:
-        numbered = name if name in ("kept", "each") else f"{name}-{plan.seed}"
+        numbered = name if name == "kept" else f"{name}-{plan.seed}"
         found += _asked(subject, judge, numbered, orders, at_once, results, plan, say)
     if plan.shrink:
-        _shrink(subject, judge, composition, found, alone, in_order, plan, say)
+        _shrink(subject, judge, composition, found, alone, max(1, in_order), plan, say)
     return found
 
 
@@ -157,8 +164,8 @@ def _shrink(
         known = {one.order: one.cause == cause for one in found}
         count = alone if single else in_order
         smallest = first.order
-        if first.series != "each":
-            drawn_from = count, plan.seed
+        if first.series.partition("-")[0] not in ("each", "fields"):
+            drawn_from = count, plan.seed + sum(subject.key.encode())
             smallest = shrunk(strategy, *drawn_from, fails, known, _SHRINK_S) or smallest
         if keep_example(plan.examples, Example(subject.key, cause, smallest)):
             say(f"{subject.key}: kept: {' → '.join(map(summary, smallest))}")

@@ -30,9 +30,9 @@ class Verdict:
 
     @property
     def kind(self) -> Kind:
-        if self.status >= 500 and self.answer == "no":
-            # `check` has said so; that vLLM calls it a fault of its own is vLLM's.
-            return "refused by 5xx"
+        if self.status >= 500 and self.answer != "fits":
+            # `check` has not let it in; that vLLM calls it a fault of its own is vLLM's.
+            return "refused by 5xx" if self.answer == "no" else "unknown"
         if self.status == 0 or self.status >= 500:
             return "served again" if self.again == 200 else "failure"
         served = self.status == 200

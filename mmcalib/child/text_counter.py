@@ -6,18 +6,26 @@ tokenizer and the texts may come from somebody else, and may take for ever.
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mmcalib.corpus.chat import MODALITY_OF, ChatRequest
+from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, medium_of
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import confine, serve_parent
 
-_MEDIA: Mapping[str, Modality] = {**MODALITY_OF, "input_audio": "audio"}
+# Fields of a request that vLLM gives to templates, before those of `chat_template_kwargs`, and of
+# these both that nothing else gives.
+_GIVEN = ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")
+_GROWS = {"add_generation_prompt": True, "continue_final_message": False}
 _ROLES = ("system", "user", "assistant")
+# vLLM drops such a line of a system message (vllm/renderers/chat_utils.py:2039, 0.32).
+_BILLING = "x-anthropic-billing-header"
 
 
 class Uncounted(ValueError):  # noqa: N818 - a value in flight: the text stays bounded
@@ -57,56 +65,141 @@ class TextCounter:
         """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
         makes it; without `tokenise` it is only rendered. Raises `Uncounted`.
         """
-        if not request.is_plain or request.fields.get("tools") is not None:
+        fields, items = request.fields, request.items()
+        plain = request.is_plain and not fields.get("tools")
+        if not counting.fields and not (plain and all(map(_is_plain, request.messages))):
             raise Uncounted("it gives the template more than messages")
-        items = request.items()
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
-        turns = [_turn(message, self._content) for message in request.messages]
+        turns = [_turn(message, self._content, counting.marks) for message in request.messages]
+        tools = [_tool(tool) for tool in fields.get("tools") or ()]
+        given = self._given(fields, counting.kwargs)
         from jinja2 import TemplateError
 
         try:
             prompt = self._tokenizer.apply_chat_template(
                 turns,
+                tools=tools or None,
                 chat_template=self._template,
                 tokenize=False,
-                add_generation_prompt=True,
-                **counting.kwargs,
+                **given,
             )
-        except TemplateError as error:
+        # Of what it takes together transformers says ValueError.
+        except (TemplateError, ValueError) as error:
             raise Unrendered(f"the chat template refuses it: {error}") from error
         except Exception as error:
             raise Uncounted(f"the chat template fails: {error}") from error
         if not tokenise:
             return None
-        tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False))
+        special = fields.get("add_special_tokens", False)
+        tokens = len(self._tokenizer.encode(prompt, add_special_tokens=special))
         return tokens + sum(counting.around[m] * count for m, count in items.items())
 
+    def _given(self, fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """As `build_chat_params` merges them
+        (vllm/entrypoints/openai/chat_completion/protocol.py, 0.32).
+        """
+        theirs = fields.get("chat_template_kwargs") or {}
+        ours = _GROWS | {name: fields[name] for name in _GIVEN if name in fields}
+        if fields.get("reasoning_effort") and "enable_thinking" not in theirs:
+            ours["enable_thinking"] = fields["reasoning_effort"] != "none"
+        taken = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
+        switches = (*(ours[name] for name in _GROWS), fields.get("add_special_tokens", False))
+        odd = not all(isinstance(one, bool) for one in switches)
+        if odd or theirs.keys() & taken - ours.keys() or fields.get("truncate_prompt_tokens"):
+            raise Uncounted("fields of an unusual kind")
+        given = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
+        return {**defaults, **{k: v for k, v in given.items() if v not in (None, "auto")}}
 
-def _turn(message: Mapping[str, Any], content_format: str) -> dict[str, Any]:
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    return message.keys() == {"role", "content"} and message["role"] in _ROLES
+
+
+def _turn(
+    message: Mapping[str, Any], content_format: str, marks: Mapping[Modality, str]
+) -> dict[str, Any]:
     """As vLLM 0.32 gives it to templates (`parse_chat_messages` in vllm/renderers/chat_utils.py).
     What is written in an unusual way is not guessed at.
     """
-    if message.keys() != {"role", "content"} or message["role"] not in _ROLES:
+    role, content = message["role"], message.get("content")
+    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools"}
+    if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
         raise Uncounted("a message of an unusual kind")
-    content = message["content"]
     parts = [_part(part) for part in ([content] if isinstance(content, str) else content or [])]
-    if content_format == "openai":
-        return {"role": message["role"], "content": parts}
-    if any(part["type"] != "text" for part in parts):
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    if role == "system" and any(text.startswith(_BILLING) for text in texts):
+        raise Uncounted("a header that vLLM drops")
+    made: dict[str, Any] = {"role": role, "content": parts}
+    if content_format == "string":
+        kinds = [part["type"] for part in parts if part["type"] != "text"]
+        made["content"] = _joined([text for text in texts if text], kinds, marks)
+    elif role == "tool" and len(texts) == len(parts):
+        made["content"] = "\n".join(texts)
+    if message.get("name") is not None:
+        if role == "tool" or not isinstance(message["name"], str):
+            raise Uncounted("a name of an unusual kind")
+        made["name"] = message["name"]
+    if role == "assistant" and message.get("tool_calls"):
+        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    if role == "tool" and "tool_call_id" in message:
+        made["tool_call_id"] = message["tool_call_id"]
+    return made
+
+
+def _joined(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modality, str]) -> str:
+    """As `_get_full_multimodal_text_prompt` puts marks that nobody wrote before the text."""
+    words = "\n".join(texts)
+    if any(kind not in marks for kind in kinds):
         raise Uncounted("items in a template of texts")
-    words = "\n".join(part["text"] for part in parts if part["text"])
-    return {"role": message["role"], "content": words}
+    missing = list[str]()
+    for mark, count in Counter(marks[kind] for kind in kinds).items():
+        if (left := count - words.count(mark)) < 0:
+            raise Unrendered(f"more {mark} in a text than the message has items")
+        missing += [mark] * left
+    return "\n".join([*missing, words] if words else missing)
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """With its arguments as an object, and in the order of pydantic's fields."""
+    if call.keys() == {"id", "type", "function"}:
+        match call["function"]:
+            case {"name": str(name), "arguments": str(given), **more} if not more:
+                try:
+                    found = json.loads(given or "{}")
+                except ValueError:
+                    found = {}
+                arguments = found if isinstance(found, dict) else {}
+                function = {"arguments": arguments, "name": name}
+                return {"id": call["id"], "function": function, "type": call["type"]}
+    raise Uncounted("a call of an unusual kind")
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    """With all fields that vLLM's type has, and no others (`ChatCompletionToolsParam`)."""
+    match tool:
+        case {"type": "function", "function": {"name": str(), **more} as function, **others}:
+            if not others and isinstance(more.get("strict"), bool | None):
+                made = {n: function.get(n) for n in ("name", "description", "parameters")}
+                if more.get("strict") is not None:
+                    made["strict"] = more["strict"]
+                if "defer_loading" not in more:
+                    return {"type": "function", "function": made}
+    raise Uncounted("a tool of an unusual kind")
 
 
 def _part(part: object) -> dict[str, str]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if (medium := medium_of(part)) is not None:
+        return {"type": str(MODALITY_OF[medium[0]])}
     match part:
-        case str():
-            return {"type": "text", "text": part}
-        case {"type": "text", "text": str(words), **more} if not more:
-            return {"type": "text", "text": words}
-        case {"type": str(kind), **more} if kind in _MEDIA and more.keys() <= {kind, "uuid"}:
-            return {"type": _MEDIA[kind]}
+        case {"type": "text" | "input_text" | "output_text", "text": str(words), **more}:
+            if not more:
+                return {"type": "text", "text": words}
+        case {"type": "refusal" | "thinking" as kind, **more}:
+            if more.keys() == {kind} and isinstance(more[kind], str):
+                return {"type": "text", "text": str(more[kind])}
     raise Uncounted("a part of an unusual kind")
 
 

@@ -46,7 +46,7 @@ _TOOL = {
         },
     },
 }
-_BARE = {"type": "function", "function": {"name": "f"}}
+_BARE: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 ITEMS = (1, 2, 3)
 
 
@@ -92,6 +92,25 @@ def conversations() -> Iterator[ChatRequest]:
         [user, *called, user],
     ):
         yield ChatRequest(turns).bare()
+
+
+def with_fields() -> Iterator[ChatRequest]:
+    """Tools, and other fields that a template may read."""
+    strict = {"type": "function", "function": {**_BARE["function"], "strict": True, "x": 1}}
+    called = [turn for one in conversations() for turn in one.messages if len(turn) > 2]
+    for tools in ([_TOOL], [_BARE, strict], [_TOOL] * 3):
+        for messages in (ONE.messages, [*ONE.messages, *called, *ONE.messages]):
+            yield ChatRequest(list(messages), {"tools": tools, "tool_choice": "none"})
+    ended = [_turn("user", "a"), _turn("assistant", "b")]
+    yield ChatRequest(ended, {"continue_final_message": True, "add_generation_prompt": False})
+    others: Sequence[dict[str, Any]] = (
+        *({"reasoning_effort": effort} for effort in ("none", "low", "high")),
+        *({"chat_template_kwargs": {"enable_thinking": on, "x": "y"}} for on in (True, False)),
+        {"add_generation_prompt": False},
+        {"add_special_tokens": True},
+        {"documents": [{"title": "a", "text": "b"}]},
+    )
+    yield from (ChatRequest(ONE.messages, fields) for fields in others)
 
 
 def mixed(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
@@ -187,7 +206,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
         found["content"] = texts.content
     except ValueError:
         return GrammarFound(found)
-    return GrammarFound({**found, "placeholders": grammar.placeholders(config, tuple(modalities))})
+    return GrammarFound({**found, "placeholders": grammar.placeholders(config, modalities)})
 
 
 def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingFound:
@@ -196,8 +215,11 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     try:
         template, kwargs = texts.prompting.template, dict(texts.prompting.kwargs)
         counter = TextCounter(str(texts.folder), texts.content, template)
+        marks = grammar.placeholders(texts.renderer.model_config, modalities)
+        marks = marks if texts.content == "string" else {}
         plain = (ONE, *conversations(), *worded())
-        found = _agreeing(texts, counter, TextCounting(template=template, kwargs=kwargs), plain)
+        found = TextCounting(template=template, kwargs=kwargs, marks=marks)
+        found = _agreeing(texts, counter, found, plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
@@ -213,6 +235,12 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
         except ValueError as error:
             found = replace(found, around={})
             left_out.append(f"items: {error}")
+    if not texts.prompting.drops_tools:
+        try:
+            every = (*conversations(), *with_fields())
+            found = _agreeing(texts, counter, replace(found, fields=True), every)
+        except ValueError as error:
+            left_out.append(f"tools: {error}")
     return CountingFound(found, " ".join("; ".join(left_out).split())[:200])
 
 

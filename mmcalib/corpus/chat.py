@@ -6,7 +6,7 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -35,7 +35,6 @@ _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
     "chat_template_kwargs": (None, {}),
     "documents": (None,),
     "reasoning_effort": (None,),
-    "response_format": (None,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "add_special_tokens": (False,),
@@ -91,10 +90,12 @@ class ChatRequest:
         """The part type and URL of each medium, in order. Inline audio becomes a `data:` URL."""
         return [medium for part in self._parts() if (medium := medium_of(part))]
 
-    def uuids(self) -> list[str]:
-        """The names under which vLLM keeps its media."""
-        parts = (part for part in self._parts() if isinstance(part, Mapping))
-        return [str(part["uuid"]) for part in parts if part.get("uuid") is not None]
+    def named_media(self) -> Iterator[tuple[str, tuple[UrlType, str]]]:
+        """The media that vLLM keeps under a uuid."""
+        for part in self._parts():
+            uuid = part.get("uuid") if isinstance(part, Mapping) else None
+            if uuid is not None and (medium := medium_of(part)):
+                yield str(uuid), medium
 
     def items(self) -> Counter[Modality]:
         """The number of media of each modality."""

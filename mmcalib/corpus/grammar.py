@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import BadRequest, UnknownPart
+from mmcalib.corpus.lines import TEXT_TYPES, BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
@@ -22,9 +22,60 @@ _JUDGED = frozenset(
         *("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "request_id"),
         *("include_stop_str_in_output", "include_reasoning", "parallel_tool_calls", "session_id"),
         *("return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt"),
-        *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval"),
+        *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval", "n"),
+        *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "truncation_side"),
+        # Empty ones: `parse_line` refuses others.
+        *("mm_processor_kwargs", "media_io_kwargs"),
     )
 )
+# JSON schemas that every backend of vLLM makes a grammar of.
+_SIMPLE_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "type": {"enum": ["object", "array", "string", "integer", "number", "boolean", "null"]},
+        "properties": {"additionalProperties": {"$ref": "#/$defs/simple"}},
+        "items": {"$ref": "#/$defs/simple"},
+        "required": {"items": {"type": "string"}},
+        "enum": {"items": {"type": "string"}, "minItems": 1},
+        "additionalProperties": {"type": "boolean"},
+        **{key: {"type": "string"} for key in ("title", "description")},
+    },
+    "required": ["type"],
+    "additionalProperties": False,
+}
+
+
+_GIVEN_ON = ("logit_bias", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
+
+
+def _holding(*names: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties, *names]}
+
+
+# Values of other fields that are known to bear on no more than the answer.
+_JUDGED_VALUES: Mapping[str, Any] = {
+    "$defs": {"simple": _SIMPLE_SCHEMA},
+    "not": {"required": ["response_format", "structured_outputs"]},
+    "properties": {
+        "response_format": {
+            "anyOf": [
+                _holding(type={"enum": ["text", "json_object"]}),
+                _holding(
+                    type={"const": "json_schema"},
+                    json_schema=_holding("name", schema={"$ref": "#/$defs/simple"}),
+                ),
+            ]
+        },
+        "structured_outputs": {
+            "maxProperties": 1,
+            "anyOf": [
+                _holding(json={"$ref": "#/$defs/simple"}),
+                _holding(json_object={"const": True}),
+                _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
+            ],
+        },
+        **{name: {"maxProperties": 0} for name in _GIVEN_ON},
+    },
+}
 # Without a schema nothing is known of their values.
 _ANY_VALUE = frozenset(("messages", "model", "user"))
 # In what stands for an item, such as <|vision_start|><|image_pad|><|vision_end|>.
@@ -35,6 +86,7 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
     "number": TypeAdapter(float),
     "boolean": TypeAdapter(bool),
 }
+_NUMBERS = _LAX["integer"], _LAX["number"]
 _ROLES = {"user", "assistant", "system", "developer"}
 _LONGEST = 80
 
@@ -69,7 +121,8 @@ class Grammar:
             self._validate_parts(message)
         schema = self._found["schema"]["properties"]
         for name in sorted(schema.keys() & fields.keys() - request.fields.keys() - _JUDGED):
-            if fields[name] not in (None, [], {}, schema[name].get("default")):
+            idle = fields[name] in (None, schema[name].get("default"))
+            if not idle and not (self._is_rendered and _is_judged(name, fields)):
                 doubts.append(f"{name} is not modelled")
         if request.endpoint:
             doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
@@ -82,8 +135,6 @@ class Grammar:
         return BadRequest(f"a part of type {unread.kind}, which vLLM does not know")
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
-        if request.uuids():
-            return ["a uuid: vLLM serves what its cache holds under that name"]
         held = "" if self._is_string else "".join(self._found.get("placeholders", {}).values())
         words = request.text()
         return [
@@ -91,6 +142,11 @@ class Grammar:
             for text in dict.fromkeys(_TOKEN.findall(held))
             if text in words
         ]
+
+    @property
+    def _is_rendered(self) -> bool:
+        """Whether a template makes the prompt, which gets the fields of a template alone."""
+        return "content" in self._found
 
     @property
     def _is_string(self) -> bool:
@@ -124,6 +180,8 @@ class Grammar:
     def _validate_part(self, part: Mapping[str, Any]) -> None:
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
+            if not part.keys() & (self._parts.keys() - set(TEXT_TYPES)):
+                raise BadRequest("a part with a uuid or without a type, of no medium")
             return
         if kind not in self._parts:
             raise BadRequest(f"a part of type {kind}, which vLLM does not know")
@@ -170,6 +228,17 @@ class Grammar:
         ]
 
 
+def _is_judged(name: str, fields: Mapping[str, Any]) -> bool:
+    names = _JUDGED_VALUES["properties"].keys()
+    given = {one: fields[one] for one in names if fields.get(one) is not None}
+    return name in names and bool(_judged_values().is_valid(given))
+
+
+@cache
+def _judged_values() -> Any:
+    return _validator(_JUDGED_VALUES)
+
+
 def _validator(schema: Mapping[str, Any]) -> Any:
     from jsonschema import Draft202012Validator, validators
 
@@ -191,7 +260,8 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
     def check(_: Any, limit: float | str, value: object, schema: Any) -> Iterator[Any]:
         from jsonschema import ValidationError as Invalid
 
-        number = _lax(_LAX["number"], value)
+        # An int as such: a float is not exact above 2**53.
+        number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
         # What is too large for a number of a calibration is a text there.
         if number is not None and beyond(number, int(limit) if isinstance(limit, str) else limit):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")

@@ -91,7 +91,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
     body = {name: value for name, value in body.items() if name not in columns}
     for name, flag in _UNTRUSTED.items():
-        if body.get(name):
+        if body.get(name) or (name == "chat_template" and body.get(name) is not None):
             raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
     return ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row), sent_s
 
@@ -293,7 +293,7 @@ def _chat_parts(content: object) -> object:
 
 
 # Text parts, in the field that vLLM names after some of the types.
-_TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking")
+TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking")
 
 
 def _check_messages(messages: object) -> None:
@@ -313,8 +313,8 @@ def _check_messages(messages: object) -> None:
 def _check_part(part: object, where: str) -> None:
     if isinstance(part, str):
         return
-    if not isinstance(part, dict):
-        raise _bad(where, "a part is an object or text")
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str | None):
+        raise _bad(where, "a part is text, or an object whose type is text")
     if (medium := medium_of(part)) is not None:
         name, url = medium
         given = part.get(name)
@@ -325,7 +325,7 @@ def _check_part(part: object, where: str) -> None:
             raise _bad(f"{where}.{name}", "a URL is required")
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "its data are required")
-    elif part.get("type") not in _TEXT_TYPES:
+    elif part.get("type") not in TEXT_TYPES:
         raise UnknownPart(part.get("type"), where)
     elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
         raise _bad(where, "a text is required")

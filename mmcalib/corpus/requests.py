@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
+from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
 from mmcalib.corpus.urls import (
@@ -65,6 +65,8 @@ class RequestLines:
         as_sent: bool = False,
     ) -> None:
         self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
+        # What uuids stand for.
+        self._held: dict[str, int] = {}
         # Requests that are well-formed, and that vLLM would refuse.
         self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
@@ -77,6 +79,7 @@ class RequestLines:
             request, _ = parse_line(line)
             try:
                 doubt = self._grammar.doubt(request) if self._grammar else ""
+                doubt = self._doubt_names(request) or doubt
                 paths = request.row or not self._as_sent
                 found = [self.find_medium(one, origin, paths=paths) for one in request.media()]
             except (BadRequest, Unresolved):
@@ -91,6 +94,16 @@ class RequestLines:
                 return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
         items = tuple(one.item for one in found)
         return Prompt(origin, items, request.replace_media(one.url for one in found), doubt)
+
+    def _doubt_names(self, request: ChatRequest) -> str:
+        """Media with a uuid are known once they came under it before, and no others did."""
+        named = [(uuid, hash(medium)) for uuid, medium in request.named_media()]
+        known = all(self._held.get(uuid) == one for uuid, one in named)
+        if len(self._held) > _MOST_NAMES:
+            self._held.clear()
+        for uuid, one in named:
+            self._held[uuid] = one if self._held.get(uuid, one) == one else 0
+        return "" if known else "a uuid: vLLM serves what its cache holds under that name"
 
     def find_medium(
         self, medium: tuple[UrlType, str], origin: str, *, paths: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -26,8 +25,8 @@ from mmcalib.domain.shapes import (
 from mmcalib.media.audio import open_sound
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reading_by_pillow, reason
-from mmcalib.media.image import open_image
+from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.image import load_picture
 from mmcalib.media.probe import examine, is_plain_file, medium_of, probe
 from mmcalib.media.video import sent_frames, video_stream
 from mmcalib.storage.location import local_copy, open_item
@@ -87,9 +86,9 @@ def _decode(medium: Medium, file: Encoded) -> None:
     match shape:
         case ImageShape() if isinstance(medium, str):
             with open(medium, "rb") as picture:
-                _load(picture)
+                load_picture(picture)
         case ImageShape():
-            _load(cast("BinaryIO", medium))
+            load_picture(cast("BinaryIO", medium))
         case VideoShape():
             # The server is asked whether it takes such frames; they are not decoded here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
@@ -98,16 +97,10 @@ def _decode(medium: Medium, file: Encoded) -> None:
             _audio(medium, shape, file.encoding)
 
 
-def _load(file: BinaryIO) -> None:
-    with warnings.catch_warnings(), reading_by_pillow():
-        warnings.simplefilter("ignore")
-        open_image(file, any_format=True).load()
-
-
 def _video(medium: Medium) -> None:
     if frames := sent_frames(medium):
         for picture in frames:
-            _load(io.BytesIO(picture))
+            load_picture(io.BytesIO(picture))
         return
     with open_container(medium) as container:
         if (stream := video_stream(container)) is None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import struct
 import warnings
+from contextlib import suppress
 from itertools import chain
 from typing import Any, BinaryIO
 
-from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.bounded import read_at
-from mmcalib.media.failure import Unreadable, failures, read_errors, reading_by_pillow
+from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
 _TAG = int(ExifTags.Base.Orientation)
@@ -157,6 +157,18 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
         raise Unreadable(TOO_LARGE) from error
 
 
+def load_picture(file: BinaryIO) -> None:
+    """Decode the first frame as vLLM does. Raises as `open_image` does."""
+    with warnings.catch_warnings(), reading_by_pillow():
+        warnings.simplefilter("ignore")
+        image: Image.Image = open_image(file, any_format=True)
+        # What Pillow refuses here it may take at the second attempt: a JPEG 2000 without its end
+        # (`normalize_image` in vllm/multimodal/image.py:76, 0.32).
+        with suppress(Exception):
+            image = ImageOps.exif_transpose(image)
+        image.load()
+
+
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
     """Width and height of the first frame, EXIF rotation applied, no pixel decoded.
 
@@ -191,17 +203,15 @@ _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_BARE = 0xD9, (0x01, *range(0xD0, 0xD9))
 # Chunks, segments and boxes that are looked at; what has more is not said to be whole.
 _MOST_PARTS = 1 << 18
-_MOST_DECODED_PIXELS = 1 << 24
 # Where the parts of a TIFF begin, and their bytes: strips and tiles.
 _PARTS = ((273, 279), (324, 325))
 
 
-def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
+def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
     """Whether its first picture goes on behind the end of the file, by the structure of its format.
 
-    Of JPEG, PNG, GIF, WebP, AVIF, JPEG 2000, TIFF, and bare pixels as in BMP, PPM and TGA. Others,
-    such as PCX, QOI and DDS, are decoded unless they are large. Raises `Unreadable` or one of
-    `read_errors`.
+    Of JPEG, PNG, GIF, WebP, AVIF, JPEG 2000, TIFF, and bare pixels as in BMP, PPM and TGA; None of
+    others. Raises `Unreadable` or one of `read_errors`.
     """
     head = read_at(file, 0, 12)
     if head.startswith(b"\xff\xd8"):
@@ -223,18 +233,7 @@ def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
         ends = [at + size for at, size in chain(*parts) if isinstance(at, int)]
     else:
         ends = [_pixels_end(tile, image.size[0]) for tile in image.tile]
-        if not (ends and all(ends)) and math.prod(image.size) <= _MOST_DECODED_PIXELS:
-            return not _loads(image)
-    return max(ends, default=0) > size_bytes
-
-
-def _loads(image: ImageFile.ImageFile) -> bool:
-    try:
-        with reading_by_pillow():
-            image.load()
-    except read_errors():
-        return False
-    return True
+    return max(ends) > size_bytes if any(ends) else None
 
 
 def _jpeg_ends(data: bytes) -> bool:

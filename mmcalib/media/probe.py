@@ -23,11 +23,13 @@ from mmcalib.media.bounded import (
     open_bounded,
 )
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
-from mmcalib.media.image import image_shape, is_cut_short
+from mmcalib.media.image import image_shape, is_cut_short, load_picture
 from mmcalib.media.sniff import ANIMATED, CURSOR, HEAD_BYTES, UNMARKED, Kind, ending_of, sniff
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
 from mmcalib.text import MIB, one_line
 
+# Pixels of a picture that takes some tens of MB to decode.
+_SMALL_PX = 1 << 24
 _NOT_MEDIA = "not an image, video or audio file"
 
 # What a server fetches itself, within its bound.
@@ -177,7 +179,7 @@ def _without_libraries(error: Exception) -> UsageError:
 
 def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     """As `examine`, and whether the end of a picture or a sound is there, which only more than its
-    header says. No picture is decoded.
+    header says. A picture is decoded only where its end seems to be missing, and only a small one.
     """
     seen = examine(item, sound=sound)
     if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
@@ -188,9 +190,22 @@ def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
                 from mmcalib.media.audio import is_sound_cut_short
 
                 where = item.path if is_plain_file(item) else medium_of(item, opened)
-                short = is_sound_cut_short(where, seen)
+                short: bool | None = is_sound_cut_short(where, seen)
             else:
                 short = is_cut_short(opened.file, opened.size_bytes)
+                size = seen.shape
+                if short is not False and size.width_px * size.height_px <= _SMALL_PX:
+                    return _load(item, opened.file, seen)
     except failures():
         return seen
     return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen
+
+
+def _load(item: Item, file: BinaryIO, seen: Encoded) -> Encoded | Skipped:
+    """As it is where Pillow decodes it, as for vLLM."""
+    try:
+        file.seek(0)
+        load_picture(file)
+    except failures() as error:
+        return Skipped(item.path, reason(error))
+    return seen

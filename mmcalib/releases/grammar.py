@@ -5,9 +5,10 @@ beyond it written into it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.release import TargetMoved
 
 _BODY: Mapping[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
@@ -17,6 +18,7 @@ _TOGETHER: Mapping[str, Any] = {
     "stream": True,
     "stream_options": {"include_usage": True},
     "logprobs": True,
+    "logprob_token_ids": [1],
     "top_logprobs": 1,
     "prompt_logprobs": 1,
     "tools": [_TOOL],
@@ -30,6 +32,13 @@ _ANSWER_TOKENS = 1 << 40
 _SEEDS = (0, 1, 0.5)
 _LADDER = tuple(2**power for power in range(63))
 _TRIES = 64
+# Lists that are longer are bounded by nothing but the request.
+_LONGEST_LIST = 1 << 12
+# Fields that are taken only beside others.
+_BESIDE: Mapping[str, Mapping[str, Any]] = {
+    **{key: {"logprobs": True} for key in ("top_logprobs", "logprob_token_ids")},
+    "n": {"temperature": 1},
+}
 # A calibration holds no larger numbers.
 _LARGEST = 1 << 53
 # What is less is no bound that somebody wrote.
@@ -49,7 +58,7 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     for name, field in schema["properties"].items():
         if name != "messages":
             field.update(_bounds(accepts, name, field))
-    schema["allOf"] = _pairs(accepts)
+    schema["allOf"] = [*_pairs(accepts), *_several(accepts)]
     # Most parsers only cast; these are pydantic's (vllm/renderers/chat_utils.py, 0.32).
     checked = {"image_url": "_ImageParser", "audio_url": "_AudioParser"}
     checked |= {"video_url": "_VideoParser", "input_image": "_ResponsesInputImageParser"}
@@ -60,7 +69,7 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     return {"schema": schema, "parts": parts}
 
 
-def placeholders(model_config: Any, modalities: tuple[str, ...]) -> dict[str, str]:
+def placeholders(model_config: Any, modalities: Sequence[Modality]) -> dict[Modality, str]:
     """What stands for the first item of a modality in a prompt."""
     from vllm.model_executor.model_loader import get_model_cls
 
@@ -88,11 +97,13 @@ def _bare(schema: Any) -> Any:
 
 def _asking(request_class: Any, model_config: Any) -> Accepts:
     """Whether vLLM takes a body up to where the engine gets its sampling parameters."""
+    given = model_config.get_diff_sampling_param()
 
     def accepts(fields: Mapping[str, Any]) -> bool:
         try:
             request = request_class.model_validate({**_BODY, **fields})
-            request.to_sampling_params(_ANSWER_TOKENS, {}).verify(model_config, None, None, None)
+            sampling = request.to_sampling_params(_ANSWER_TOKENS, given)
+            sampling.verify(model_config, None, None, None)
         except Exception:  # noqa: BLE001 - whatever it raises, the server refuses the request
             return False
         return True
@@ -102,28 +113,20 @@ def _asking(request_class: Any, model_config: Any) -> Accepts:
 
 def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords that say which values of one field vLLM takes."""
-    kinds = {one.get("type") for one in (field, *field.get("anyOf", ()))}
-    beside = {"logprobs": True} if name == "top_logprobs" else {}
+    members = [field, *field.get("anyOf", ())]
+    kinds = {one.get("type") for one in members}
 
     def takes(value: Any) -> bool:
-        return accepts({**beside, name: value})
+        return accepts({**_BESIDE.get(name, {}), name: value})
 
     found: dict[str, Any] = {}
     if kinds & {"integer", "number"}:
-        whole = "number" not in kinds
-        seeds = (one for one in _SEEDS if not whole or isinstance(one, int))
-        seed = next((one for one in seeds if takes(one)), None)
-        if seed is None:
-            return {}
-        for keyword, sign in (("minimum", -1), ("maximum", 1)):
-            far = next((n for n in _LADDER if not takes(seed + sign * n)), None)
-            if far is None:
-                continue
-            edge = _edge(takes, seed, seed + sign * far, whole=whole)
-            if 0 < edge < _LEAST:
-                found["exclusiveMinimum"] = 0
-            elif abs(edge) < _ANSWER_TOKENS:
-                found[keyword] = edge
+        found |= _range(takes, whole="number" not in kinds)
+    if any(one.get("items", {}).get("type") == "integer" for one in members):
+        if items := _range(lambda value: takes([value]), whole=True):
+            found["items"] = items
+        if takes([0]) and not takes([0] * _LONGEST_LIST):
+            found["maxItems"] = _edge(lambda n: takes([0] * n), 1, _LONGEST_LIST, whole=True)
     if "array" in kinds and not takes([]):
         found["minItems"] = 1
     if "array" in kinds and takes(["a"]) and not takes([""]):
@@ -131,6 +134,37 @@ def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, 
     if "string" in kinds and not takes(""):
         found["minLength"] = 1
     return found
+
+
+def _range(takes: Callable[[Any], bool], *, whole: bool) -> dict[str, Any]:
+    """The least and the greatest number that it takes."""
+    seeds = (one for one in _SEEDS if not whole or isinstance(one, int))
+    seed = next((one for one in seeds if takes(one)), None)
+    if seed is None:
+        return {}
+    found: dict[str, Any] = {}
+    for keyword, sign in (("minimum", -1), ("maximum", 1)):
+        far = next((n for n in _LADDER if not takes(seed + sign * n)), None)
+        if far is None:
+            continue
+        edge = _edge(takes, seed, seed + sign * far, whole=whole)
+        if 0 < edge < _LEAST:
+            found["exclusiveMinimum"] = 0
+        elif abs(edge) < _ANSWER_TOKENS:
+            found[keyword] = edge
+    return found
+
+
+def _several(accepts: Accepts) -> list[dict[str, Any]]:
+    """Greedy sampling has one answer (`SamplingParams._verify_greedy_sampling`)."""
+    if accepts({"n": 2, "temperature": 0}) or not accepts({"n": 2, "temperature": 1}):
+        return []
+    several = {"required": ["n"], "properties": {"n": {"type": "integer", "minimum": 2}}}
+    warm: dict[str, Any] = {"properties": {"temperature": {"exclusiveMinimum": 0}}}
+    if not accepts({"n": 2}):
+        warm["properties"]["temperature"]["type"] = "number"
+        warm["required"] = ["temperature"]
+    return [{"if": several, "then": warm}]
 
 
 def _edge(takes: Callable[[Any], bool], inside: float, outside: float, *, whole: bool) -> float:

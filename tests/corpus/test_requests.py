@@ -22,6 +22,7 @@ from PIL import Image
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.requests import RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -283,6 +284,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         ({**user("<image>"), "images": [3]}, "its media stand in `images`, in a form"),
         ({**user("a"), "multi_modal_data": {"x": 1}}, "its media stand in `multi_modal_data`, in"),
         (user({"type": "image_url", "image_url": None, "uuid": "k"}), "a uuid without its data"),
+        (user({"type": ["a"], "text": "b"}), "not a chat request: 0.content.0: a part is text, or"),
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:
@@ -493,6 +495,22 @@ def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
 def test_parts_without_a_type(loose: Path) -> None:
     parts = ({"image_url": "a.png"}, {"type": "input_image", "image_url": "b.png"})
     assert names_of(one(loose, user(*parts))) == ["a.png", "b.png"]
+
+
+def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
+    reader = RequestLines(str(folder), scratch=folder / "scratch", grammar=Grammar({}))
+
+    def doubt(*named: tuple[str, str]) -> str:
+        parts = [{**image(name), "uuid": uuid} for name, uuid in named]
+        found = reader.prompt("line 1", json.dumps(user(*parts)).encode())
+        assert isinstance(found, Prompt)
+        return found.doubt[:6]
+
+    (folder / "b.jpg").write_bytes((folder / "a.jpg").read_bytes())
+    a, b, c = ("a.jpg", "k"), ("b.jpg", "k"), ("b.jpg", "l")
+    assert [doubt(a), doubt(a), doubt(a, c), doubt(c, a)] == ["a uuid", "", "a uuid", ""]
+    # The server may hold either.
+    assert [doubt(b), doubt(b), doubt(a)] == ["a uuid"] * 3
 
 
 def test_beside_chat_requests(loose: Path) -> None:

@@ -43,6 +43,13 @@ def answer(grammar: Grammar, body: dict[str, Any]) -> str:
         return "unknown" if str(judged).endswith(NOT_MODELLED) else "no"
 
 
+INT = {"type": "integer"}
+
+
+def json_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
 # Each with what vLLM 0.32 makes of it (`ChatCompletionRequest`, `SamplingParams`).
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 3}, "no"),
@@ -50,7 +57,10 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "no"),
     ({"top_p": 1.0}, "fits"),
     ({"n": 0}, "no"),
-    ({"n": 2}, "unknown"),
+    ({"n": 2}, "fits"),
+    ({"n": "2", "temperature": 0.5}, "fits"),
+    ({"n": 2, "temperature": 0}, "no"),
+    ({"n": 1, "temperature": 0}, "fits"),
     ({"prompt_logprobs": 99}, "no"),
     ({"prompt_logprobs": 1, "stream": True}, "no"),
     ({"top_logprobs": 2}, "no"),
@@ -63,8 +73,15 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "auto"}, "no"),
     ({"logit_bias": {"1": 1}}, "unknown"),
     ({"allowed_token_ids": []}, "no"),
+    ({"allowed_token_ids": [1, "2"]}, "fits"),
+    ({"allowed_token_ids": [-1]}, "no"),
+    ({"stop_token_ids": [1 << 40]}, "no"),
+    ({"logprob_token_ids": [1]}, "no"),
+    ({"logprob_token_ids": [1], "logprobs": True}, "fits"),
+    ({"logprob_token_ids": [1] * 129, "logprobs": True}, "no"),
     ({"stop": [""]}, "no"),
     ({"seed": 1 << 63}, "no"),
+    ({"seed": (1 << 63) - 1}, "fits"),
     ({"seed": -(1 << 63)}, "fits"),
     ({"stop": "a"}, "fits"),
     ({"max_tokens": "2881"}, "fits"),
@@ -72,6 +89,16 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 1.5}, "no"),
     ({"min_tokens": -1}, "no"),
     ({"structured_outputs": {"regex": "a"}}, "unknown"),
+    ({"structured_outputs": {}}, "unknown"),
+    ({"structured_outputs": {"choice": ["a", "b"]}}, "fits"),
+    ({"response_format": {"type": "text"}}, "fits"),
+    ({"response_format": {"type": "json_object"}}, "fits"),
+    ({"response_format": json_format({"type": "object", "properties": {"a": INT}})}, "fits"),
+    ({"response_format": json_format({"type": "string", "pattern": "("})}, "unknown"),
+    ({"response_format": {"type": "json_schema"}}, "unknown"),
+    ({"response_format": {"type": "text"}, "structured_outputs": {"choice": ["a"]}}, "unknown"),
+    ({"vllm_xargs": {}, "logit_bias": {}, "media_io_kwargs": {}}, "fits"),
+    ({"chat_template": ""}, "no"),
     ({"priority": 1}, "unknown"),
     ({"mm_processor_kwargs": {"fps": 1}}, "no"),
     ({"nobody_knows": 1}, "fits"),
@@ -96,7 +123,6 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "image_url", "image_url": {"url": URL, "detail": "x"}}, "no"),
     ({"type": "image_url", "image_url": URL}, "no"),
     ({"type": "image_url", "image_url": None, "uuid": "k"}, "unknown"),
-    ({"type": "image_url", "image_url": {"url": URL}, "uuid": "k"}, "unknown"),
     ({"image_url": URL}, "fits"),
     ({"type": "input_image", "image_url": URL, "detail": "auto"}, "fits"),
     ({"type": "input_image", "image_url": URL}, "no"),
@@ -107,6 +133,8 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "video", "video": ["f1.jpg"]}, "no"),
     ({"type": "text", "text": "<|image_pad|>"}, "unknown"),
     ({"text": "a"}, "no"),
+    ({"type": "text", "text": "a", "uuid": "k"}, "no"),
+    ({"type": "refusal", "refusal": "a", "uuid": "k"}, "no"),
 ]
 
 

@@ -67,8 +67,8 @@ def counted(model: Lab, request: ChatRequest) -> int | None:
     [
         (QWEN25, TEMPLATE, {"image": -1, "video": -1}),
         (QWEN3, TEMPLATE, {"image": -1, "video": -1}),
-        # Its template takes texts alone.
-        (INTERN, None, {}),
+        # Its template takes texts alone, with marks before them.
+        (INTERN, None, {"image": -3}),
         (LLAVA, None, {"image": -1}),
         # Line breaks around its images merge with those of the text.
         (GEMMA, None, {}),
@@ -84,6 +84,7 @@ def test_what_agrees_with_vllm_is_found(
     assert found.counting is not None, found.why
     assert found.counting.around == items
     assert found.counting.compared >= 40
+    assert found.counting.fields, found.why
     assert ("image items" in found.why) == (not items)
 
 
@@ -96,9 +97,50 @@ parts = st.lists(
     ),
     max_size=5,
 )
+arguments = st.sampled_from(['{"a": [1.50, "é"]}', "", "[1]", '{"a": ', "null"])
+call = st.fixed_dictionaries(
+    {
+        "id": words,
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({"name": words, "arguments": arguments}),
+    }
+)
 turn = st.one_of(
     st.fixed_dictionaries({"role": st.just("user"), "content": st.one_of(words, parts)}),
     st.fixed_dictionaries({"role": st.sampled_from(["assistant", "system"]), "content": words}),
+    st.fixed_dictionaries(
+        {
+            "role": st.just("assistant"),
+            "content": st.none() | words,
+            "tool_calls": st.lists(call, min_size=1, max_size=2),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"role": st.just("tool"), "content": words | st.lists(words), "tool_call_id": words}
+    ),
+)
+tool = st.fixed_dictionaries(
+    {"name": words.filter(bool)},
+    optional={
+        "description": words,
+        "parameters": st.just({"type": "object", "properties": {"a": {"type": "integer"}}}),
+        "strict": st.booleans(),
+        "own": words,
+    },
+).map(lambda function: {"type": "function", "function": function})
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "tools": st.lists(tool, min_size=1, max_size=3),
+        "reasoning_effort": st.sampled_from(["none", "low", "high"]),
+        "add_generation_prompt": st.booleans(),
+        "continue_final_message": st.booleans(),
+        "add_special_tokens": st.booleans(),
+        "documents": st.just([{"title": "a", "text": "b"}]),
+        "chat_template_kwargs": st.dictionaries(
+            st.sampled_from(["enable_thinking", "x", "add_generation_prompt"]), st.booleans()
+        ),
+    },
 )
 
 
@@ -119,18 +161,22 @@ def test_it_never_comes_to_another_number_than_vllm(
     seen = {"taken": 0, "compared": 0}
 
     @settings(
-        max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
-    @given(st.lists(turn, min_size=1, max_size=7))
-    def check(messages: list[dict[str, Any]]) -> None:
-        request = ChatRequest(messages).bare()
+    @given(st.lists(turn, min_size=1, max_size=7), fields)
+    def check(messages: list[dict[str, Any]], given: dict[str, Any]) -> None:
+        choice = {"tool_choice": "none"} if "tools" in given else {}
+        request = ChatRequest(messages, {**given, **choice}).bare()
         if not request.items().keys() <= how.around.keys():
             return
+        # Before vLLM, which changes messages that it is given.
         ours = counter.tokens(request)
         theirs = counted(model, request)
         seen["taken"] += theirs is not None
-        seen["compared"] += ours == theirs
+        seen["compared"] += ours is not None
+        # Where the template refuses it, vLLM does; it refuses more.
+        assert ours == theirs or None in (ours, theirs), (ours, request)
 
     check()
     assert counter.why == ""
-    assert seen["compared"] == seen["taken"] >= 10, seen
+    assert seen["compared"] >= seen["taken"] >= 10, seen
