@@ -6,6 +6,7 @@ line, and what is said of what is not there to be read.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -57,6 +58,16 @@ def plain(text: str) -> str:
 def first_sentence(text: str) -> str:
     """`text` up to the end of its first sentence, without the full stop."""
     return text.partition(". ")[0]
+
+
+def decode_base64(text: str | bytes) -> bytes:
+    """As strictly as pybase64, with which vLLM decodes. Raises ValueError, also for more padding
+    than there has to be.
+    """
+    data = base64.b64decode(text, validate=True)
+    if len(text) != 4 * -(-len(data) // 3):
+        raise ValueError("more = at its end than belong there")
+    return data
 
 
 def without_particulars(reason: str) -> str:

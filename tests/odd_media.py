@@ -87,3 +87,83 @@ def frames_url(count: int, width: int = 64, height: int = 48, header: str = "vid
 def steady(path: Path, frames: int, codec: str = "libx264", form: str = "mp4") -> Path:
     """A clip of 25 frames a second."""
     return paced(path, [n * 40 for n in range(frames)], 25, form=form, codec=codec)
+
+
+def hiding(path: Path, frames: int, hidden: int, rate: int = 30) -> Path:
+    """A clip of one group of pictures, of which an edit list hides the first: cut without encoding
+    it again.
+    """
+    times_ms = [round(n * 1000 / rate) for n in range(frames)]
+    whole = paced(path.with_name(f"whole-{path.name}"), times_ms, rate, form="mp4")
+    with av.open(str(whole)) as source, av.open(str(path), "w", format="mp4") as file:
+        (of,) = source.streams.video
+        stream = file.add_stream_from_template(of)
+        for packet in source.demux(of):
+            if packet.pts is None or packet.dts is None:
+                continue
+            early = round(hidden / rate / float(of.time_base or 1))
+            packet.pts, packet.dts, packet.stream = packet.pts - early, packet.dts - early, stream
+            file.mux(packet)
+    return path
+
+
+def heard(path: Path, codec: str, form: str, seconds: float, rate_hz: int = 16_000) -> Path:
+    """Half silence and half noise by one of FFmpeg's encoders, without a header of its length."""
+    options = {"write_xing": "0", "id3v2_version": "0"} if form == "mp3" else {}
+    with av.open(str(path), "w", format=form, options=options) as file:
+        stream = file.add_stream(codec, rate=rate_hz, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        if form == "mp3":
+            stream.codec_context.options = {"q": "2"}
+            stream.codec_context.qscale = True
+            stream.codec_context.global_quality = 2 * 118
+        noise = np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) / 10
+        noise[: len(noise) // 2] = 0
+        frame = av.AudioFrame.from_ndarray(
+            noise[None].astype(np.float32), format="fltp", layout="mono"
+        )
+        frame.sample_rate = rate_hz
+        fitting = av.AudioResampler(format=stream.format.name, layout="mono", rate=rate_hz)
+        for part in fitting.resample(frame):
+            file.mux(stream.encode(part))
+        file.mux(stream.encode())
+    return path
+
+
+def amr(path: Path, seconds: float) -> Path:
+    """Frames of 20 ms at 12.2 kbit/s behind the mark that is all of the header."""
+    path.write_bytes(b"#!AMR\n" + (b"\x3c" + bytes(31)) * round(seconds * 50))
+    return path
+
+
+def open_flac(path: Path, seconds: float, rate_hz: int = 16_000) -> Path:
+    """As an encoder writes it to a pipe: the number of samples is left at 0."""
+    data = bytearray(silence(path, seconds, rate_hz).read_bytes())
+    data[21] &= 0xF0
+    data[22:26] = bytes(4)
+    path.write_bytes(data)
+    return path
+
+
+def odd_sound(path: Path, subtype: str, seconds: float = 1) -> Path:
+    """Of one of libsndfile's rarer encodings, in the format that the name says."""
+    soundfile.write(path, np.zeros(round(seconds * 16_000), np.int16), 16_000, subtype=subtype)
+    return path
+
+
+def meeting(path: Path, seconds: int = 4) -> Path:
+    """A recording with pictures and sound."""
+    with av.open(str(path), "w") as file:
+        video = file.add_stream("mpeg4", rate=5)
+        assert isinstance(video, av.VideoStream)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = file.add_stream("aac", rate=16_000, layout="mono")
+        for _ in range(5 * seconds):
+            file.mux(video.encode(av.VideoFrame(64, 48, "yuv420p")))
+        file.mux(video.encode())
+        quiet = np.zeros((1, 16_000 * seconds), np.float32)
+        frame = av.AudioFrame.from_ndarray(quiet, format="fltp", layout="mono")
+        frame.sample_rate = 16_000
+        file.mux(audio.encode(frame))
+        file.mux(audio.encode())
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any
 
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import describe_item, is_cell, not_taken
-from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.chat import ChatRequest, Prompt
+from mmcalib.corpus.grammar import Grammar
+from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE
 from mmcalib.corpus.requests import RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
@@ -25,11 +28,12 @@ from mmcalib.derive.admission import (
 from mmcalib.derive.fit import Between
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Encoded
+from mmcalib.domain.shapes import Encoded, hears_alone
 from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
 
-_REQUEST_FIELDS = {"messages", "body"}
+_REQUEST_FIELDS = {"messages", "body", "input"}
+_ASK = "leave that out, or ask the server"
 
 
 def admit_item(
@@ -37,24 +41,33 @@ def admit_item(
     item: Any,
     root: str | os.PathLike[str] | None = None,
     counting: Counting | None = None,
+    grammar: Grammar | None = None,
 ) -> Admission:
-    """Whether it fits, with a remedy where not; `root` as `RequestLines` takes it, `counting` as
-    `admit_request` does.
+    """Whether it fits, with a remedy where not; `root` and `grammar` as `RequestLines` takes them,
+    `counting` as `admit_request` does.
 
     Raises TypeError for what is none of `inputs.TAKEN`, and UsageError for a request that leads
     outside its root.
     """
     if isinstance(item, Mapping) and not is_cell(item):
+        if OFFLINE in item:
+            return _admit_offline(gate, item)
         line = _request_line(item)
         # Inline media are kept until the answer.
         with Scratch() as scratch:
             allowed = Path(root) if root is not None else None
-            reader = RequestLines(os.getcwd(), allowed_root=allowed, scratch=scratch.path)
+            reader = RequestLines(
+                os.getcwd(),
+                allowed_root=allowed,
+                scratch=scratch.path,
+                grammar=grammar,
+                as_sent=True,
+            )
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
             return admit_request(gate, prompt, counting)[1]
-    return admit_file(gate, describe_item(item))
+    return admit_file(gate, describe_item(item, sound=hears_alone(gate.counts)))
 
 
 def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
@@ -74,7 +87,7 @@ def admit_request(
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine_whole(item)
+        seen = examine_whole(item, sound=hears_alone(gate.counts))
         if isinstance(seen, Skipped):
             return (), unreadable(seen.reason, of=f"{seen.path}: ")
         files.append(seen)
@@ -83,11 +96,16 @@ def admit_request(
     known = gate.counted.get(prompt.request.digest()) if gate.counted else None
     text = None if known is None else Between.exactly(known)
     answer = admit_prompt(gate, files, wants, text)
-    if counting and text is None and text_decides(gate, files, answer):
-        tokens = counting.tokens(prompt.request)
-        if tokens is not None:
-            text = Between.exactly(tokens)
+    decides = text_decides(gate, files, answer)
+    if counting and text is None and (answer.fits or decides):
+        found = counting.tokens(prompt.request, tokenise=decides)
+        if isinstance(found, str):
+            return tuple(files), unusable(found)
+        if found is not None:
+            text = Between.exactly(found)
             answer = admit_prompt(gate, files, wants, text)
+    if answer.fits and prompt.doubt:
+        return tuple(files), undecided(prompt.doubt, _ASK)
     return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
 
 
@@ -97,10 +115,13 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     """
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
-    from mmcalib.media.image import TOO_LARGE
+    from mmcalib.media.failure import NO_SAMPLES
+    from mmcalib.media.image import HEIC, TOO_LARGE
 
-    change = "make it smaller, or leave it out"
-    instead = change if reason == TOO_LARGE else "leave it out, or send another copy"
+    if reason == NO_SAMPLES:
+        return undecided(f"{of}{reason}, which some models take", "leave it out")
+    remedies = {TOO_LARGE: "make it smaller, or leave it out", HEIC: "convert it to JPEG"}
+    instead = remedies.get(reason, "leave it out, or send another copy")
     return rejected(f"{of}{reason}", instead, basis="none", unread=reason)
 
 
@@ -108,12 +129,30 @@ def unusable(reason: str) -> Admission:
     """The same of a request."""
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
+    if reason.endswith(NOT_MODELLED):
+        return undecided(reason, _ASK)
     remedy = "correct the request, or leave it out"
     return rejected(reason, remedy, basis="none", unread=without_particulars(reason))
 
 
 def _undecided_elsewhere(reason: str) -> Admission:
     return undecided(reason, "check a local copy, or name its host in --allowed-media-domains")
+
+
+def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
+    """A prompt as `LLM.generate` takes it, with the media that a program holds."""
+    held = row[OFFLINE]
+    if not isinstance(held, Mapping) or row.keys() & {"messages", "body", "input"}:
+        raise not_taken(row)
+    listed = [value if isinstance(value, list) else [value] for value in held.values()]
+    files = list[Encoded]()
+    for one in itertools.chain.from_iterable(listed):
+        file = describe_item(one)
+        if isinstance(file, Skipped):
+            return unreadable(file.reason)
+        files.append(file)
+    wants = ChatRequest.of_user(str(row.get("prompt", ""))).asked()
+    return with_prompt_remedy(gate, files, wants, admit_prompt(gate, files, wants), None)
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:

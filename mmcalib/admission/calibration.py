@@ -11,6 +11,7 @@ from pydantic import PrivateAttr
 
 from mmcalib.admission.admits import admit_item
 from mmcalib.admission.counting import Counting
+from mmcalib.corpus.grammar import Grammar
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
 from mmcalib.results.calibration import CalibrationDocument, calibration_in, read_calibration
@@ -23,6 +24,7 @@ class Calibration(CalibrationDocument):
     __doc__ = CalibrationDocument.__doc__
 
     _counting: tuple[object, Counting | None] | None = PrivateAttr(default=None)
+    _grammar: tuple[object, Grammar] | None = PrivateAttr(default=None)
 
     @property
     def counting(self) -> Counting | None:
@@ -30,8 +32,18 @@ class Calibration(CalibrationDocument):
         if self._counting is None or self._counting[0] is not self.costs:
             how = self.costs.counting
             model = str(self.engine_config.get("model", self.model.id))
-            self._counting = self.costs, Counting(model, how) if how else None
+            content = str(self.costs.grammar.get("content", ""))
+            self._counting = self.costs, Counting(model, how, content) if how and content else None
         return self._counting[1]
+
+    @property
+    def grammar(self) -> Grammar:
+        """What vLLM takes in a request, as the server that is configured does."""
+        given = self.engine_config
+        tools = bool(given.get("enable_auto_tool_choice") and given.get("tool_call_parser"))
+        if self._grammar is None or self._grammar[0] != (self.costs, tools):
+            self._grammar = (self.costs, tools), Grammar(self.costs.grammar, tools=tools)
+        return self._grammar[1]
 
     def admits(
         self,
@@ -54,7 +66,7 @@ class Calibration(CalibrationDocument):
         # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
         with allowing(allowed_media_domains):
-            return admit_item(self.gate, item, allowed_local_media_path, counting)
+            return admit_item(self.gate, item, allowed_local_media_path, counting, self.grammar)
 
     def __repr__(self) -> str:
         """One line: the whole is thousands, which `to_json` has."""
@@ -78,7 +90,7 @@ class Calibration(CalibrationDocument):
     def __getstate__(self) -> dict[Any, Any]:
         """What is made of the fields is made again where they arrive."""
         state = super().__getstate__()
-        private = {"_gate": None, "_counting": None}
+        private = {"_gate": None, "_counting": None, "_grammar": None}
         return {**state, "__pydantic_private__": private}
 
     def save(self, path: str | Path) -> None:

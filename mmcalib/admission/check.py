@@ -17,7 +17,7 @@ from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Encoded
+from mmcalib.domain.shapes import Encoded, hears_alone
 from mmcalib.files import Scratch
 from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
@@ -48,7 +48,13 @@ def check(
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         files = [
-            RequestsSource(path, allowed_root=allowed_root, scratch=scratch.path, label=label)
+            RequestsSource(
+                path,
+                allowed_root=allowed_root,
+                scratch=scratch.path,
+                label=label,
+                grammar=calibration.grammar,
+            )
             for path, label in zip(requests, labels(requests), strict=True)
         ]
         for one, source in found:
@@ -58,7 +64,13 @@ def check(
             yield from gate.source(source, named=named)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), allowed_root=allowed_root, scratch=scratch.path)
+        reader = RequestLines(
+            os.getcwd(),
+            allowed_root=allowed_root,
+            scratch=scratch.path,
+            grammar=calibration.grammar,
+            as_sent=True,
+        )
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)
@@ -74,7 +86,7 @@ class _Gate:
     def source(self, source: Source, *, named: str) -> Iterator[Checked | Skipped]:
         """The file that was `named` must be media, and so must one whose name says that it is."""
         for found in source.items():
-            seen = examine_whole(found) if isinstance(found, Item) else found
+            seen = self._examine(found)
             says_media = found.path == named or (
                 ending_of(found.path.partition(BEHIND)[0]) in _SAY_MEDIA
             )
@@ -82,6 +94,11 @@ class _Gate:
                 yield seen
             else:
                 yield self._check_file(found.path, seen)
+
+    def _examine(self, found: Item | Skipped) -> Encoded | Skipped:
+        if isinstance(found, Skipped):
+            return found
+        return examine_whole(found, sound=hears_alone(self._gate.counts))
 
     def _check_file(self, path: str, seen: Encoded | Skipped) -> Checked:
         shapes = () if isinstance(seen, Skipped) else (seen.shape,)
@@ -104,6 +121,6 @@ class _Gate:
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
         item = item_named(os.fsdecode(text))
-        seen = examine_whole(item) if isinstance(item, Item) else item
+        seen = self._examine(item)
         # What carries its bytes has no other name.
         return self._check_file(origin if item.path == NOWHERE else item.path, seen)

@@ -24,17 +24,19 @@ class Counting:
     """
 
     def __init__(
-        self, model: str, counting: TextCounting, *, patience_s: float = _REQUEST_S
+        self, model: str, counting: TextCounting, content: str, *, patience_s: float = _REQUEST_S
     ) -> None:
         self._patience_s = patience_s
-        self._opening = model, counting
+        self._opening = model, counting, content
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._strikes = 0
         self.why = ""
 
-    def tokens(self, request: ChatRequest) -> int | None:
-        """Tokens of a request beside the placeholders of its items; None if it is not counted."""
+    def tokens(self, request: ChatRequest, *, tokenise: bool = True) -> int | str | None:
+        """Tokens of a request beside the placeholders of its items; None if it is not counted, or
+        without `tokenise`. A text says why the template refuses the request.
+        """
         with self._lock:
             # The process is gone where the thread has ended that began it: once more, then.
             for _ in range(2):
@@ -43,8 +45,8 @@ class Counting:
                 if self._worker is None:
                     return None
                 try:
-                    self._worker.send(request)
-                    found: int | None = self._worker.receive(self._patience_s)
+                    self._worker.send((request, tokenise))
+                    found: int | str | None = self._worker.receive(self._patience_s)
                 except TimeoutError:
                     self._end()
                     break

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from mmcalib.corpus.urls import REMOTE, Unresolved, decode_data_url, is_inline, remote_url
+from mmcalib.corpus.urls import (
+    REMOTE,
+    Unresolved,
+    decode_data_url,
+    file_url_path,
+    is_inline,
+    remote_url,
+)
 from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, VideoShape, flaw
@@ -29,15 +35,15 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def describe_item(item: Any) -> Encoded | Skipped:
-    """What it is; of what is elsewhere nothing, unless its host is allowed. Raises TypeError for
-    what is no medium.
+def describe_item(item: Any, *, sound: bool = False) -> Encoded | Skipped:
+    """What it is, `sound` as in `examine`; of what is elsewhere nothing, unless its host is
+    allowed. Raises TypeError for what is no medium.
     """
     found = _find_medium(item)
     if isinstance(found, Item):
         from mmcalib.media.probe import examine_whole
 
-        found = examine_whole(found)
+        found = examine_whole(found, sound=sound)
     if isinstance(found, Encoded) and (why := flaw(found.shape)):
         return Skipped(NOWHERE, one_line(why))
     return found
@@ -91,9 +97,9 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     """A path, or a URL unless there is a file of that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
-    if name.lower().startswith(_FILE):
-        return Item(os.path.abspath(unquote(urlsplit(name).path, errors="surrogateescape")))
     try:
+        if name.lower().startswith(_FILE):
+            return Item(os.path.abspath(file_url_path(name)))
         if is_inline(name):
             return _in_memory(frames_of(name) or decode_data_url(name)[0])
         remote = remote_url(name)

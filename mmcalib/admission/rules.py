@@ -416,6 +416,7 @@ def costs(
         counted=sorted(texts.measured.items())[:_COUNTED] if texts.bounded else [],
         counting=texts.counting,
         uncounted=texts.uncounted,
+        grammar=texts.grammar,
         encoder_decoder=encoder_decoder,
     )
 

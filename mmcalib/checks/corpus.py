@@ -28,6 +28,8 @@ ANSWER = CheckId(f"{ASSUMED}answer length")
 SERVED_ANSWER = CheckId(f"{ASSUMED}answers in traffic")
 STEP = CheckId(f"{ASSUMED}step size")
 
+TOOLS_PARSED = CheckId("tools parsed")
+
 _SHOWN = 3
 # Decoders differ in how they pad the ends of a sound: by less than a frame of features, 10 ms.
 _SAME_SAMPLES = 160
@@ -112,6 +114,24 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
         "listen to them, and convert them to WAV or FLAC",
         tuple(one.exemplar for one in differ[:_SHOWN]),
     )
+
+
+def check_tools(facts: CheckFacts) -> Iterator[Check]:
+    """OpenAI's default beside tools is that the model chooses, which needs a parser of its calls
+    (`check_tool_choice` of vLLM's parsers, 0.32).
+    """
+    given = facts.configuration.engine_args
+    if facts.corpus.tools and not (
+        given.get("enable_auto_tool_choice") and given.get("tool_call_parser")
+    ):
+        yield Check(
+            TOOLS_PARSED,
+            "warn",
+            f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools: vLLM rejects "
+            "those that let the model choose without --enable-auto-tool-choice and "
+            "--tool-call-parser",
+            "-- --enable-auto-tool-choice --tool-call-parser NAME, of the model's own format",
+        )
 
 
 def check_loaded(facts: CheckFacts) -> Iterator[Check]:

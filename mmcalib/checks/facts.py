@@ -100,7 +100,8 @@ class Over:
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
     """What was read. `table` has what vLLM refuses of it, `left_out` per modality that is not
-    served the words for it, `unreadable` what vLLM cannot load, `requests` how many there are.
+    served the words for it, `unreadable` what vLLM cannot load, `requests` how many there are, and
+    how many of them have `tools`.
     """
 
     files: int
@@ -110,6 +111,7 @@ class CorpusFacts:
     over: Over | None = None
     unreadable: Sequence[Skipped] = ()
     requests: int = 0
+    tools: int = 0
 
 
 @dataclass(frozen=True, slots=True)

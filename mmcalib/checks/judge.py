@@ -21,6 +21,7 @@ RULES: Mapping[CheckStage, tuple[Rule, ...]] = {
         items.check_items_admitted,
         corpus.check_counts,
         items.check_requests_admitted,
+        corpus.check_tools,
         items.check_prompts_fit,
         corpus.check_answer_length,
         reserve.check_default_starts,

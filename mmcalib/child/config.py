@@ -7,10 +7,12 @@ import enum
 from typing import Any
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
-from mmcalib.releases.constants import reaching
+from mmcalib.releases.constants import PROMPTING, reaching
 from mmcalib.releases.engine import ARGUMENTS
 from mmcalib.releases.platform import parsers
 
+# What a calibration is of: the engine, and how the server writes its prompts.
+_CALIBRATED = (*ARGUMENTS, *PROMPTING)
 # What the parser notes of its own words.
 _NO_ARGUMENTS = ("config", "model_tag")
 
@@ -28,17 +30,17 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: with_file[name]
-        for name in ARGUMENTS
+        for name in _CALIBRATED
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    far = tuple(reaching(with_file, without, ARGUMENTS)) if config or request.written else ()
+    far = tuple(reaching(with_file, without, _CALIBRATED)) if config or request.written else ()
     if far and flags:
         given = _arguments(["serve", str(with_file["model"]), *flags])
-        far = tuple(reaching(with_file, given, ARGUMENTS))
+        far = tuple(reaching(with_file, given, _CALIBRATED))
     server = tuple(
         name
         for name, value in with_file.items()
-        if name not in (*ARGUMENTS, *_NO_ARGUMENTS) and value != without.get(name)
+        if name not in (*_CALIBRATED, *_NO_ARGUMENTS) and value != without.get(name)
     )
     return ServeConfig(changed, with_file, far, server)
 
@@ -49,7 +51,7 @@ def options() -> ServeOptions:
     """
     found = parsers()[1]._option_string_actions
     arguments = {name[2:]: a.dest for name, a in found.items() if name[:2] == "--"}
-    return ServeOptions(arguments, ARGUMENTS)
+    return ServeOptions(arguments, _CALIBRATED)
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def emulates(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def replay(llm: Any, request: Replay) -> Replayed:
+def replay(llm: Any, request: Replay, prompting: processors.Prompting) -> Replayed:
     """Take in and drop every prompt that is to be admitted only; then queue the others, before the
     first step, and run the engine until all are answered.
     """
@@ -211,13 +211,13 @@ def replay(llm: Any, request: Replay) -> Replayed:
     held = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
-            if error := _enqueue(llm, prompt):
+            if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
             admitted.append(Answered(prompt.origin, "", *watch.added))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
-            if error := _enqueue(llm, prompt):
+            if error := _enqueue(llm, prompt, prompting):
                 answers.append(_rejected(prompt, error))
                 continue
             queued[watch.last_added] = prompt
@@ -254,12 +254,14 @@ def _rejected(prompt: ReplayPrompt, error: Exception) -> Answered:
     return Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
 
 
-def _enqueue(llm: Any, prompt: ReplayPrompt) -> Exception | None:
+def _enqueue(llm: Any, prompt: ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
     """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
         request = prompt.request
-        options = processors.enqueue_options(request.messages, request.fields, llm.model_config)
+        options = processors.enqueue_options(
+            request.messages, request.fields, llm.model_config, prompting
+        )
         llm.enqueue_chat([request.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
         return error

@@ -119,6 +119,7 @@ class OpenedModel:
         if request.max_model_len is not None:
             self._args["max_model_len"] = request.max_model_len
         self._tries = request.tries
+        self.prompting = processors.Prompting.of(request.engine_args)
         self._processors: dict[str, Processor] = {}
         self._moved: dict[str, str] = {}
         default = self.under(DEFAULT)

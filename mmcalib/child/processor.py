@@ -19,6 +19,7 @@ from PIL import Image
 from mmcalib.child.service import refusal_of
 from mmcalib.child.tensors import timed
 from mmcalib.corpus.urls import served_url
+from mmcalib.derive.admission import Hearing, unheard
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.model import Cost, Processed
@@ -80,7 +81,12 @@ def load(subject: Blank | File, under: Processor) -> tuple[Any, tuple[int, ...]]
     Raises whatever the server's loader raises: the server would refuse such a request too.
     """
     media = _file(subject, under) if isinstance(subject, File) else _blank(subject, under)
-    return media, sampled_of(getattr(media, "media", media))
+    sampled = sampled_of(getattr(media, "media", media))
+    if subject.modality == "audio":
+        hearing = Hearing(processors.audio_rate_hz(under.processor))
+        if refusal := unheard(AudioShape(*sampled), hearing):
+            raise ValueError(f"{refusal.reason}: {refusal.remedy}")
+    return media, sampled
 
 
 def _file(subject: File, under: Processor) -> Any:

@@ -149,6 +149,7 @@ class Service:
         self._pipe = pipe
         self._model: OpenedModel | None = None
         self._engine: Any = None
+        self._engine_args: dict[str, Any] = {}
         self._stage: Stage | None = None
 
     def say(self, answer: object) -> None:
@@ -200,6 +201,10 @@ class Service:
                 from mmcalib.child.texts import find_counting
 
                 return find_counting(self.model.texts, request.modalities)
+            case m.AskGrammar():
+                from mmcalib.child.texts import find_grammar
+
+                return find_grammar(self.model.texts, request.modalities)
             case m.CompareDevices():
                 from mmcalib.child.processor import compare_devices
 
@@ -220,11 +225,13 @@ class Service:
                 from mmcalib.child.engine import start
 
                 self._engine, started = start(request, say=self._note)
+                self._engine_args = request.engine_args
                 return started
             case m.Replay():
                 from mmcalib.child.engine import replay
+                from mmcalib.releases.processors import Prompting
 
-                return replay(self._engine, request)
+                return replay(self._engine, request, Prompting.of(self._engine_args))
             case m.Imagine():
                 self._imagine(request.gpu)
                 return m.Done()

@@ -17,8 +17,14 @@ from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_pa
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.engine.messages import Blank, CountingFound, CountTexts, TextsCounted
-from mmcalib.releases import processors
+from mmcalib.engine.messages import (
+    Blank,
+    CountingFound,
+    CountTexts,
+    GrammarFound,
+    TextsCounted,
+)
+from mmcalib.releases import grammar, processors
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -118,6 +124,7 @@ class TextRenderer:
 
     def __init__(self, model: OpenedModel) -> None:
         self._model = model
+        self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
         self._media: dict[Modality, Any] = {}
 
@@ -130,7 +137,12 @@ class TextRenderer:
         """The prompt as the template writes it, and its tokens before placeholders grow. Raises
         vLLM's own errors.
         """
-        return processors.rendered(self.renderer, request.messages, request.fields)
+        return processors.rendered(self.renderer, request.messages, request.fields, self.prompting)
+
+    @property
+    def content(self) -> str:
+        """How its template takes the content of a message. Raises ValueError without one."""
+        return str(processors.content_format(self.renderer, self.prompting))
 
     def count(self, request: ChatRequest) -> int:
         """Tokens of the prompt that are not within the placeholder of an item."""
@@ -164,15 +176,28 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
     return TextsCounted(tuple(tokens))
 
 
+def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarFound:
+    """What vLLM says of requests, and how its template takes them: none of one in code."""
+    config = texts.renderer.model_config
+    found = grammar.request_grammar(config)
+    # Its calls are parsed without a parser that is named (`OnlineRenderer.render_chat` in
+    # vllm/renderers/online_renderer.py, 0.32).
+    found["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
+    try:
+        found["content"] = texts.content
+    except ValueError:
+        return GrammarFound(found)
+    return GrammarFound({**found, "placeholders": grammar.placeholders(config, tuple(modalities))})
+
+
 def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingFound:
     """What agrees with vLLM on all that is tried; without a modality where that alone does not."""
     left_out = []
     try:
-        counter = TextCounter(str(texts.folder))
+        template, kwargs = texts.prompting.template, dict(texts.prompting.kwargs)
+        counter = TextCounter(str(texts.folder), texts.content, template)
         plain = (ONE, *conversations(), *worded())
-        found = _agreeing(
-            texts, counter, TextCounting(processors.content_format(texts.renderer)), plain
-        )
+        found = _agreeing(texts, counter, TextCounting(template=template, kwargs=kwargs), plain)
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
@@ -237,12 +262,14 @@ class _Scale:
     def __init__(self, tokenizer: Any) -> None:
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
         self.per_byte = _expansion(backend.get("normalizer"))
-        added = sorted((t["content"] for t in backend["added_tokens"]), key=len, reverse=True)
-        if min(map(len, added), default=2) < 2:
-            raise ValueError("an added token of one letter")
-        self._added = re.compile("|".join(map(re.escape, added))) if added else None
         # Such tokenizers put a space before the text, and some before each piece of it.
         self._each = 2 if re.search(r'"Prepend"|"Metaspace"', json.dumps(backend)) else 1
+        added = sorted((t["content"] for t in backend["added_tokens"]), key=len, reverse=True)
+        if self._each > 1 and min(map(len, added), default=2) < 2:
+            raise ValueError("an added token of one letter, with a space before the next piece")
+        # One of a single letter, such as Gemma 3's line break, weighs what its bytes do.
+        added = [text for text in added if len(text) > 1]
+        self._added = re.compile("|".join(map(re.escape, added))) if added else None
         self._once = 1 if self._each > 1 or '"add_prefix_space": true' in json.dumps(backend) else 0
 
     def weight(self, prompt: str) -> int:

@@ -120,8 +120,9 @@ def _vllm_flags(meant: str) -> Any:
     """Flags after --. Refuses a word before them, `meant` for that option, or for --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
-        # A pasted command begins with the program.
-        if words[0] != "vllm" and not words[0].startswith("-"):
+        from mmcalib.engine.config_forms import pasted_flags
+
+        if pasted_flags(words) == words and not words[0].startswith("-"):
             named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
             raise UsageError(
                 f"unexpected argument: {words[0]}",

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from mmcalib.domain.items import Asked, Item
 from mmcalib.domain.shapes import Modality
 
 Message = dict[str, Any]
+_INT = TypeAdapter(int)
 
 # Sound has a second type, `input_audio`, which holds the bytes and no URL.
 UrlType = Literal["image_url", "video_url", "audio_url"]
@@ -61,17 +64,21 @@ def url_part(part_type: UrlType, url: str) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One chat request: its messages as OpenAI writes them, checked where they were read, and those
-    of its other fields that bear on the length of its prompt or answer.
+    of its other fields that bear on the length of its prompt or answer. As it was read it has the
+    `others`, too, and the `endpoint` whose body it was, if not that of chat.
     """
 
     messages: list[Message]
     fields: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict, compare=False)
+    endpoint: str = field(default="", compare=False)
 
     @classmethod
-    def of_body(cls, body: Mapping[str, Any]) -> Self:
-        """The request in the body of an HTTP request; fields that bear on no length are dropped."""
+    def of_body(cls, body: Mapping[str, Any], endpoint: str = "") -> Self:
+        """The request in the body of an HTTP request."""
         fields = {name: body[name] for name in _KEPT_FIELDS if body.get(name) is not None}
-        return cls(body["messages"], fields)
+        others = {name: body[name] for name in body if name not in ("messages", *fields)}
+        return cls(body["messages"], fields, others, endpoint)
 
     @classmethod
     def of_user(cls, content: str | list[Any]) -> Self:
@@ -80,7 +87,12 @@ class ChatRequest:
 
     def media(self) -> list[tuple[UrlType, str]]:
         """The part type and URL of each medium, in order. Inline audio becomes a `data:` URL."""
-        return [medium for part in self._parts() if (medium := _medium(part))]
+        return [medium for part in self._parts() if (medium := medium_of(part))]
+
+    def uuids(self) -> list[str]:
+        """The names under which vLLM keeps its media."""
+        parts = (part for part in self._parts() if isinstance(part, Mapping))
+        return [str(part["uuid"]) for part in parts if part.get("uuid") is not None]
 
     def items(self) -> Counter[Modality]:
         """The number of media of each modality."""
@@ -140,7 +152,7 @@ class ChatRequest:
         for message in map(dict, self.messages):
             if isinstance(content := message.get("content"), list):
                 message["content"] = [
-                    part_of(medium[0]) if (medium := _medium(part)) else part for part in content
+                    part_of(medium[0]) if (medium := medium_of(part)) else part for part in content
                 ]
             messages.append(message)
         return ChatRequest(messages, self.fields)
@@ -154,12 +166,13 @@ _NO_REQUEST = ChatRequest([])
 class Prompt:
     """A request whose media were looked for: `items` in order, and the request with every media URL
     made one of `file://` or of the item's own, so that it can be replayed. `origin` says where it
-    stands (`requests.jsonl:7`).
+    stands (`requests.jsonl:7`). `doubt` says what of it nobody modelled.
     """
 
     origin: str
     items: tuple[Item, ...] = ()
     request: ChatRequest = field(default=_NO_REQUEST, hash=False)
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +186,25 @@ class Text:
     sent_s: float | None = None
 
 
-def _medium(part: object) -> tuple[UrlType, str] | None:
-    """The part type and URL of a medium, empty in a bare request; None for words."""
-    match part:
-        case {"type": "image_url" | "video_url" | "audio_url" as part_type, **given}:
-            named = given.get(part_type)
-            url = named.get("url") if isinstance(named, Mapping) else named
-            return part_type, str(url or "")
-        case {"type": "input_audio", "input_audio": {"data": data, **given}}:
-            return "audio_url", f"data:audio/{given.get('format', 'wav')};base64,{data}"
+def medium_of(part: object) -> tuple[UrlType, str] | None:
+    """The part type and URL of a medium, empty in a bare request; None for words. As vLLM finds it
+    (`_parse_chat_message_content_mm_part` in vllm/renderers/chat_utils.py, 0.32).
+    """
+    if not isinstance(part, Mapping):
+        return None
+    kind = part.get("type")
+    if kind == "input_image":
+        kind = "image_url"
+    elif kind is None or part.get("uuid") is not None:
+        kind = next((name for name in (*MODALITY_OF, "input_audio") if name in part), kind)
+    given = part.get(str(kind))
+    match kind:
+        case "image_url" | "video_url" | "audio_url":
+            url = given.get("url") if isinstance(given, Mapping) else given
+            return kind, str(url or "")
+        case "input_audio" if isinstance(given, Mapping) and isinstance(given.get("data"), str):
+            form = given.get("format", "wav")
+            return "audio_url", f"data:audio/{form};base64,{given['data']}"
     return None
 
 
@@ -189,13 +212,17 @@ def _words(part: object) -> str | None:
     """The words of a part, which stand in the field that vLLM names after some of the types; None
     for media.
     """
-    if isinstance(part, Mapping) and not _medium(part):
+    if isinstance(part, Mapping) and not medium_of(part):
         return part.get("text") or part.get("refusal") or part.get("thinking") or ""
     return part if isinstance(part, str) else None
 
 
 def _tokens(given: object) -> int | None:
-    return max(0, given) if isinstance(given, int) and not isinstance(given, bool) else None
+    """As pydantic reads it: of "7" and 7.0, too."""
+    try:
+        return max(0, _INT.validate_python(given))
+    except ValidationError:
+        return None
 
 
 def _message_bytes(message: Message) -> int:
@@ -217,7 +244,7 @@ def _message_bytes(message: Message) -> int:
 def _part_bytes(part: object) -> int:
     if isinstance(part, str):
         return text_bytes(part) + 1
-    if not isinstance(part, Mapping) or str(part.get("type", "")).endswith(("_url", "audio")):
+    if not isinstance(part, Mapping) or medium_of(part):
         return 1
     words = (part.get(name) for name in ("text", "refusal", "thinking"))
     return sum(text_bytes(text) for text in words if isinstance(text, str)) + 1

@@ -1,21 +1,23 @@
 """One line of a requests file as text, checked where it enters: OpenAI chat messages.
 
-Read are `{"messages": [...]}`, the same in the envelope of a batch file, a proxy or LiteLLM, and a
-line of vLLM's custom benchmarks, `{"prompt": ..., "image_files": [...]}`. Fields that do not bear
-on media or text are ignored.
+Read are `{"messages": [...]}`, the same in the envelope of a batch file, a proxy or LiteLLM, bodies
+of /v1/responses, rows of training sets with columns of media beside their messages, and lines of
+vLLM's custom benchmarks and offline prompts, `{"prompt": ..., "image_files": [...]}`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
-
-from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, medium_of, text_part, url_part
+from mmcalib.domain.shapes import Modality
 
 # Inline media of up to 36 MiB, because base64 makes four bytes of three. A line is held in memory
 # some five times over while it is read.
@@ -34,16 +36,28 @@ _PARAMETERS = "model_parameters"
 # vllm/benchmarks/datasets/datasets.py, 0.32), and as LiteLLM does.
 _TIME_FIELDS = ("timestamp", "startTime")
 
-# A server refuses these unless it is started with --trust-request-mm-kwargs, which voids every cap
+# A server refuses these unless it is started with the flag, which voids every cap
 # (vllm/entrypoints/generate/base/protocol.py, 0.32).
-_UNTRUSTED = ("mm_processor_kwargs", "media_io_kwargs")
-# OpenAI's own, and all that vLLM's types let through in a message of nothing but sound: it then
-# matches none of the union of `ChatCompletionRequest.messages` (0.32). Beside a text any will do.
-_SOUND_FORMATS = ("wav", "mp3")
+_UNTRUSTED: Mapping[str, str] = {
+    "mm_processor_kwargs": "--trust-request-mm-kwargs",
+    "media_io_kwargs": "--trust-request-mm-kwargs",
+    "chat_template": "--trust-request-chat-template",
+}
+_PROMPTS = frozenset(("prompt", "content", "image_files", "audio"))
+# The end of a reason that says nothing against a request: a server may take it.
+NOT_MODELLED = "is not modelled"
 
 
 class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
     """The line is no chat request; the message says where."""
+
+
+class UnknownPart(BadRequest):
+    """A part of a type that is not read here; the installed vLLM may know it."""
+
+    def __init__(self, kind: object, where: str) -> None:
+        super().__init__(f"{where}: a part of type {kind} {NOT_MODELLED}")
+        self.kind = kind
 
 
 def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
@@ -67,17 +81,18 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
         raise BadRequest("not Unicode: half of a surrogate pair") from error
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
-    try:
-        if isinstance(body, dict) and (messages := _messages_of_custom(body)):
-            body = {**body, "messages": messages}
-        _MESSAGES.validate_python(_Chat.model_validate(body).messages)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        said = f"{where}: {first['msg']}" if where else first["msg"]
-        raise BadRequest(f"not a chat request: {said}") from error
-    _refuse_as_server(body)
-    return ChatRequest.of_body(body), sent_s
+    if not isinstance(body, dict):
+        raise BadRequest("not a chat request: an object is required")
+    endpoint = ""
+    if "messages" not in body and _is_responses(body):
+        body, endpoint = _chat_of_responses(body), "/v1/responses"
+    messages = _messages_of(body)
+    columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
+    body = {name: value for name, value in body.items() if name not in columns}
+    for name, flag in _UNTRUSTED.items():
+        if body.get(name):
+            raise BadRequest(f"{name} in a request, which vLLM refuses without {flag}")
+    return ChatRequest.of_body({**body, "messages": messages}, endpoint), sent_s
 
 
 def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
@@ -92,7 +107,7 @@ def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], float | None]
 
 def _envelopes(line: Mapping[str, Any], deep: int = 4) -> list[Mapping[str, Any]]:
     """From the line to the request in it; empty where there is none."""
-    if _unpack_json(line.get("messages")):
+    if _unpack_json(line.get("messages")) or _is_responses(line):
         return [line]
     for name in _ENVELOPES if deep else ():
         if found := _envelopes(_mapping(line.get(name)), deep - 1):
@@ -132,154 +147,184 @@ def seconds_of(given: object) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _refuse_as_server(body: Mapping[str, Any]) -> None:
-    """Raises `BadRequest` for a well-formed request that vLLM refuses."""
-    for name in _UNTRUSTED:
-        if body.get(name):
-            why = "which vLLM refuses without --trust-request-mm-kwargs"
-            raise BadRequest(f"{name} in a request, {why}")
-    for message in body["messages"]:
-        parts = message.get("content")
-        formats = [
-            part["input_audio"].get("format", "wav")
-            for part in (parts if isinstance(parts, list) else ())
-            if isinstance(part, dict) and part["type"] == "input_audio"
-        ]
-        odd = next((one for one in formats if one not in _SOUND_FORMATS), None)
-        if odd is not None and len(formats) == len(parts):
-            why = "in a message without text, which vLLM refuses"
-            raise BadRequest(f"input_audio of format {odd} {why}")
+def _bad(where: str, what: str) -> BadRequest:
+    return BadRequest(f"not a chat request: {where}: {what}")
 
 
-# Requests as vLLM's benchmarks read them: `vllm bench serve --dataset-name custom_image`. A line
-# has a `prompt`, with `image_files` or `audio`, or the `content` of one message (`CustomDataset`
-# and its kin in vllm/benchmarks/datasets/datasets.py, 0.32).
-class _CustomImage(BaseModel):
-    type: Literal["image"]
-    image: str
-
-
-class _Content(BaseModel):
-    content: list[dict[str, Any]] = Field(min_length=1)
-
-    def parts(self) -> Iterable[dict[str, Any]]:
-        for part in self.content:
-            if part.get("type") == "image":
-                yield url_part(PART_OF["image"], _CustomImage.model_validate(part).image)
-            else:
-                yield part
-
-
-class _Images(BaseModel):
-    prompt: str
-    image_files: list[str] = Field(min_length=1)
-
-    def parts(self) -> Iterable[dict[str, Any]]:
-        return [text_part(self.prompt), *(url_part("image_url", one) for one in self.image_files)]
-
-
-class _CustomAudio(BaseModel):
-    prompt: str = ""
-    audio: str
-
-    def parts(self) -> Iterable[dict[str, Any]]:
-        return [text_part(self.prompt), url_part("audio_url", self.audio)]
-
-
-class _Words(BaseModel):
-    prompt: str
-
-    def parts(self) -> Iterable[dict[str, Any]]:
-        return [text_part(self.prompt)]
-
-
-# A line is the first of these whose field it has.
-_BY_FIELD: Mapping[str, type[_Content | _Images | _CustomAudio | _Words]] = {
-    "content": _Content,
-    "image_files": _Images,
-    "audio": _CustomAudio,
-    "prompt": _Words,
+# Columns of media beside a prompt or a chat, as training sets and vLLM's benchmarks name them
+# (`CustomDataset` and its kin in vllm/benchmarks/datasets/datasets.py, 0.32).
+_COLUMNS: Mapping[str, Modality] = {
+    **dict.fromkeys(("image", "images", "image_files"), "image"),
+    **dict.fromkeys(("video", "videos"), "video"),
+    **dict.fromkeys(("audio", "audios"), "audio"),
 }
+# As `LLM.generate` takes them, by modality.
+OFFLINE = "multi_modal_data"
+_MARK = re.compile("<(image|video|audio)>")
 
 
-def _messages_of_custom(line: Mapping[str, object]) -> list[Message]:
-    """The chat that vLLM makes of it: text first, then the media. Raises pydantic's errors. Empty
-    for a line that has a field of a chat request, or none of theirs.
+def _messages_of(body: Mapping[str, Any]) -> list[Message]:
+    """The chat in a line, with the media of its columns in it. Raises `BadRequest`."""
+    alone = "messages" not in body
+    if not alone:
+        messages = body["messages"]
+    elif isinstance(body.get("content"), list):
+        # vLLM's custom_image has a part type of its own.
+        parts = [_part_of_custom(part) for part in body["content"]]
+        messages = ChatRequest.of_user(parts).messages
+    elif isinstance(prompt := body.get("prompt", ""), str) and body.keys() & _PROMPTS:
+        messages = ChatRequest.of_user([text_part(prompt)] if "prompt" in body else []).messages
+    else:
+        raise _bad("messages", "Field required")
+    _check_messages(messages)
+    columns = {name: body[name] for name in _COLUMNS if body.get(name)}
+    if isinstance(voice := columns.get("audio"), dict) and "path" not in voice:
+        # OpenAI's, for the answer.
+        del columns["audio"]
+    held = body.get(OFFLINE) or {}
+    if not isinstance(held, Mapping) or held.keys() - _COLUMNS.keys():
+        raise BadRequest(f"its media stand in `{OFFLINE}`, in a form that is not read")
+    columns |= {f"{OFFLINE}.{name}": value for name, value in held.items()}
+    return _with_columns(messages, columns, alone=alone) if columns else messages
+
+
+def _part_of_custom(part: object) -> object:
+    if isinstance(part, Mapping) and part.get("type") == "image":
+        if not isinstance(part.get("image"), str):
+            raise _bad("content.image", "a path or URL is required")
+        return url_part("image_url", part["image"])
+    return part
+
+
+def _with_columns(
+    messages: list[Message], columns: Mapping[str, object], *, alone: bool
+) -> list[Message]:
+    """With media at their marks, or, where a lone prompt has no marks, behind it."""
+    found: dict[Modality, list[dict[str, Any]]] = {}
+    for name, value in columns.items():
+        modality = _COLUMNS[name.rpartition(".")[2]]
+        listed = value if isinstance(value, list) else [value]
+        named = [one.get("path") if isinstance(one, Mapping) else one for one in listed]
+        urls = [url for url in named if isinstance(url, str)]
+        if len(urls) < len(listed):
+            raise BadRequest(f"its media stand in `{name}`, in a form that is not read")
+        found.setdefault(modality, []).extend(url_part(PART_OF[modality], url) for url in urls)
+    marks = Counter(_MARK.findall(ChatRequest(messages).text()))
+    if alone and not marks:
+        (message,) = messages
+        content = [*message["content"], *itertools.chain.from_iterable(found.values())]
+        return ChatRequest.of_user(content).messages
+    for modality, parts in found.items():
+        if marks[modality] != len(parts):
+            raise BadRequest(
+                f"{len(parts)} media in {' and '.join(f'`{name}`' for name in columns)} and "
+                f"{marks[modality]} <{modality}> marks: it is not clear where they stand"
+            )
+    left = {str(modality): iter(parts) for modality, parts in found.items()}
+    return [_marked(message, left) for message in messages]
+
+
+def _marked(message: Message, left: Mapping[str, Iterator[dict[str, Any]]]) -> Message:
+    content, made = message.get("content"), list[Any]()
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str) or not _MARK.search(text):
+            made.append(part)
+            continue
+        for number, piece in enumerate(_MARK.split(text)):
+            if number % 2:
+                known = piece in left
+                made.append(next(left[piece]) if known else text_part(f"<{piece}>"))
+            elif piece:
+                made.append(text_part(piece))
+    return message if made == [content] else {**message, "content": made}
+
+
+def _is_responses(line: Mapping[str, Any]) -> bool:
+    given = line.get("input")
+    return isinstance(given, list) and bool(given) and all(isinstance(one, dict) for one in given)
+
+
+def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The chat that vLLM makes of a body of /v1/responses
+    (`construct_input_messages`, vllm/entrypoints/openai/responses/utils.py, 0.32).
     """
-    kind = next((kind for field, kind in _BY_FIELD.items() if field in line), None)
-    if kind is None or line.keys() & {"messages", "body"}:
-        return []
-    return ChatRequest.of_user(list(kind.model_validate(line).parts())).messages
+    messages: list[Message] = []
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    for one in body["input"]:
+        match one:
+            case {"type": "function_call", "name": name, "arguments": arguments, **more}:
+                function = {"name": name, "arguments": arguments}
+                call = {"id": str(more.get("call_id")), "type": "function", "function": function}
+                messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            case {"type": "function_call_output", "output": output, **more}:
+                answer = {"tool_call_id": str(more.get("call_id")), "content": _chat_parts(output)}
+                messages.append({"role": "tool", **answer})
+            case {"type": "reasoning"}:
+                continue
+            case {"role": role, "content": content}:
+                messages.append({"role": role, "content": _chat_parts(content)})
+            case _:
+                raise BadRequest(f"input of type {one.get('type')} {NOT_MODELLED}")
+    made = {"messages": messages, "max_tokens": body.get("max_output_tokens")}
+    tools = [
+        {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+        for tool in body.get("tools") or ()
+        if isinstance(tool, Mapping)
+    ]
+    return {**made, **({"tools": tools} if tools else {})}
 
 
-# What follows only says whether messages are well-formed.
+def _chat_parts(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    made = list[object]()
+    for part in content:
+        match part:
+            case {"type": "input_text" | "output_text", "text": text}:
+                made.append(text_part(text))
+            case {"type": "input_image", "image_url": str() as url}:
+                made.append(url_part("image_url", url))
+            case _:
+                made.append(part)
+    return made
 
 
-class _Text(BaseModel):
-    """Words, in the field that vLLM names after some of the types (vllm/renderers/chat_utils.py,
-    0.32).
-    """
-
-    type: Literal["text", "input_text", "output_text", "refusal", "thinking"]
-    text: str = ""
-    refusal: str = ""
-    thinking: str = ""
+# Text parts, in the field that vLLM names after some of the types.
+_TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking")
 
 
-class _Url(BaseModel):
-    url: str
+def _check_messages(messages: object) -> None:
+    """Raises `BadRequest` where they cannot be read; vLLM's own types are `Grammar`'s."""
+    if not isinstance(messages, list) or not messages:
+        raise _bad("messages", "a list of one message at least is required")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _bad(f"messages.{number}", "a role is required")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise _bad(f"{number}.content", "text or a list of parts is required")
+        for place, part in enumerate(content if isinstance(content, list) else ()):
+            _check_part(part, f"{number}.content.{place}")
 
 
-_AnyUrl = Annotated[
-    _Url, BeforeValidator(lambda given: {"url": given} if isinstance(given, str) else given)
-]
-
-
-class _Image(BaseModel):
-    type: Literal["image_url"]
-    image_url: _AnyUrl
-
-
-class _Video(BaseModel):
-    type: Literal["video_url"]
-    video_url: _AnyUrl
-
-
-class _Audio(BaseModel):
-    type: Literal["audio_url"]
-    audio_url: _AnyUrl
-
-
-class _Sound(BaseModel):
-    data: str
-    format: str = "wav"
-
-
-class _InlineAudio(BaseModel):
-    type: Literal["input_audio"]
-    input_audio: _Sound
-
-
-_Part = Annotated[_Text | _Image | _Video | _Audio | _InlineAudio, Field(discriminator="type")]
-
-
-def _as_parts(content: object) -> object:
-    """A bare string where a text part is meant, and nothing at all, are allowed by OpenAI."""
-    if content is None:
-        return []
-    listed = [content] if isinstance(content, str) else content
-    if not isinstance(listed, list):
-        return listed
-    return [text_part(part) if isinstance(part, str) else part for part in listed]
-
-
-class _Message(BaseModel):
-    role: str
-    content: Annotated[list[_Part], BeforeValidator(_as_parts)] = Field(default_factory=list)
-
-
-class _Chat(BaseModel):
-    messages: list[dict[str, object]] = Field(min_length=1)
-
-
-_MESSAGES = TypeAdapter(list[_Message])
+def _check_part(part: object, where: str) -> None:
+    if isinstance(part, str):
+        return
+    if not isinstance(part, dict):
+        raise _bad(where, "a part is an object or text")
+    if (medium := medium_of(part)) is not None:
+        name, url = medium
+        given = part.get(name)
+        named = given.get("url") if isinstance(given, dict) else given
+        if not url and named is None and part.get("uuid") is not None:
+            raise BadRequest(f"a uuid without its data {NOT_MODELLED}")
+        if not url or not isinstance(named, str | None):
+            raise _bad(f"{where}.{name}", "a URL is required")
+    elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
+        raise _bad(f"{where}.{part['type']}", "its data are required")
+    elif part.get("type") not in _TEXT_TYPES:
+        raise UnknownPart(part.get("type"), where)
+    elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
+        raise _bad(where, "a text is required")

@@ -15,8 +15,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus.chat import MODALITY_OF, Prompt, Text, UrlType
-from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, parse_line
-from mmcalib.corpus.urls import Outside, Unresolved, inline_file, is_inline, local_path, remote_url
+from mmcalib.corpus.grammar import Grammar
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
+from mmcalib.corpus.urls import (
+    SERVED_SCHEMES,
+    Outside,
+    Unresolved,
+    inline_file,
+    is_inline,
+    local_path,
+    remote_url,
+)
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
@@ -41,7 +50,8 @@ class RequestLines:
     Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
     written to `scratch` and are items like the others. Remote media are items by their URLs where
     their hosts are allowed, and otherwise refused. With `at_rest` files do not come or go
-    meanwhile: one that is named often is looked for once.
+    meanwhile: one that is named often is looked for once. What vLLM's `grammar` refuses is no
+    request.
     """
 
     def __init__(
@@ -51,8 +61,12 @@ class RequestLines:
         allowed_root: str | Path | None = None,
         scratch: Path,
         at_rest: bool = False,
+        grammar: Grammar | None = None,
+        as_sent: bool = False,
     ) -> None:
-        self._folder = folder
+        self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
+        # Requests that are well-formed, and that the grammar refuses.
+        self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
@@ -61,14 +75,21 @@ class RequestLines:
         """The request, or why it is none. Raises UsageError for a file outside the root."""
         try:
             request, _ = parse_line(line)
+            try:
+                doubt = self._grammar.doubt(request) if self._grammar else ""
+            except BadRequest:
+                self.refused += 1
+                raise
             found = [self.find_medium(medium, origin) for medium in request.media()]
         except (BadRequest, Unresolved) as error:
+            if self._grammar and isinstance(error, UnknownPart):
+                error = self._grammar.judge(error)
             return Skipped(origin, one_line(str(error)))
         for one in found:
             if not one.there:
                 return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
         items = tuple(one.item for one in found)
-        return Prompt(origin, items, request.replace_media(one.url for one in found))
+        return Prompt(origin, items, request.replace_media(one.url for one in found), doubt)
 
     def find_medium(self, medium: tuple[UrlType, str], origin: str) -> _Medium:
         """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
@@ -84,10 +105,10 @@ class RequestLines:
     def _find(self, part_type: UrlType, url: str) -> _Medium:
         if is_inline(url):
             path = inline_file(part_type, url, self._scratch)
-        elif (remote := remote_url(url)) and is_allowed(remote):
+        elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
-            path = local_path(url, self._folder, self._root)
+            path = local_path(url, self._folder, self._root, paths=not self._as_sent)
         item = Item(path, MODALITY_OF[part_type])
         return _Medium(item, url_of(path), exists(item))
 
@@ -139,6 +160,7 @@ class RequestsSource:
         scratch: Path,
         label: str | None = None,
         at_rest: bool = False,
+        grammar: Grammar | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.is_dir():
@@ -154,7 +176,7 @@ class RequestsSource:
         _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(
-            folder, allowed_root=allowed_root, scratch=scratch, at_rest=at_rest
+            folder, allowed_root=allowed_root, scratch=scratch, at_rest=at_rest, grammar=grammar
         )
         self._label = label or self.path.name
         self._at_rest = at_rest
@@ -210,7 +232,7 @@ class RequestsSource:
                 if self._at_rest:
                     unusable.extend((len(items), line.number, line.offset))
             yield prompt
-        if not usable:
+        if not usable and not self._reader.refused:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
             raise CorpusError(
                 f"no usable request in {one_line(str(self.path))}: {why}",

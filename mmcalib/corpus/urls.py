@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import io
 import mimetypes
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.request import url2pathname
 
 from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
+from mmcalib.text import decode_base64
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"
 
-# What requests may name. Any other scheme of fsspec may lead back to this disk.
+# What `--data` may name. Any other scheme of fsspec may lead back to this disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 
 _FRAMES_SUFFIX = ".frames"
 _FRAMES_TYPE = "video/jpeg"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
-_LOCAL_HOSTS = ("", "localhost")
+# From elsewhere vLLM loads these (`load_from_url`, vllm/multimodal/media/connector.py, 0.32).
+SERVED_SCHEMES = ("http", "https")
+_UNSERVED = "vLLM loads no {}:// URL, only http, https, file and data"
+# Longer than a name of a file may be.
+_BARE_BASE64 = re.compile(r"[A-Za-z0-9+/]{300,}={0,2}")
 
 
 class Unresolved(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
@@ -36,17 +41,23 @@ class Outside(ValueError):  # noqa: N818 - a value in flight, turned into UsageE
     """The file lies outside the allowed root; the message is its path."""
 
 
-def local_path(url: str, folder: str, root: str) -> str:
-    """The file's path, links resolved, for a `file://` URL, an absolute path, or one in `folder`.
+def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
+    """The file's path, links resolved, for a `file:` URL, and where `paths` may stand for one, for
+    an absolute path or one in `folder`.
 
-    Only `file://` URLs are percent-decoded. Raises `Unresolved` for other schemes, and `Outside`
-    unless the file lies below `root`, itself a resolved path; it need not exist.
+    Raises `Unresolved` for all else, and `Outside` unless the file lies below `root`, itself a
+    resolved path; it need not exist.
     """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1].lower() == "file":
-        path = _file_url_path(url[scheme.end() :])
+        path = file_url_path(url)
     elif scheme and url[scheme.end() :].startswith("//"):
-        raise Unresolved(REMOTE if remote_url(url) else "URL of a scheme that is not read")
+        served = scheme[1].lower() in SERVED_SCHEMES
+        raise Unresolved(REMOTE if served else _UNSERVED.format(scheme[1]))
+    elif _BARE_BASE64.fullmatch(url[:400]):
+        raise Unresolved("base64 without its header: write data:image/png;base64, before it")
+    elif not paths:
+        raise Unresolved("a path, where vLLM takes URLs alone: file:///, data: or https://")
     else:
         path = url
     if not path or "\0" in path:
@@ -74,13 +85,21 @@ def _real_folder(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _file_url_path(rest: str) -> str:
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
-        if host not in _LOCAL_HOSTS:
-            raise Unresolved(f"file URL of another host: {host}")
-        rest = slash + path
-    return unquote(rest, errors="surrogateescape")
+def file_url_path(url: str) -> str:
+    """The absolute path that a `file:` URL names, as vLLM finds it (`_load_file_url`,
+    vllm/multimodal/media/connector.py, 0.32): what follows `#` or `?` is not part of it, and a host
+    is a folder in front of it. Raises `Unresolved`.
+    """
+    from urllib3.util import parse_url
+
+    try:
+        parsed = parse_url(url)
+    except ValueError as error:
+        raise Unresolved(f"not a URL: {error}") from error
+    if parsed.netloc:
+        said = f"file URL with the host {parsed.netloc}, which vLLM takes for a folder"
+        raise Unresolved(f"{said}: write file:///")
+    return url2pathname(parsed.path or "")
 
 
 def is_inline(url: str) -> bool:
@@ -88,12 +107,12 @@ def is_inline(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def remote_url(url: str) -> str | None:
+def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None:
     """What may be fetched from elsewhere, where that is allowed, its scheme in small letters: in
     capitals it would be taken for a path. Raises `Unresolved`.
     """
     scheme = _SCHEME.match(url)
-    if not scheme or scheme[1].lower() not in _REMOTE_SCHEMES or url[scheme.end() :][:2] != "//":
+    if not scheme or scheme[1].lower() not in schemes or url[scheme.end() :][:2] != "//":
         return None
     if BEHIND in url:
         raise Unresolved(f"remote URL with {BEHIND}")
@@ -112,9 +131,26 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
         raise Unresolved("data URL that is not ;base64, vLLM takes no other")
     extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
     try:
-        return base64.b64decode(payload, validate=True), extension
+        data = decode_base64(payload)
     except ValueError as error:
-        raise Unresolved(f"base64: {error}") from error
+        why = next((why for mark, why in _NO_BASE64.items() if re.search(mark, payload)), _DAMAGED)
+        raise Unresolved(f"base64 {why}") from error
+    if drawn := _DRAWN.match(data):
+        kind = "PDF" if drawn[1] else "SVG"
+        raise Unresolved(f"{kind}, which vLLM does not read: render it to PNG")
+    return data, extension
+
+
+# What makes a payload no base64, most telling first.
+_NO_BASE64 = {
+    r"litellm_truncated": "that LiteLLM cut (MAX_STRING_LENGTH_PROMPT_IN_DB)",
+    r"\s": "with line breaks or blanks in it, which vLLM refuses",
+    r"[-_]": "with - and _ in it, which vLLM refuses for + and /",
+    r"\.\.\.": "that was cut",
+    r"=$": "with too many or too few = at its end",
+}
+_DAMAGED = "that is damaged, or lacks = at its end"
+_DRAWN = re.compile(rb"\s{0,9}(?:(%PDF-)|<[?!]?(?:.{0,999}<)?svg)", re.DOTALL)
 
 
 def sent_frames(url: str) -> bytes | None:

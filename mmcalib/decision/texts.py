@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text
@@ -22,6 +23,7 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
+    AskGrammar,
     BoundTexts,
     CountingFound,
     CountTexts,
@@ -44,6 +46,7 @@ class Texts:
     """`again` reads the requests once more; those of other sources are bounded only, unless the
     census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
     By `counting` transformers counts texts without vLLM, None where not, as `uncounted` says.
+    `grammar` is what vLLM says of requests.
     """
 
     host: EngineHost | None = None
@@ -54,6 +57,7 @@ class Texts:
     measured: dict[str, int] = field(default_factory=dict)
     counting: TextCounting | None = None
     uncounted: str = ""
+    grammar: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -78,6 +82,13 @@ class Texts:
         except (VllmMoved, VllmRefused) as error:
             found = CountingFound(None, error.message)
         self.counting, self.uncounted = found.counting, found.why
+
+    def find_grammar(self, modalities: Collection[Modality]) -> None:
+        """Ask vLLM what a request may say; nothing is known where it does not answer."""
+        assert self.host is not None
+        with suppress(VllmMoved, VllmRefused):
+            asked = AskGrammar(tuple(modalities))
+            self.grammar = self.host.ask(asked, "reading vLLM's request schema").grammar
 
     def tokens(self, entry: PromptCount) -> Between:
         """Of the longest text among the requests of a signature."""

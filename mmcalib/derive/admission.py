@@ -22,9 +22,11 @@ from mmcalib.domain.model import (
     Server,
 )
 from mmcalib.domain.shapes import (
+    OPEN_LENGTH_SAMPLES,
     AudioShape,
     Encoded,
     Encoding,
+    Fault,
     Given,
     ImageShape,
     Modality,
@@ -32,8 +34,8 @@ from mmcalib.domain.shapes import (
     VideoShape,
     encoded,
 )
-from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
-from mmcalib.text import MIB
+from mmcalib.releases.constants import LEAST_ANSWER_TOKENS, RESAMPLED_HZ
+from mmcalib.text import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,19 @@ class Known:
     tokens: int
     embeds: int
     basis: Literal["real", "blank", "counted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What becomes of a sound behind the server's loader: vLLM resamples it to `rate_hz` (None: by
+    another way, or not at all), and as many samples as are in `dies_of` end the engine.
+    """
+
+    rate_hz: int | None = RESAMPLED_HZ
+    dies_of: range = range(0)
+
+
+ANY_HEARING = Hearing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,7 @@ class Gate:
     text: TextBound = field(default_factory=TextBound)
     encoder_decoder: bool = False
     counted: Mapping[str, int] = field(default_factory=dict)
+    hearing: Hearing = ANY_HEARING
 
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
@@ -75,6 +91,21 @@ _FLOAT_BYTES = 4
 
 # What every FFmpeg since 2003 decodes, and all players.
 _ANY_DECODER = "H.264"
+
+# Bytes of the largest resampling kernel that a server may make for one sound. It keeps an eighth of
+# them, for each of 32 rates (`_get_torchaudio_resampler`, vllm/multimodal/audio.py:272, 0.32).
+_MOST_KERNEL_BYTES = GIB
+# Of `_get_sinc_resample_kernel` (torchaudio/functional/functional.py:1305, 2.9): zero crossings and
+# roll-off of its filter, and the bytes of its four arrays of 64 bits that are there at once.
+_CROSSINGS, _ROLL_OFF, _CELL_BYTES = 6, 0.99, 32
+
+_UNREADABLE_SOUND: Mapping[Fault, str] = {
+    "unseekable": "libsndfile cannot seek in it, which the server needs to read it",
+    "unreadable": "libsndfile refuses it, and the server does not try FFmpeg after that",
+    "cut_short": "its end is missing",
+    "tags": "its tags are no UTF-8, with which the server's PyAV does not open it",
+}
+_CONVERT = "convert it to WAV or FLAC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +120,15 @@ class ServerRefusal:
     value: int = 0
 
 
-def server_refuses(file: Encoded, server: Server) -> ServerRefusal | None:
-    """The first reason for which this server refuses the file, None where none is known."""
+def server_refuses(
+    file: Encoded, server: Server, hearing: Hearing = ANY_HEARING
+) -> ServerRefusal | None:
+    """The first reason for which this server refuses the file, or must not get it; None where none
+    is known.
+    """
     match file.shape:
         case AudioShape() as shape:
-            return _sound(file, shape, server)
+            return unheard(shape, hearing) or _sound(file, shape, server)
         case ImageShape() as shape:
             if found := _picture(shape, "a picture", server):
                 return found
@@ -165,21 +200,61 @@ def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | 
         return _above(AUDIO_FILE, held.file_mib, f"a file of {held.file_mib} MiB", f"{most} MiB")
     if found := _download(file, server):
         return found
-    seconds = shape.duration_s * _counted_twice(file, server)
+    by_libsndfile = not (held.sample_format or server.torchcodec)
+    if held.fault and not server.torchcodec:
+        remedy = "make it anew" if held.fault == "cut_short" else _CONVERT
+        return ServerRefusal(_UNREADABLE_SOUND[held.fault], remedy)
+    if by_libsndfile and held.claimed_samples >= OPEN_LENGTH_SAMPLES:
+        why = "its header has no length, which the server takes for endless"
+        return ServerRefusal(why, "write it anew, so that its header has the length")
+    believed = shape
+    if held.claimed_samples and (by_libsndfile or held.sample_format):
+        believed = replace(shape, num_samples=max(shape.num_samples, held.claimed_samples))
+        file = replace(file, shape=believed)
+    seconds = believed.duration_s * _counted_twice(file, server)
     most = server.limits.get(AUDIO_SECONDS)
     if most is not None and seconds > most:
-        said = f"{shape.duration_s:.1f} s"
-        if seconds > shape.duration_s:
+        said = f"{believed.duration_s:.1f} s"
+        if believed != shape:
+            said += f" by its header or bit rate, {shape.duration_s:.1f} s in truth"
+        if seconds > believed.duration_s:
             said += f", and packed samples of {held.channels} channels count each"
         return _above(AUDIO_SECONDS, math.ceil(seconds), said, f"{most} s")
     most = server.limits.get(AUDIO_BYTES)
     decoded = decoded_bytes(file, server)
     if most is not None and decoded > most:
-        said = (
-            f"{held.channels} channels of {shape.duration_s:.1f} s, {decoded / MIB:.0f} MiB decoded"
-        )
+        length = f"{held.channels} channels of {believed.duration_s:.1f} s"
+        said = f"{length}, {decoded / MIB:.0f} MiB decoded"
         return _above(AUDIO_BYTES, decoded, said, f"{most / MIB:.0f} MiB")
     return None
+
+
+def unheard(shape: AudioShape, hearing: Hearing) -> ServerRefusal | None:
+    """Why no server of the model may get a sound of this shape, whatever the file."""
+    if hearing.rate_hz is None:
+        return None
+    to = f"{hearing.rate_hz / 1000:g} kHz"
+    if (takes := kernel_bytes(shape.sample_rate_hz, hearing.rate_hz)) > _MOST_KERNEL_BYTES:
+        rate = f"sound at {shape.sample_rate_hz:,} Hz"
+        why = f"{rate}: to resample it to {to} the server takes {takes / GIB:.1f} GiB of memory"
+        return ServerRefusal(why, f"resample to {to}")
+    if -(-shape.num_samples * hearing.rate_hz // shape.sample_rate_hz) in hearing.dies_of:
+        most_ms = 1000 * (hearing.dies_of.stop - 1) / hearing.rate_hz
+        why = f"so short a sound ends vLLM's engine: this model needs more than {most_ms:g} ms"
+        return ServerRefusal(why, "pad it with silence")
+    return None
+
+
+def kernel_bytes(rate_hz: int, to_hz: int) -> int:
+    """What torchaudio takes at most to make the kernel for these rates: a row for each of the new
+    samples after which their pattern repeats, as long as the old ones among them and the filter.
+    """
+    shared = math.gcd(rate_hz, to_hz)
+    old, new = rate_hz // shared, to_hz // shared
+    if old == new:
+        return 0
+    filtered = math.ceil(_CROSSINGS * old / (min(old, new) * _ROLL_OFF))
+    return new * (old + 2 * filtered) * _CELL_BYTES
 
 
 def decoded_bytes(file: Encoded, server: Server) -> int:
@@ -299,13 +374,13 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         if count == 0:
             why = f"limit_mm_per_prompt admits no {modality}"
         return rejected(why, basis="none")
-    if refusal := server_refuses(file, gate.server):
+    if refusal := server_refuses(file, gate.server, gate.hearing):
         return rejected(refusal.reason, refusal.remedy)
     if refusal := request_refused([_decoded_bytes(gate, file)], gate.server):
         return rejected(refusal.reason, refusal.remedy, exact=False)
     if file.encoding.transport_stream:
         return undecided(_STREAMED, "remux it to MP4")
-    if file.encoding.cut_short:
+    if file.encoding.fault == "cut_short":
         return undecided(_CUT_SHORT, "make it anew")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
@@ -352,8 +427,8 @@ def _apply_rule(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> A
     match rule.bound(file.shape, file.encoding):
         case Bound() as found:
             return _judge_cost(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
-        case Refused(reason=why):
-            return rejected(why, exact=False)
+        case Refused(reason=why, remedy=remedy):
+            return rejected(why, remedy, exact=False)
     return _unknown(file.modality)
 
 

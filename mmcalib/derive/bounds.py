@@ -40,9 +40,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The processor refuses every item of the shape."""
+    """The loader or the processor refuses every item of the shape."""
 
     reason: str
+    remedy: str = ""
 
 
 Found = Bound | Refused | None
@@ -221,6 +222,11 @@ class Frames:
             return refused
         counts = list(self.sampling.possible(shape, encoding))
         kept = counts[0] if counts else 0
+        if not kept and encoding.unpromised:
+            return Refused(
+                "its header has no length, and the server's loader then takes no frame",
+                "remux it: ffmpeg -i IN -c copy OUT",
+            )
         if not kept or (self.whole_clip and kept < self.together):
             return Refused(f"of {shape.num_frames} frames the loader keeps {kept}: too few")
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]

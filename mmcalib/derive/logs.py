@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import csv
+import itertools
 import json
 import re
 from collections import deque
@@ -82,8 +85,8 @@ class StartupLog:
 def read_log(lines: Iterable[str]) -> StartupLog:
     """What the lines of a log, or of a message cut from one, say. Raises nothing.
 
-    Lines may carry the prefixes of vLLM's workers, Ray, Docker and Kubernetes, colours, and may be
-    wrapped; of several starts in one text the last is reported.
+    Lines may carry the prefixes of vLLM's workers, Ray, Docker and Kubernetes, colours, may stand
+    in JSON or CSV, and may be wrapped; of several starts in one text the last is reported.
     """
     draft, starts = _Draft(), 0
     for line in _lines(lines):
@@ -124,9 +127,73 @@ class _Line:
         return self.text if complete in self.text else " ".join([self.text, *self.ahead])
 
 
+# Where collectors keep a line: Docker, Cloud Logging, Loki, CloudWatch, journald, and vLLM's own
+# JSON formatter. One may be a line of JSON that is spread over several.
+_MESSAGES: Final = ("log", "message", "line", "msg", "textPayload", "@message", "MESSAGE", "body")
+_FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
+_DEEPEST: Final = 6
+# A row whose first cells are short and have no quotes, up to one that has.
+_ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
+# A terminal's width is told from so many lines: none is longer, and some are as long.
+_TOLD_BY: Final = 500
+_WIDTHS: Final = range(60, 401)
+_LEAST_FULL: Final = 3
+
+
+def _unpacked(text: str) -> Iterator[str]:
+    """The lines that a line of JSON or CSV carries; any other as it is."""
+    found: list[str] = []
+    with contextlib.suppress(ValueError, RecursionError, csv.Error):
+        if text.lstrip()[:1] in ("{", "["):
+            found = list(_messages(json.loads(text)))
+        elif field := _FIELD.fullmatch(text):
+            found = [json.loads(field[1])]
+        elif _ROW.match(text):
+            found = [max(next(csv.reader([text], strict=True)), key=len)]
+    for one in found or [text]:
+        yield from one.splitlines()
+
+
+def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:
+    match record:
+        case [str(moment), str(line)] if moment.isdigit():
+            yield line
+        case dict() | list() if deepest:
+            named = record if isinstance(record, dict) else {}
+            said = (named[name] for name in _MESSAGES if isinstance(named.get(name), str))
+            if (message := next(said, None)) is not None:
+                yield message
+                return
+            for value in named.values() if named else record:
+                yield from _messages(value, deepest - 1)
+
+
+def _unwrapped(raw: Iterable[str]) -> Iterator[str]:
+    """The lines; joined, also within a word, where a terminal has broken them at its width."""
+    lines = (clean.rstrip() for text in raw for clean in _unpacked(_COLOUR.sub("", text)))
+    first = list(itertools.islice(lines, _TOLD_BY))
+    width = max(map(len, first), default=0)
+    full = sum(len(line) == width for line in first)
+    if width not in _WIDTHS or full < max(_LEAST_FULL, len(first) // 20):
+        yield from itertools.chain(first, lines)
+        return
+    whole, last = "", 0
+    for line in itertools.chain(first, lines):
+        # A blank at the break is not copied.
+        if last < width - 1 or _HEAD.match(line) or _PROCESS.match(line):
+            yield whole
+            whole = line
+        else:
+            whole += line if last == width else f" {line}"
+        last = len(line)
+        if len(whole) > _MOST_CHARS:
+            last = 0
+    yield whole
+
+
 def _lines(raw: Iterable[str]) -> Iterator[_Line]:
     waiting: deque[_Line] = deque()
-    for text in raw:
+    for text in _unwrapped(raw):
         waiting.append(_line(text))
         if len(waiting) > _AHEAD:
             yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
@@ -135,7 +202,7 @@ def _lines(raw: Iterable[str]) -> Iterator[_Line]:
 
 
 def _line(raw: str) -> _Line:
-    clean = _COLOUR.sub("", raw).replace("\x00", "").rstrip()
+    clean = raw.replace("\x00", "").rstrip()
     front = clean[:_FRONT_CHARS]
     head = _HEAD.search(front)
     processes = list(_PROCESS.finditer(front[: head.start()] if head else front))

@@ -39,6 +39,16 @@ RETIRED = (
     RetiredKnob(
         "--guided-decoding-backend", "0.11.0", "0.23.0", "--structured-outputs-config.backend"
     ),
+    # vLLM PR 28006; absent in 0.13.0 by its own words (gpustack#4236).
+    RetiredKnob(
+        "--rope-scaling", "0.11.0", "0.13.0", """--hf-overrides '{"rope_parameters": {...}}'"""
+    ),
+    RetiredKnob(
+        "--rope-theta",
+        "0.11.0",
+        "0.13.0",
+        """--hf-overrides '{"rope_parameters": {"rope_theta": ...}}'""",
+    ),
     RetiredKnob("--disable-async-output-proc", "0.10.2", "0.11.0", None),
     RetiredKnob("--max-num-partial-prefills", "0.23.0", "0.32.0", None),
     RetiredKnob("--calculate-kv-scales", "0.23.0", "0.32.0", None),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any
 
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -133,15 +133,16 @@ class TextBound:
 
 @dataclass(frozen=True, slots=True)
 class TextCounting:
-    """With what transformers comes to vLLM's number of tokens of a text: templates get the
-    `content` of a message as its parts or as one text, and an item adds the tokens in `around` it
-    to those of its placeholder, which may be less than none. Modalities that are not there cannot
-    be counted. It agreed with vLLM's renderer on each of `compared` requests.
+    """With what transformers comes to vLLM's number of tokens of a text: an item adds the tokens in
+    `around` it to those of its placeholder, which may be less than none. Modalities that are not
+    there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests. The
+    server has the `template`, None for the checkpoint's, and gives it `kwargs`.
     """
 
-    content: Literal["openai", "string"]
     around: dict[Modality, int] = field(default_factory=dict)
     compared: int = 0
+    template: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 Seen = Shape | Encoded | Skipped

@@ -7,12 +7,15 @@ apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
 from mmcalib.text import MIB
+
+# libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
+OPEN_LENGTH_SAMPLES = 1 << 62
 
 Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
@@ -104,6 +107,12 @@ def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
     return SHAPES[modality](*values)
 
 
+# `cut_short`: the end of the file is missing, where anybody looked. Of sound: libsndfile cannot
+# seek in it (`unseekable`), or refuses it with an error after which vLLM does not try FFmpeg
+# (`unreadable`), or its tags are no UTF-8 (`tags`).
+Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Encoding:
     """How a file holds its shape; fields that do not bear on its modality keep their defaults.
@@ -113,7 +122,8 @@ class Encoding:
     where libsndfile does, to float32. `promised_frames` is what the header of a video says that
     has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
     `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
-    segments of HLS. `cut_short`: the end of a picture is missing, where anybody looked.
+    segments of HLS. `claimed_samples` is the length by which the server's loader judges a sound
+    that has another one, 0 where it judges by the real one. `fault` is what else it stumbles on.
     """
 
     file_mib: int = 1
@@ -126,7 +136,8 @@ class Encoding:
     sent_frames: bool = False
     fetched: bool = False
     transport_stream: bool = False
-    cut_short: bool = False
+    claimed_samples: int = 0
+    fault: Fault = ""
 
 
 PLAIN = Encoding()
@@ -139,6 +150,11 @@ _PLAIN = asdict(PLAIN)
 def told(encoding: Encoding) -> dict[str, int | str]:
     """What is not `PLAIN` in it, by name: all that is written of one."""
     return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
+
+
+def hears_alone(modalities: Container[Modality]) -> bool:
+    """Whether a model takes sound and no video: of a recording with pictures it gets the sound."""
+    return "audio" in modalities and "video" not in modalities
 
 
 def mib(size_bytes: int) -> int:

@@ -51,6 +51,17 @@ _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "b
 # Fields around a container that name its model.
 _MODELS: Final = ("modelURL", "storageUri", "uri", "model")
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
+_PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
+# An image of vLLM; the options of `docker run` that take no value, which may stand before it.
+_IMAGE: Final = re.compile(
+    r"(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
+)
+_SWITCHES: Final = re.compile(
+    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
+)
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+_CONTAINERS: Final = ("docker", "podman", "nerdctl")
+_STARTERS: Final = (*_CONTAINERS, "kubectl", "env", "sudo", "exec", "nohup", "uv", "uvx", "vllm")
 _WORD: Final = re.compile(
     r"""\\\n|&&|\|\||[;|&\n]|(?:[^\s"'\\;|&]|\\[^\n]|"(?:\\.|[^"\\])*"|'[^']*')+""", re.S
 )
@@ -188,11 +199,12 @@ class WrittenConfiguration:
 def read_configuration(
     config: Path | None, flags: Sequence[str] = (), model: str | None = None
 ) -> WrittenConfiguration:
-    """What file, flags and model say together. The file may also be the first of the flags, or one
-    that they name as `vllm serve` lets them.
+    """What file, flags and model say together. The flags may be a whole command; the file may also
+    be the first of them, or one that they name as `vllm serve` lets them.
 
-    Raises UsageError where the file cannot be read, or starts no vLLM.
+    Raises UsageError where the file cannot be read, or file or command start no vLLM.
     """
+    flags = pasted_flags(flags)
     if config is None and flags and flags[0].endswith((".yaml", ".yml", ".sh")):
         config, flags = Path(flags[0]), flags[1:]
     if config is None and "--config" in flags[:-1]:
@@ -221,6 +233,27 @@ def read_configuration(
             hint="mmcalib ... -- and the flags of vllm serve",
         )
     return _of_entries(beside, documents)
+
+
+def pasted_flags(words: Sequence[str]) -> list[str]:
+    """The words of `vllm serve` in a command as people paste it: without what starts it and what
+    follows it. Raises UsageError where it starts something else.
+    """
+    # A mark of a line that goes on is a word where a blank or nothing follows it.
+    said = [word for word in words if not word or word.strip("\\ \t\r\n")]
+    if len(said) == 1 and re.search(r"\s-", said[0]):
+        text = re.sub(r"\\[ \t]*\r?\n", " ", said[0]).strip()
+        said = [word.text for word in _shell_words(text, script=True)]
+    served = _served_words(said)
+    said = said[served or slice(None)]
+    while served is None and said and _ASSIGNMENT.match(said[0]):
+        del said[0]
+    if said and (Path(said[0]).name in _STARTERS or re.match(r"(.*/)?python[\d.]*$", said[0])):
+        raise UsageError(
+            f"{said[0]} ... does not start vllm serve, as far as mmcalib reads it",
+            hint="after --, leave out all that comes before the flags of vllm serve",
+        )
+    return said
 
 
 def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
@@ -386,14 +419,31 @@ def _behind_vllm(words: Sequence[Span]) -> tuple[list[Span], bool]:
     """What follows `vllm serve`, or the server's module, in one command; and whether either is
     there. All words where not: an image starts vLLM by itself.
     """
-    said = [word.text for word in words]
-    for at, word in enumerate(said):
-        before = said[at - 1] if at else ""
-        if word == _SERVER or (word == "serve" and Path(before).name == "vllm"):
-            rest = list(words[at + 1 :])
-            ends = (n for n, one in enumerate(rest) if one.text in _ENDS or one.text[:1] == ">")
-            return rest[: next(ends, len(rest))], True
-    return list(words), False
+    served = _served_words([word.text for word in words])
+    return list(words[served or slice(None)]), served is not None
+
+
+def _served_words(said: Sequence[str]) -> slice | None:
+    """Where the words for `vllm serve` stand in a command; None where nothing starts it."""
+    pairs = list(zip(["", *said], said, strict=False))
+    starts = [
+        at + 1
+        for at, (before, word) in enumerate(pairs)
+        if word == _SERVER or (word == "serve" and Path(before).name in _PROGRAMS)
+    ]
+    if not starts and any(
+        word == "run" and Path(before).name in _CONTAINERS for before, word in pairs
+    ):
+        starts = [
+            at + 1 + (said[at + 1 : at + 2] == ["serve"])
+            for at, (before, word) in enumerate(pairs)
+            if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before))
+        ]
+    if not starts:
+        return None
+    rest = enumerate(said[starts[0] :], starts[0])
+    ends = (at for at, word in rest if word in _ENDS or re.match(r"\d?>", word))
+    return slice(starts[0], next(ends, None))
 
 
 def _model_around(path: Sequence[yaml.MappingNode]) -> str | None:

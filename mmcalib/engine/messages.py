@@ -452,3 +452,17 @@ class FindCounting(Repeatable, Request[CountingFound]):
     """Find how transformers counts texts without vLLM."""
 
     modalities: tuple[Modality, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarFound(Message):
+    """As `mmcalib.corpus.grammar` reads it."""
+
+    grammar: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AskGrammar(Repeatable, Request[GrammarFound]):
+    """Ask for the schema of chat requests, the types of parts, and what stands for an item."""
+
+    modalities: tuple[Modality, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import json
 import re
 import shlex
@@ -55,11 +56,12 @@ def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator
         raise
 
 
-_COMMAND: Final = ("vllm", "serve")
 _UNKNOWN: Final = "unrecognized arguments: "
 _ARGUMENT: Final = re.compile(r"argument (?:-\w+/)*--(?P<option>[\w-]+)")
-# How older releases spelled limits: image=2,video=1.
-_PAIRS: Final = re.compile(r"Value (?P<pairs>\w+=\d+(?:,\w+=\d+)*) cannot be")
+# What JSON is made of when a shell has taken its quotes, or its braces too; older releases spelled
+# limits as image=2,video=1.
+_NO_JSON: Final = "cannot be converted to JSON"
+_SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
 def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -67,8 +69,6 @@ def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, t
     Raises UsageError where two are named.
     """
     words = list(flags)
-    if tuple(words[:2]) == _COMMAND:
-        del words[:2]
     named = [] if model is None else [model]
     if words and not words[0].startswith("-"):
         named.append(words.pop(0))
@@ -102,14 +102,40 @@ def refused_flags(
     if not unknown and (argument is None or f"--{argument['option']}" not in known):
         return None
     instead = list(_instead(unknown, options))
-    if argument and (pairs := _PAIRS.search(said)):
-        counts = [pair.split("=") for pair in pairs["pairs"].split(",")]
-        limits = {name: int(count) for name, count in counts}
-        instead = [f"--{argument['option']} '{json.dumps(limits)}'"]
+    if argument and _NO_JSON in said and (value := _json_of(f"--{argument['option']}", flags)):
+        instead = [f"--{argument['option']} {shlex.quote(json.dumps(value))}"]
     return UsageError(
         f"vLLM does not take these flags: {one_line(said)}",
         hint="; ".join(instead) or "vllm serve --help=all lists them",
     )
+
+
+def _json_of(option: str, flags: Sequence[str]) -> Any:
+    """The object that the words of this option were before a shell took its quotes; None where they
+    are none.
+    """
+    at = next(at for at, word in enumerate(flags) if _name(word) == option)
+    words = [flags[at].partition("=")[2], *itertools.takewhile(_is_value, flags[at + 1 :])]
+    said = ",".join(word.strip("'").strip(",") for word in words if word)
+    signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(said))
+    text = "".join(":" if one == "=" else _literal(one) for one in signs if one)
+    with contextlib.suppress(ValueError):
+        value = json.loads(text if text[:1] == "{" else f"{{{text}}}")
+        return value or None
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-")
+
+
+def _literal(word: str) -> str:
+    """A sign of JSON, a number or a word that it has as it is, any other in quotes."""
+    if word in "{}[],:":
+        return word
+    with contextlib.suppress(ValueError):
+        json.loads(word)
+        return word
+    return json.dumps(word)
 
 
 def refuse_unknown(engine_args: Iterable[str], known: Collection[str]) -> None:

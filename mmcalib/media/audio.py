@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import BinaryIO
 
 import soundfile
 from av.container import InputContainer
 
-from mmcalib.domain.shapes import AudioShape, Encoded, Encoding
-from mmcalib.media.bounded import Bounded, Medium
-from mmcalib.media.container import duration_s, open_container
-from mmcalib.media.failure import Unreadable, failures, read_errors, reason
+from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
+from mmcalib.media.bounded import Bounded, Medium, read_at
+from mmcalib.media.container import duration_s, has_odd_tags, open_container
+from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
 
 
 @contextmanager
@@ -64,15 +67,24 @@ class _Quiet:
         return self._medium.tell()
 
 
-# libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
-_OPEN_LENGTH_SAMPLES = 1 << 62
+# Errors of libsndfile after which vLLM tries FFmpeg; every other one is final. `_BAD_SF_CODES`,
+# vllm/multimodal/media/audio.py:60, 0.32.
+_LEFT_TO_FFMPEG = frozenset((0, 1, 3, 4))
+
+# `SoundFile.read` seeks. libsndfile says that it can seek in this one, and fails.
+_UNSEEKABLE = "DWVW"
 
 # Raw streams without a table of contents: FFmpeg guesses their duration from the bit rate.
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
+_LONE_PACKETS = frozenset(("aac", "amr", "caf"))
+
 # The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
 # fewer bytes for its length has a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
+_MPEG_FRAME_BYTES = 2048
+# Frames that an encoder begins and ends with, which may count or not.
+_MPEG_PADDING_SAMPLES = 4 * 1152
 
 # Packets read at most to find a length that no header names; about six hours of AAC.
 PACKET_LIMIT = 1_000_000
@@ -86,17 +98,85 @@ def audio_shape(medium: Medium) -> Encoded:
     try:
         with open_sound(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
-            channels = sound.channels
+            held = Encoding(channels=sound.channels)
+            if not sound.seekable() or sound.subtype.startswith(_UNSEEKABLE):
+                held = replace(held, fault="unseekable")
     except soundfile.SoundFileError as error:
-        return _by_ffmpeg(medium, refusal=reason(error))
-    if num_samples >= _OPEN_LENGTH_SAMPLES:
-        return _by_ffmpeg(medium, refusal="length not in the header")
+        found = _by_ffmpeg(medium, refusal=reason(error))
+        if getattr(error, "code", 0) in _LEFT_TO_FFMPEG:
+            return found
+        return replace(found, encoding=replace(found.encoding, fault="unreadable"))
     if form == "OGG" and num_samples < 1:
         return _by_ffmpeg(medium, refusal="no samples")  # which knows whether it is cut off
     size_bytes = os.path.getsize(medium) if isinstance(medium, str) else medium.size_bytes
-    if form == "MP3" and num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz:
-        return _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
-    return Encoded(_shape(num_samples, rate_hz), Encoding(channels=channels))
+    if num_samples >= OPEN_LENGTH_SAMPLES or (
+        form == "MP3" and num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
+    ):
+        counted = _by_ffmpeg(medium, refusal="length in the header is wrong", trust_header=False)
+        return Encoded(counted.shape, replace(held, claimed_samples=num_samples))
+    if num_samples == 0 < rate_hz:
+        raise Unreadable(NO_SAMPLES)
+    return Encoded(_shape(num_samples, rate_hz), held)
+
+
+def examine_to_the_end(medium: Medium, file: BinaryIO, seen: Encoded) -> Encoded:
+    """The same sound, looked at where its header says nothing: the packets of an MP3 without a
+    table, whose length libsndfile guesses from the first frames, and the last block of a FLAC, an
+    AAC or AMR stream, or a CAF.
+    `file` has the bytes of the medium.
+
+    Raises `Unreadable` or one of `read_errors`.
+    """
+    assert isinstance(seen.shape, AudioShape)
+    held, claimed = seen.encoding, seen.shape.num_samples
+    cut = replace(seen, encoding=replace(held, fault="cut_short"))
+    if held.sample_format and not held.fault:
+        return seen if _ends_whole(medium) else cut
+    if held.fault or held.claimed_samples:
+        return seen
+    with open_sound(medium) as sound:
+        if sound.format == "FLAC":
+            try:
+                sound.seek(claimed - 1)
+                whole = len(sound.read(1)) == 1
+            except soundfile.SoundFileError:
+                whole = False
+            return seen if whole else cut
+        if sound.format != "MP3" or _has_table(file):
+            return seen
+    counted = _by_ffmpeg(medium, refusal="no MPEG audio", trust_header=False).shape
+    assert isinstance(counted, AudioShape)
+    # libsndfile reads no more than it claims. Of what it claims, the padding of the encoder may be
+    # left out.
+    if counted.num_samples + _MPEG_PADDING_SAMPLES >= claimed:
+        return seen
+    return Encoded(counted, replace(held, claimed_samples=claimed))
+
+
+def _ends_whole(medium: Medium) -> bool:
+    """Whether the last packet can be decoded, of formats whose packets can be by themselves."""
+    with open_container(medium) as container:
+        stream, last = container.streams.audio[0], None
+        if container.format.name not in _LONE_PACKETS:
+            return True
+        try:
+            for packet in islice(container.demux(stream), PACKET_LIMIT):
+                last = packet if packet.size else last
+            if last is not None:
+                last.decode()
+        except read_errors():
+            return False
+    return True
+
+
+def _has_table(file: BinaryIO) -> bool:
+    """Whether the first frame of an MP3 says how many there are."""
+    head = read_at(file, 0, 10)
+    start = 0
+    if head.startswith(b"ID3"):
+        start = 10 + sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
+    frame = read_at(file, start, _MPEG_FRAME_BYTES)
+    return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
 
 def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:
@@ -107,15 +187,22 @@ def _by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> En
         if codec is None:
             raise Unreadable("no decoder for the audio stream")
         rate_hz = codec.sample_rate or 0
+        claimed_s = duration_s(container, container.streams.audio[0])
+        seconds = claimed_s
         trust_header = trust_header and container.format.name not in _BIT_RATE_GUESSED
-        seconds = duration_s(container, container.streams.audio[0]) if trust_header else None
         # No codec keeps a second in less than a byte.
-        if seconds is None or not 0 < seconds <= (container.size or 0):
+        if seconds is None or not trust_header or not 0 < seconds <= (container.size or 0):
             seconds = _counted_s(container)
+        shape = _shape(round(seconds * rate_hz), rate_hz)
+        # A negative one is below vLLM's limit (`load_audio_pyav`, the same file).
+        claimed = min(round((claimed_s or 0) * rate_hz), OPEN_LENGTH_SAMPLES)
         held = Encoding(
-            channels=codec.channels, sample_format=codec.format.name if codec.format else ""
+            channels=codec.channels,
+            sample_format=codec.format.name if codec.format else "",
+            claimed_samples=claimed if claimed > shape.num_samples else 0,
+            fault="tags" if has_odd_tags(container) else "",
         )
-        return Encoded(_shape(round(seconds * rate_hz), rate_hz), held)
+        return Encoded(shape, held)
 
 
 def _shape(num_samples: int, rate_hz: int) -> AudioShape:

@@ -60,6 +60,12 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
     return container
 
 
+def has_odd_tags(container: InputContainer) -> bool:
+    """Whether this PyAV, which is the server's too, opens it only where tags may be replaced."""
+    tags = [container.metadata, *(stream.metadata for stream in container.streams)]
+    return bool(_LENIENT) and any("\ufffd" in text for one in tags for text in one.values())
+
+
 # So many frames are looked at. Of the last of them, H.264 may keep as many back as it has reference
 # frames at most. At the end, from the last one with which reading can begin.
 _LOOKED_AT, _REORDERED = 48, 16

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import io
 import warnings
-from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import soundfile
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from mmcalib.domain.items import Item, Skipped, encode
 from mmcalib.domain.model import MAX_PIXELS
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.shapes import (
+    AudioShape,
+    Encoded,
+    Encoding,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+)
 from mmcalib.media.audio import open_sound
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reading_by_pillow, reason
 from mmcalib.media.image import open_image
-from mmcalib.media.probe import is_plain_file, medium_of, probe
+from mmcalib.media.probe import examine, is_plain_file, medium_of, probe
 from mmcalib.media.video import sent_frames, video_stream
 from mmcalib.storage.location import local_copy, open_item
 from mmcalib.text import one_line
@@ -44,15 +50,15 @@ def decode_check(item: Item, modality: Modality) -> str | None:
     Images and audio are decoded whole, videos at their first and last frames, very long audio at
     its end, where its length is known. Raises UsageError as `probe` does.
     """
-    shape = probe(replace(item, declared=modality))
-    if isinstance(shape, Skipped):
-        return shape.reason
+    seen = examine(replace(item, declared=modality))
+    if isinstance(seen, Skipped):
+        return seen.reason
     try:
         if is_plain_file(item):
-            _decode(item.path, shape)
+            _decode(item.path, seen)
         else:
             with open_item(item) as opened:
-                _decode(medium_of(item, opened, whole=True), shape)
+                _decode(medium_of(item, opened, whole=True), seen)
     except failures() as error:
         return reason(error)
     return None
@@ -76,19 +82,20 @@ def selftest(shape: Shape, folder: Path) -> str:
         return one_line(f"{type(error).__name__}: {error}")
 
 
-def _decode(medium: Medium, shape: Shape) -> None:
+def _decode(medium: Medium, file: Encoded) -> None:
+    shape = file.shape
     match shape:
         case ImageShape() if isinstance(medium, str):
-            with open(medium, "rb") as file:
-                _load(file)
+            with open(medium, "rb") as picture:
+                _load(picture)
         case ImageShape():
             _load(cast("BinaryIO", medium))
         case VideoShape():
             # The server is asked whether it takes such frames; they are not decoded here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
                 _video(medium)
-        case AudioShape():
-            _audio(medium, shape)
+        case AudioShape() if file.encoding.fault != "unseekable":
+            _audio(medium, shape, file.encoding)
 
 
 def _load(file: BinaryIO) -> None:
@@ -131,13 +138,11 @@ def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> flo
     return float((max(ends, default=start) - start) * base)
 
 
-def _audio(medium: Medium, shape: AudioShape) -> None:
-    with ExitStack() as opened:
-        try:
-            sound = opened.enter_context(open_sound(medium))
-        except soundfile.SoundFileError:
-            _audio_by_ffmpeg(medium, shape)
-            return
+def _audio(medium: Medium, shape: AudioShape, held: Encoding) -> None:
+    if held.sample_format or held.claimed_samples or held.fault:
+        _audio_by_ffmpeg(medium, shape, held)
+        return
+    with open_sound(medium) as sound:
         start = _start_sample(shape.num_samples, sound.channels)
         sound.seek(start)
         # libsndfile pads with silence up to whatever length a damaged MP3 header claims.
@@ -150,7 +155,7 @@ def _audio(medium: Medium, shape: AudioShape) -> None:
         _same_length(read / shape.sample_rate_hz, shape.duration_s)
 
 
-def _audio_by_ffmpeg(medium: Medium, shape: AudioShape) -> None:
+def _audio_by_ffmpeg(medium: Medium, shape: AudioShape, held: Encoding) -> None:
     with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable("no audio stream")
@@ -159,7 +164,7 @@ def _audio_by_ffmpeg(medium: Medium, shape: AudioShape) -> None:
         if start_s and stream.time_base:
             container.seek(int(start_s / stream.time_base), stream=stream)
         read_s = sum(frame.samples / frame.sample_rate for frame in container.decode(stream))
-        if stream.duration and stream.time_base:
+        if stream.duration and stream.time_base and not held.claimed_samples:
             _same_length(start_s + read_s, float(stream.duration * stream.time_base))
 
 

@@ -12,6 +12,9 @@ from PIL import Image
 
 from mmcalib.text import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
 
+# vLLM takes such a sound; whether the model does depends on the model.
+NO_SAMPLES = "a sound without samples"
+
 
 class Unreadable(Exception):  # noqa: N818 - a value in flight, turned into `Skipped` by `probe`
     """The bytes are not media, or are damaged; the message is the reason."""
@@ -44,6 +47,8 @@ _WORDS: dict[type[Exception], str] = {
 _FFMPEG_WORDS = {
     "InvalidDataError": "damaged: FFmpeg cannot read it",
     "ExitError": "damaged: FFmpeg searches it without end",
+    # The file was opened before: it is what the file names that may not be.
+    "PermissionError": "damaged: FFmpeg cannot read it",
 }
 
 # Their messages say nothing without the class: a key, an index, an operand.
@@ -83,12 +88,12 @@ def reason(error: Exception) -> str:
     """What is wrong with a file, in one line of at most 200 characters."""
     if isinstance(error, Unreadable):
         return str(error)
-    for kind, words in _WORDS.items():
-        if isinstance(error, kind):
-            return words
     by_ffmpeg = type(error).__module__ == _FFMPEG
     if by_ffmpeg and (words := _FFMPEG_WORDS.get(type(error).__name__, "")):
         return words
+    for kind, words in _WORDS.items():
+        if isinstance(error, kind):
+            return words
     # OSError and FFmpegError put an errno and a path around what they have to say.
     said = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and not by_ffmpeg:

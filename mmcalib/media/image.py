@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import warnings
-from typing import BinaryIO
+from itertools import chain
+from typing import Any, BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
@@ -129,6 +131,8 @@ _MORE_FORMATS = (
     *("PCD", "PIXAR", "SPIDER", "TGA", "XBM", "XPM", "XVTHUMB"),
 )
 
+HEIC = "HEIC, which vLLM does not open"
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 TOO_LARGE = f"image of more than the {MAX_PIXELS:,} pixels that Pillow opens, for vLLM too"
 
 # What `warnings.simplefilter("ignore")` puts first.
@@ -144,6 +148,9 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
         with reading_by_pillow():
             return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
     except UnidentifiedImageError as error:
+        head = read_at(file, 0, 12)
+        if head[4:8] == b"ftyp" and head[8:] in _HEIC_BRANDS:
+            raise Unreadable(HEIC) from error
         raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
     except Image.DecompressionBombError as error:
         raise Unreadable(TOO_LARGE) from error
@@ -176,3 +183,126 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
     if is_sideways(image, file):
         width_px, height_px = height_px, width_px
     return ImageShape(width_px, height_px)
+
+
+# What follows a 0xFF among the pixels of a JPEG without being a marker: itself, padding, restarts.
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_JPEG_END, _JPEG_BARE = 0xD9, (0x01, *range(0xD0, 0xD9))
+# Chunks, segments and boxes that are looked at; what has more is not said to be whole.
+_MOST_PARTS = 1 << 18
+# Where the parts of a TIFF begin, and their bytes: strips and tiles.
+_PARTS = ((273, 279), (324, 325))
+
+
+def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
+    """Whether its first picture goes on behind the end of the file, by the structure of its format.
+
+    Of JPEG, PNG, GIF, WebP, AVIF, JPEG 2000, TIFF, and bare pixels as in BMP, PPM and TGA. Raises
+    `Unreadable` or one of `read_errors`.
+    """
+    head = read_at(file, 0, 12)
+    if head.startswith(b"\xff\xd8"):
+        return not _jpeg_ends(read_at(file, 0, size_bytes))
+    if head.startswith(b"\x89PNG"):
+        return not _png_ends(file, size_bytes)
+    if head.startswith(b"GIF8"):
+        return not _gif_ends(read_at(file, 0, size_bytes))
+    if head.startswith(b"RIFF"):
+        return 8 + int.from_bytes(head[4:8], "little") > size_bytes
+    if head[4:8] in (b"ftyp", b"jP  "):
+        return not _boxes_end(file, size_bytes)
+    file.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = open_image(file, any_format=True)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        parts = (zip(*(image.tag_v2.get(tag, ()) for tag in pair), strict=False) for pair in _PARTS)
+        ends = [at + size for at, size in chain(*parts) if isinstance(at, int)]
+    else:
+        ends = [_pixels_end(tile, image.size[0]) for tile in image.tile]
+    return max(ends, default=0) > size_bytes
+
+
+def _jpeg_ends(data: bytes) -> bool:
+    """The end is a marker of its own, not one in a segment, such as that of a small preview."""
+    at = 2
+    for _ in range(_MOST_PARTS):
+        if (found := _MARKER.search(data, at)) is None:
+            break
+        marker, at = data[found.end() - 1], found.end()
+        if marker == _JPEG_END:
+            return True
+        if marker not in _JPEG_BARE:
+            at += max(2, int.from_bytes(data[at : at + 2]))
+    return False
+
+
+def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
+    """All chunks of pixels are whole. Pillow needs no end behind the last of them, which is shorter
+    than the others.
+    """
+    at, pixels = 8, list[int]()
+    for _ in range(_MOST_PARTS):
+        header = read_at(file, at, 8)
+        if len(header) < 8:
+            break
+        size = int.from_bytes(header[:4])
+        at += size + _CHUNK_BYTES
+        if header[4:] == b"IEND":
+            return True
+        if at > size_bytes:
+            return False
+        pixels += [size] if header[4:] == b"IDAT" else []
+    return len(pixels) == 1 or pixels[-1:] < pixels[:1]
+
+
+def _gif_ends(data: bytes) -> bool:
+    """Of the first frame, which is all that vLLM looks at."""
+
+    def table_bytes(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+    try:
+        at = 13 + table_bytes(data[10])
+        while True:
+            is_frame = data[at] == ord(",")
+            at += 11 + table_bytes(data[at + 9]) if is_frame else 2
+            while size := data[at]:
+                at += size + 1
+            if is_frame or data[at + 1] == ord(";"):
+                return True
+            at += 1
+    except IndexError:
+        return False
+
+
+def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
+    """A box that says no length goes on to the end, wherever that is."""
+    at = 0
+    for _ in range(_MOST_PARTS):
+        header = read_at(file, at, 16)
+        if len(header) < 8:
+            break
+        size = int.from_bytes(header[:4])
+        size = int.from_bytes(header[8:]) if size == 1 else size
+        if size < 8:
+            return True
+        at += size
+    return at == size_bytes
+
+
+def _pixels_end(tile: Any, width_px: int) -> int:
+    """Where the pixels end of a picture that is not compressed, 0 of others. Pillow's raw modes are
+    letters, of eight bits each or of as many as follow: `RGB`, `P;4`, `RGB;16B`, `1;I`, `BGR;15`.
+    """
+    codec, box, offset, args = tile
+    mode, stride = (*args, 0)[:2] if isinstance(args, tuple) else (args, 0)
+    if codec != "raw" or not isinstance(mode, str):
+        return 0
+    bands, _, form = mode.partition(";")
+    digits = re.match(r"\d+", form)
+    bits = (int(digits[0]) if digits else 1 if bands == "1" else 8) * len(bands)
+    if bands.startswith("BGR") and digits:
+        bits = 16
+    row_bytes = stride or -(-width_px * bits // 8)
+    return int(offset + (box[3] - box[1]) * row_bytes)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import PLAIN, Encoded, ImageShape, Modality, Shape, mib
+from mmcalib.domain.shapes import PLAIN, AudioShape, Encoded, Modality, Shape, VideoShape, mib
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import (
     MOST_DECODED_BYTES,
@@ -23,8 +23,8 @@ from mmcalib.media.bounded import (
     open_bounded,
 )
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
-from mmcalib.media.image import image_shape
-from mmcalib.media.sniff import ANIMATED, HEAD_BYTES, Kind, sniff
+from mmcalib.media.image import image_shape, is_cut_short
+from mmcalib.media.sniff import ANIMATED, CURSOR, HEAD_BYTES, UNMARKED, Kind, ending_of, sniff
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
 from mmcalib.text import MIB, one_line
 
@@ -37,9 +37,10 @@ _FETCHED = ("http://", "https://")
 _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
 
 
-def examine(item: Item) -> Encoded | Skipped:
+def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     """The item's shape by content, whatever its name says, and how it is held; `Skipped` when
-    there is none.
+    there is none. With `sound` a recording with pictures is the sound in it, unless a request
+    says otherwise: so vLLM reads it for a model that takes no video.
 
     Raises UsageError when what opens such items is not installed.
 
@@ -47,12 +48,17 @@ def examine(item: Item) -> Encoded | Skipped:
     `Skipped` when a request declared another modality than the file has.
     """
     try:
-        seen = _of_file(item) if is_plain_file(item) else _of_bytes(item)
+        seen = _of_file(item, sound) if is_plain_file(item) else _of_bytes(item, sound)
     except failures() as error:
         return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
         return Skipped(item.path, f"declared {item.declared}, is {seen.modality}")
     return seen
+
+
+def examine_sound(item: Item) -> Encoded | Skipped:
+    """As `examine` for a model of sound."""
+    return examine(item, sound=True)
 
 
 def probe(item: Item) -> Shape | Skipped:
@@ -66,40 +72,49 @@ def is_plain_file(item: Item) -> bool:
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _of_file(item: Item) -> Encoded:
+def _of_file(item: Item, sound: bool) -> Encoded:
     # Opening a FIFO would wait for a writer.
     status = os.stat(item.path)
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable(NOT_REGULAR)
     with open_bounded(item.path, status.st_size) as file:
-        kind = _kind(file.read(HEAD_BYTES), item.declared)
+        kind, marked = _kind(file.read(HEAD_BYTES), item)
         if kind == "image":
-            return _image(file, status.st_size, item)
-        return _sized(_stream(kind, item.path, file, item.declared), status.st_size, item)
+            return _image(file, status.st_size, item, marked)
+        wanted = item.declared or ("audio" if sound else None)
+        return _sized(_stream(kind, item.path, file, wanted), status.st_size, item)
 
 
-def _of_bytes(item: Item) -> Encoded:
+def _of_bytes(item: Item, sound: bool) -> Encoded:
     with open_item(item) as opened:
-        kind = _kind(opened.file.read(HEAD_BYTES), item.declared)
+        kind, marked = _kind(opened.file.read(HEAD_BYTES), item)
         size_bytes = opened.size_bytes
         if kind == "image":
             opened.file.seek(0)
-            return _image(bounded(opened.file, size_bytes), size_bytes, item)
+            return _image(bounded(opened.file, size_bytes), size_bytes, item, marked)
         medium = medium_of(item, opened)
-        found = _stream(kind, medium, cast("BinaryIO", medium), item.declared)
+        wanted = item.declared or ("audio" if sound else None)
+        found = _stream(kind, medium, cast("BinaryIO", medium), wanted)
         return _sized(found, size_bytes, item)
 
 
-def _kind(head: bytes, declared: Modality | None) -> Kind:
-    """By content; of what has no mark, and of animations, by what a request says, as vLLM does."""
+def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
+    """By content; of what has no mark, and of animations, by what a request says, as vLLM does, or
+    by the name. Also whether it has a mark.
+    """
     kind = sniff(head)
-    if declared == "video" and head.startswith(ANIMATED):
-        return "container"
-    return _BY_DECLARATION[declared] if kind == "unknown" and declared else kind
+    if item.declared == "video" and head.startswith(ANIMATED):
+        return "container", True
+    # Many a TGA begins like a cursor.
+    if kind not in ("unknown", "text") and not head.startswith(CURSOR):
+        return kind, True
+    if item.declared and (kind != "text" or item.declared != "video"):
+        return _BY_DECLARATION[item.declared], False
+    return UNMARKED.get(ending_of(item.path.partition(BEHIND)[0]), kind), False
 
 
-def _image(file: BinaryIO, size_bytes: int, item: Item) -> Encoded:
-    shape = image_shape(file, any_format=item.declared == "image")
+def _image(file: BinaryIO, size_bytes: int, item: Item, marked: bool) -> Encoded:
+    shape = image_shape(file, any_format=item.declared == "image" or not marked)
     if size_bytes <= MIB and not item.path.startswith(_FETCHED):
         return Encoded(shape, PLAIN)
     return _sized(Encoded(shape), size_bytes, item)
@@ -154,37 +169,21 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
 
 
-# Cameras and editors write this much behind a picture's end, hardly more.
-_TAIL_BYTES = 1 << 16
-_HEAD_BYTES = 4
-_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
-_PNG, _PNG_END = b"\x89PNG", b"IEND"
-
-
-def examine_whole(item: Item) -> Encoded | Skipped:
-    """As `examine`, and of a picture whether its end is there: one read more,
-    nothing is decoded.
+def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
+    """As `examine`, and what only more than its header says: whether the end of a picture or a
+    FLAC is there, and how long an MP3 is. No picture is decoded.
     """
-    seen = examine(item)
-    if isinstance(seen, Skipped) or not isinstance(seen.shape, ImageShape):
+    seen = examine(item, sound=sound)
+    if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
         return seen
     try:
         with open_item(item) as opened:
-            short = cut_short(opened.file, opened.size_bytes)
+            if isinstance(seen.shape, AudioShape):
+                from mmcalib.media.audio import examine_to_the_end
+
+                where = item.path if is_plain_file(item) else medium_of(item, opened)
+                return examine_to_the_end(where, opened.file, seen)
+            short = is_cut_short(opened.file, opened.size_bytes)
     except failures():
         return seen
-    return replace(seen, encoding=replace(seen.encoding, cut_short=True)) if short else seen
-
-
-def cut_short(file: BinaryIO, size_bytes: int) -> bool:
-    """Whether a picture ends where its format says: of one that was cut short, the header is whole.
-
-    Of JPEG and PNG; other formats say nothing that is cheap to know.
-    """
-    file.seek(0)
-    head = file.read(_HEAD_BYTES)
-    for start, end in ((_JPEG, _JPEG_END), (_PNG, _PNG_END)):
-        if head.startswith(start):
-            file.seek(max(0, size_bytes - _TAIL_BYTES))
-            return end not in file.read(_TAIL_BYTES)
-    return False
+    return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
@@ -13,6 +14,8 @@ FRAMES = b"data:video/jpeg;base64,"
 
 # Pictures that are also clips, where a request says so.
 ANIMATED = (b"GIF87a", b"GIF89a")
+
+CURSOR = b"\0\0\2\0"
 
 # Enough for three MPEG-TS packets of 192 bytes and for a fair look at text.
 HEAD_BYTES = 1024
@@ -28,7 +31,7 @@ _IMAGE = (
     b"\0\0\0\x0cjP  \r\n\x87\n",  # JPEG 2000
     b"\xff\x4f\xff\x51",
     b"\0\0\1\0",  # ICO
-    b"\0\0\2\0",  # CUR
+    CURSOR,
     b"8BPS",
     b"DDS ",
     b"qoif",
@@ -51,7 +54,9 @@ _CONTAINER = (
     b".RMF",
 )
 _AUDIO = (
-    *(b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw"),
+    *(b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw", b"TTA1"),
+    *(b"NIST_1A\n", b"2BIT", b" paf", b"fap ", b"PVF1\n", b"ALawSoundFile**", b"Extended Instrum"),
+    *(b"\x64\xa3\1\0", b"\x64\xa3\2\0", b"\x64\xa3\3\0", b"\0\1\xa3\x64"),  # IRCAM
     b"riff\x2e\x91\xcf\x11",  # Wave64
     b"Creative Voice File\x1a",  # VOC
 )
@@ -87,7 +92,7 @@ def sniff(head: bytes) -> Kind:
         return "audio"
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12], "unknown")  # type: ignore[return-value]
-    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
+    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC", b"8SVX", b"16SV"):
         return "audio"
     if head[:1] == b"P" and head[1:2] in b"1234567fF" and head[2:3].isspace():
         return "image"
@@ -148,7 +153,7 @@ def _is_ogg_sound(head: bytes) -> bool:
 IMAGE_ENDINGS: Final = frozenset(
     {
         *("jpg", "jpeg", "jpe", "jfif", "png", "ppm", "pgm", "pbm", "pnm", "gif", "webp", "bmp"),
-        *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico", "psd"),
+        *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico", "psd", "tga"),
     }
 )
 VIDEO_ENDINGS: Final = frozenset(
@@ -163,6 +168,11 @@ SOUND_ENDINGS: Final = frozenset(
         *("au", "mka", "weba"),
     }
 )
+# Formats without a mark, by the name of the file alone.
+UNMARKED: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("tga", "xbm", "xpm"), "image"),
+    "htk": "audio",
+}
 MEDIA_ENDINGS: Final = IMAGE_ENDINGS | VIDEO_ENDINGS | SOUND_ENDINGS
 
 

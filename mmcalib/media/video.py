@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import io
 import os
@@ -22,6 +20,7 @@ from mmcalib.domain.shapes import Encoded, Encoding, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
+    Shown,
     duration_s,
     found_frames,
     irregular_pace,
@@ -31,6 +30,7 @@ from mmcalib.media.container import (
 from mmcalib.media.failure import Unreadable, read_errors
 from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import FRAMES
+from mmcalib.text import decode_base64
 
 # Boxes looked at on one level at most; real headers have a dozen, and one per track.
 _MOST_BOXES = 256
@@ -194,6 +194,9 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     promised, unpromised = 0, not frames
     if not 0 < frames <= (container.size or 0):
         frames, seconds = _count(container, stream)
+    elif stream.frames and fps and seconds and frames > seconds * fps + 0.5:
+        # Behind an edit list: the header counts hidden ones too, its seconds do not.
+        frames = found_frames(_presented(container, stream), frames, fps)
     elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
         found = found_frames(pace, frames, fps)
         # Of the last frame a header may be wrong, which matters where there is no other.
@@ -218,6 +221,21 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
         lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )
     return Encoded(shape, held)
+
+
+def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
+    """The frames that an edit list shows, by the index, the first at 0: the hidden ones lead to it.
+
+    The index has the times of decoding. Those of frames with which reading begins are as far from
+    when they are shown as that of the first.
+    """
+    tick_s = float(stream.time_base or 0)
+    container.seek(0)
+    first = next(container.demux(stream))
+    late = (first.pts or 0) - (first.dts or 0)
+    shown = [entry for entry in stream.index_entries if not entry.is_discard]
+    times = [Shown((entry.timestamp + late) * tick_s, entry.is_keyframe) for entry in shown]
+    return [Shown(0.0, is_key=True), *times[1:]]
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
@@ -295,6 +313,6 @@ def _pictures(file: BinaryIO) -> Iterator[bytes]:
         raise Unreadable(f"frames of more than {_MOST_BYTES >> 20} MiB")
     for part in text.split(b","):
         try:
-            yield base64.b64decode(part, validate=True)
-        except binascii.Error as error:
+            yield decode_base64(part)
+        except ValueError as error:
             raise Unreadable(f"base64: {error}") from error

@@ -75,6 +75,16 @@ LEAST_ANSWER_TOKENS: Final = 1
 # renderers/chat_utils.py:793 of 0.32.
 COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
 
+# The rate to which vLLM resamples sound for nearly all models, where nobody asked.
+# multimodal/parse.py:614 of 0.32.
+RESAMPLED_HZ: Final = 16_000
+# So many samples at that rate are one frame of features, whose axis of time is then dropped, and
+# the engine ends. `batch_audio_features`, model_executor/models/gemma3n_mm.py:119 of 0.32, of the
+# frames that transformers' extractor for Gemma 4 makes: 321 samples each, half of the first silent.
+ENGINE_DIES_OF: Final[Mapping[str, range]] = {
+    "Gemma4ForConditionalGeneration": range(161, 321),
+}
+
 # `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
 # One API server and one engine: vLLM says that each of these processes has a cache of its own,
@@ -124,12 +134,22 @@ LOGIT_BYTES: Final = 2 + 4
 V2_LOGPROBS_TOKENS: Final = 1024
 
 
+# Arguments of the API server that decide what becomes of a chat request, and whether its tools are
+# served: `run` renders with them and writes them. `BaseFrontendArgs`,
+# entrypoints/launchers/cli_args.py:79 of 0.32.
+PROMPTING: Final = (
+    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs"),
+    *("enable_auto_tool_choice", "tool_call_parser", "tool_parser_plugin"),
+    "exclude_tools_when_tool_choice_none",
+)
+
 # Engine arguments that are nothing else. vllm/config/*.py, and for the logging settings
 # vllm/logger.py, whose files may name any callable.
 _WHOLE = frozenset(
     {
         *("trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls"),
         *("logits_processors", "io_processor_plugin", "reasoning_parser_plugin"),
+        "tool_parser_plugin",
         *("model_class_overrides", "logging_config", "log_config_file", "ec_manager_config"),
         *("kv_transfer_config", "ec_transfer_config", "kv_events_config", "otlp_traces_endpoint"),
         *("weight_transfer_config", "profiler_config", "mm_encoder_fp8_scale_save_path"),

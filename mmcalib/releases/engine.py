@@ -17,9 +17,16 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from mmcalib.releases.constants import PROMPTING
+
 
 def start_llm(arguments: dict[str, Any]) -> Any:
-    return LLM(**arguments)
+    return LLM(**_of_engine(arguments))
+
+
+def _of_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those of the API server."""
+    return {name: value for name, value in arguments.items() if name not in PROMPTING}
 
 
 def greedy(tokens: int) -> Any:
@@ -75,16 +82,17 @@ ARGUMENTS = tuple(field.name for field in fields(EngineArgs))
 
 def served_config(arguments: Mapping[str, Any]) -> Any:
     """The engine config of `vllm serve`."""
-    return EngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    engine_args = EngineArgs(**_of_engine(arguments))
+    return engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def offline_config(arguments: Mapping[str, Any]) -> Any:
     """The engine config of `vllm.LLM`, whose defaults differ on a GPU."""
-    return EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
+    return EngineArgs(**_of_engine(arguments)).create_engine_config(UsageContext.LLM_CLASS)
 
 
 def model_config(arguments: Mapping[str, Any]) -> Any:
-    return EngineArgs(**arguments).create_model_config()
+    return EngineArgs(**_of_engine(arguments)).create_model_config()
 
 
 @dataclass(slots=True)

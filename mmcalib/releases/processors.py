@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -332,8 +334,46 @@ def renderer(engine_config: Any) -> Any:
     return renderer_from_config(engine_config)
 
 
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """How a server makes prompts of chat requests, by its arguments. Made as `init_app_state` does
+    it (vllm/entrypoints/launchers/api_server/app_state.py, 0.32).
+    """
+
+    template: str | None = None
+    content_format: Any = "auto"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    drops_tools: bool = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Prompting:
+        """Raises vLLM's error where it takes the template for a file that is not there."""
+        if template := arguments.get("chat_template"):
+            from vllm.renderers import hf
+
+            # The module of it has moved between releases, and is that of what the renderer uses.
+            utils = sys.modules[hf.parse_chat_messages.__module__]
+            template = utils.load_chat_template(template)
+        return cls(
+            template,
+            arguments.get("chat_template_content_format") or "auto",
+            arguments.get("default_chat_template_kwargs") or {},
+            bool(arguments.get("exclude_tools_when_tool_choice_none")),
+        )
+
+    def params(self, request: Any) -> Any:
+        """vLLM's parameters of the chat, without its tools."""
+        chat = request.build_chat_params(self.template, self.content_format)
+        return chat.with_defaults(dict(self.kwargs))
+
+    def tools(self, request: Any) -> list[dict[str, Any]] | None:
+        if not request.tools or (self.drops_tools and request.tool_choice == "none"):
+            return None
+        return [tool.model_dump() for tool in request.tools]
+
+
 def rendered(
-    renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any]
+    renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any], prompting: Prompting
 ) -> tuple[str, list[int]]:
     """The prompt of a chat request and its tokens, neither truncated nor grown by its items: as
     `preprocess_chat` does it (vllm/renderers/online_renderer.py, 0.32).
@@ -341,8 +381,8 @@ def rendered(
     from vllm.renderers.params import TokenizeParams
 
     request = _request(messages, fields)
-    chat = request.build_chat_params(None, "auto")
-    chat = chat.with_defaults({"tools": _tools(request), "tokenize": False})
+    chat = prompting.params(request)
+    chat = chat.with_defaults({"tools": prompting.tools(request), "tokenize": False})
     _, prompt = renderer.render_messages(request.messages, chat)
     for name in ("multi_modal_data", "multi_modal_uuids"):
         prompt.pop(name, None)
@@ -351,7 +391,7 @@ def rendered(
     return text, list(renderer.tokenize_prompt(prompt, plain)["prompt_token_ids"])
 
 
-def content_format(renderer: Any) -> Any:
+def content_format(renderer: Any, prompting: Prompting) -> Any:
     """How its template takes the content of a message. Raises ValueError where prompts are rendered
     in a way of their own.
     """
@@ -360,23 +400,29 @@ def content_format(renderer: Any) -> Any:
     if not isinstance(renderer, hf.HfRenderer):
         raise ValueError(f"vLLM renders its prompts in code: {type(renderer).__name__}")
     return hf.resolve_chat_template_content_format(
-        None, None, "auto", renderer.get_tokenizer(), model_config=renderer.model_config
+        prompting.template,
+        None,
+        prompting.content_format,
+        renderer.get_tokenizer(),
+        model_config=renderer.model_config,
     )
 
 
 def enqueue_options(
-    messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any
+    messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: Prompting
 ) -> dict[str, Any]:
     """Arguments of `LLM.enqueue_chat` that render the request as a server would. Raises vLLM's
     error where a server refuses it for the answer that it asks for, at which nothing else looks.
     """
     request = _request(messages, fields)
     request.build_tok_params(model_config)
-    chat = request.build_chat_params(None, "auto").chat_template_kwargs
+    chat = prompting.params(request).chat_template_kwargs
     named = ("add_generation_prompt", "continue_final_message")
     return {
         **{name: getattr(request, name) for name in named},
-        "tools": _tools(request),
+        "chat_template": prompting.template,
+        "chat_template_content_format": prompting.content_format,
+        "tools": prompting.tools(request),
         "chat_template_kwargs": {k: v for k, v in chat.items() if k not in named and v is not None}
         or None,
     }
@@ -386,7 +432,3 @@ def _request(messages: Sequence[Any], fields: Mapping[str, Any]) -> Any:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     return ChatCompletionRequest.model_validate({**fields, "messages": messages})
-
-
-def _tools(request: Any) -> list[dict[str, Any]] | None:
-    return [tool.model_dump() for tool in request.tools] if request.tools else None

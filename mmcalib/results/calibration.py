@@ -244,12 +244,12 @@ class CalibrationDocument(DocumentPart):
     def gate(self) -> Gate:
         """What the configuration admits. Raises UsageError where its limits are not there."""
         # Built once; a copy with other fields has another.
-        made_of = (self.costs, self.engine_config, self.budget, self.server)
+        made_of = (self.costs, self.engine_config, self.budget, self.server, self.model)
         known = self._gate
         if known is None or not all(map(is_, known[0], made_of)):
             budget = self.budget.calibrated.encoder_budget_tokens
-            known = made_of, gate_of(self.costs, self.engine_config, budget, self.server)
-            self._gate = known
+            args = self.costs, self.engine_config, budget, self.server, self.model.architecture
+            known = self._gate = made_of, gate_of(*args)
         return known[1]
 
     @property

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError
 
-from mmcalib.derive.admission import Gate, Known
-from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.derive.admission import Gate, Hearing, Known
+from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder, Rule
 from mmcalib.derive.distribution import SizeCell, TokenBin
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.errors import UsageError
+from mmcalib.releases.constants import ENGINE_DIES_OF, RESAMPLED_HZ
 from mmcalib.results.part import POSITIVE, DocumentPart, complaint
 
 # Each has fields that the next lacks, so that the first that matches is meant.
@@ -68,8 +69,9 @@ class Costs(DocumentPart):
     """By modality, *measured*; those that the model takes and the corpus lacks are not there.
     `text` bounds what texts take, and `counted` has those of the corpus that it does not settle:
     the digest of all of a request but its media, and its tokens. By `counting` other such texts are
-    counted, without vLLM; `uncounted` says why none are, or which are not. With `encoder_decoder`
-    items are no part of the context.
+    counted, without vLLM; `uncounted` says why none are, or which are not. `grammar` is what the
+    installed vLLM says of chat requests, as `mmcalib.corpus.grammar` reads it. With
+    `encoder_decoder` items are no part of the context.
     """
 
     text_reserve_tokens: int
@@ -78,11 +80,16 @@ class Costs(DocumentPart):
     counted: Annotated[list[tuple[str, int]], FailFast()] = Field(default_factory=list)
     counting: TextCounting | None = None
     uncounted: str = ""
+    grammar: dict[str, Any] = Field(default_factory=dict)
     encoder_decoder: bool = False
 
 
 def gate_of(
-    costs: Costs, engine_config: Mapping[str, Any], budget_tokens: int, server: Server | None = None
+    costs: Costs,
+    engine_config: Mapping[str, Any],
+    budget_tokens: int,
+    server: Server | None = None,
+    architecture: str = "",
 ) -> Gate:
     """What an engine of this configuration admits. All modalities that it takes must be limited.
     Without a `server` nothing is known of what it lets in.
@@ -99,6 +106,7 @@ def gate_of(
     limits = served.limit_mm_per_prompt.items()
     limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
+    rules = {m: part.rule for m, part in parts if part.rule is not None}
     return Gate(
         budget_tokens=budget_tokens,
         max_model_len=served.max_model_len,
@@ -110,12 +118,23 @@ def gate_of(
             for entry in part.known
         },
         refused=dict(refused for _, part in parts for refused in part.refused),
-        rules={m: part.rule for m, part in parts if part.rule is not None},
+        rules=rules,
         server=server or Server(),
         text=costs.text,
         counted=dict(costs.counted),
         encoder_decoder=costs.encoder_decoder,
+        hearing=_hearing(costs, rules.get("audio"), architecture),
     )
+
+
+def _hearing(costs: Costs, rule: Rule | None, architecture: str) -> Hearing:
+    """Transcriptions, which are what an encoder-decoder model is for, are resampled by FFmpeg
+    (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
+    """
+    if costs.encoder_decoder:
+        return Hearing(None)
+    rate_hz = rule.rate_hz if isinstance(rule, Ladder) else RESAMPLED_HZ
+    return Hearing(rate_hz, ENGINE_DIES_OF.get(architecture, range(0)))
 
 
 class _Counted(BaseModel):

@@ -28,7 +28,7 @@ from mmcalib.decision.media_files import Files, files
 from mmcalib.derive.costs import CostTable, spread
 from mmcalib.derive.frontier import retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, hears_alone
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
@@ -58,22 +58,28 @@ def corpus_figures(
 
 CACHE = "census.sqlite3"
 
-# Media libraries take a quarter of a second to import, which a remembered corpus does not need.
-_PROBE = Named("mmcalib.media.probe", "examine")
+# What looks at items, and where it remembers them: a model of sound alone takes recordings with
+# pictures for their sound. Media libraries take a quarter of a second to import, which a remembered
+# corpus does not need.
+_PROBE = Named("mmcalib.media.probe", "examine"), CACHE
+_PROBE_SOUND = Named("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
 
 
 @contextmanager
 def probing(
-    how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0
+    how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0, *, sound: bool = False
 ) -> Iterator[Prober]:
-    """Looks at items, the first `whole` decoded to their end; remembers them below `folder`."""
+    """Looks at items, the first `whole` decoded to their end, `sound` as in `examine`; remembers
+    them below `folder`.
+    """
+    look, name = _PROBE_SOUND if sound else _PROBE
     cache = None
     if not how.no_cache:
         try:
-            cache = Cache(folder / CACHE)
+            cache = Cache(folder / name)
         except CacheBroken as error:
             progress.note(f"nothing is remembered of this corpus: {error}")
-    prober = Prober(_open_executor(how), cache, whole, progress)
+    prober = Prober(_open_executor(how, look), cache, whole, progress)
     try:
         yield prober
     finally:
@@ -81,12 +87,12 @@ def probing(
         end_readers()
 
 
-def _open_executor(how: ProbeOptions) -> Executor[Any]:
+def _open_executor(how: ProbeOptions, look: Named) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.ray import RayExecutor
 
-        return RayExecutor(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
-    return LocalPool(_PROBE, workers=how.workers, timeout_s=how.item_timeout_s)
+        return RayExecutor(look, workers=how.workers, timeout_s=how.item_timeout_s)
+    return LocalPool(look, workers=how.workers, timeout_s=how.item_timeout_s)
 
 
 # A header cannot show that the end of a file is missing, so the first files are also decoded to
@@ -115,6 +121,10 @@ class ReadCorpus:
     decoded: bool = False
     texts: ReadTexts | None = None
 
+    def is_heard_by(self, modalities: Container[Modality]) -> bool:
+        """Whether a model of these takes its videos for their sound, as `read` with `sound`."""
+        return self.census.items("video") > 0 and hears_alone(modalities)
+
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
         """Without items of other modalities, and without the requests that carry one."""
         return replace(
@@ -136,8 +146,9 @@ def read(
     cache: Path,
     progress: Progress,
     how: ProbeOptions = PROBE,
+    sound: bool = False,
 ) -> ReadCorpus:
-    """Read all sources; `data` as `resolve` takes it.
+    """Read all sources; `data` as `resolve` takes it, `sound` as in `examine`.
 
     Raises CorpusError when one is missing or nothing can be measured, UsageError when a request
     leads outside the allowed root.
@@ -149,7 +160,7 @@ def read(
             if isinstance(source, RequestsSource):
                 yield from source.texts(origins)
 
-    with probing(how, cache, progress, whole=DECODED_FILES) as prober:
+    with probing(how, cache, progress, whole=DECODED_FILES, sound=sound) as prober:
         taken = count_corpus(sources, prober, progress=progress)
     return ReadCorpus(
         taken.census,

@@ -48,6 +48,7 @@ def corpus_facts(
         over=over,
         unreadable=unreadable,
         requests=prompts.prompts(),
+        tools=sum(e.count for e in prompts.signatures() if e.signature.asked.tool_bytes),
     )
 
 

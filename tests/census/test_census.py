@@ -17,7 +17,7 @@ SHAPES: st.SearchStrategy[Shape] = st.one_of(
     st.builds(VideoShape, SMALL, st.floats(1, 60), st.floats(0.1, 9), SMALL, SMALL),
     st.builds(AudioShape, SMALL, st.sampled_from([8000, 16000])),
 )
-ENCODINGS = st.builds(Encoding, file_mib=SMALL, cut_short=st.booleans())
+ENCODINGS = st.builds(Encoding, file_mib=SMALL, fault=st.sampled_from(("", "cut_short")))
 ITEMS = st.lists(st.tuples(SHAPES, st.text(max_size=3)), max_size=12)
 
 

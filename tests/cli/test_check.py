@@ -136,7 +136,10 @@ def test_paths_and_requests_come_from_standard_input(
     feed(
         monkeypatch,
         *(str(new / "page.png"), "", "missing.png"),
-        *(request("new/page.png", inline), request(*["new/page.png"] * 5)),
+        *(
+            request((new / "page.png").as_uri(), inline),
+            request(*[(new / "page.png").as_uri()] * 5),
+        ),
         *(request("https://example.org/a.png"), "{broken"),
     )
     ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")

@@ -196,6 +196,7 @@ MISTAKES = [
     (RUN, 2, "nothing to calibrate for", "--data DIR or --requests FILE.jsonl"),
     (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
     (f"{RUN} media", 2, "unexpected argument: media", "did you mean --data media?"),
+    (f"{RUN} -- python3 -m http.server", 2, "python3 ... does not start vllm serve", "after --,"),
     ("plan server.log", 2, "unexpected argument: server.log", "did you mean --log server.log?"),
     (f"{RUN} --model a/b --data media", 2, "--model is given twice", "once: --model MODEL"),
     (f"{RUN} --data media -v --verbose", 2, "--verbose is given twice", "once: --verbose"),

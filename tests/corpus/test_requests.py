@@ -22,11 +22,12 @@ from PIL import Image
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import allowing
+from mmcalib.text import decode_base64
 from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
@@ -34,6 +35,10 @@ from tests.corpus.serving import serving
 REMOTE = "remote URL: its host is not one of --allowed-media-domains"
 
 PIXEL = base64.b64encode(b"bytes of an image").decode()
+
+
+def data_url(data: bytes) -> str:
+    return f"data:;base64,{base64.b64encode(data).decode()}"
 
 
 def image(url: object) -> dict[str, Any]:
@@ -158,10 +163,41 @@ def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> 
     item = Item(str(folder / name), "image")
     urls = (name, str(folder / name), f"file://{quote(str(folder / name))}")
     encoded = f"file://{folder}/{quote(name)}"
-    for url in (*urls, f"file://localhost{quote(str(folder / name))}"):
+    for url in (*urls, f"FILE:{quote(str(folder / name))}?x=1#y"):
         prompt = only(source(folder, user(image(url))))
         assert prompt.items == (item,)
         assert prompt.request.messages == user(image(encoded))["messages"]
+
+
+@pytest.mark.parametrize("mark", "#?")
+def test_a_mark_that_is_not_percent_encoded_ends_the_path(folder: Path, mark: str) -> None:
+    (folder / f"a{mark}b.jpg").write_bytes(b"x")
+    (folder / "a").write_bytes(b"x")
+    prompt = only(source(folder, user(image(f"file://{folder}/a{mark}b.jpg"))))
+    assert prompt.items == (Item(str(folder / "a"), "image"),)
+
+
+@given(st.text("AAAA==\n-é ", max_size=12))
+def test_base64_is_what_vllm_s_decoder_takes(payload: str) -> None:
+    vllm_decodes_with = pytest.importorskip("pybase64")
+    try:
+        theirs = vllm_decodes_with.b64decode(payload, validate=True)
+    except ValueError:
+        theirs = None
+    try:
+        ours = decode_base64(payload)
+    except ValueError:
+        ours = None
+    assert ours == theirs
+
+
+def test_a_path_as_it_stands_is_no_url(folder: Path) -> None:
+    reader = RequestLines(str(folder), scratch=folder / "scratch", as_sent=True)
+    said = [
+        reader.prompt("it", json.dumps(user(image(url))).encode())
+        for url in ("a.jpg", str(folder / "a.jpg"), f"file://{folder}/a.jpg")
+    ]
+    assert [getattr(one, "reason", "taken")[:6] for one in said] == ["a path", "a path", "taken"]
 
 
 def test_plain_paths_are_not_percent_decoded(folder: Path) -> None:
@@ -210,26 +246,43 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (json.dumps({"request": json.dumps(user("\ud800"))}), "not Unicode: "),
         (json.dumps({"request": "[" * 100_000}), "not a chat request: messages: "),
         ('{"messages": [{"role": "user", "content": 3}]}', "not a chat request: 0.content: "),
-        (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url.image_url: "),
+        (user({"type": "image_url"}), "not a chat request: 0.content.0.image_url: "),
         (user({"type": "image_url", "image_url": {"url": 3}}), "not a chat request: 0.content.0"),
-        (user({"type": "image_embeds"}), "not a chat request: 0.content.0: "),
+        (user({"type": "image_embeds"}), "0.content.0: a part of type image_embeds is not"),
         (user(image("a\0b")), "not a path"),
-        (user(image("file://elsewhere/a.jpg")), "file URL of another host: elsewhere"),
+        (user(image("file://elsewhere/a.jpg")), "file URL with the host elsewhere, which vLLM"),
+        (user(image("file://localhost/a.jpg")), "file URL with the host localhost, which vLLM"),
+        (user(image("file://[/a.jpg")), "not a URL: "),
         (user(image("https://example.com/a.jpg")), REMOTE),
-        (user(image("s3://bucket/a.jpg")), REMOTE),
-        (user(image("data:image/png;base64,%%%")), "base64: "),
+        (user(image("s3://bucket/a.jpg")), "vLLM loads no s3:// URL, only http, https, file"),
+        (user(image("data:image/png;base64,%%%")), "base64 that is damaged"),
+        (
+            user(image("data:image/png;base64,AAAA=")),
+            "base64 with too many or too few = at its end",
+        ),
+        (user(image("data:image/png;base64,AA\nAA")), "base64 with line breaks or blanks"),
+        (user(image("data:image/png;base64, AAAA")), "base64 with line breaks or blanks"),
+        (user(image("data:image/png;base64,AA-_")), "base64 with - and _ in it"),
+        (
+            user(image("data:image/png;base64,iVBO... (litellm_truncated 81234 chars)")),
+            "base64 that LiteLLM cut (MAX_STRING_LENGTH_PROMPT_IN_DB)",
+        ),
+        (user(image("iVBORw0KGgo/AAAA" * 30)), "base64 without its header: write data:image/png"),
+        (user(image(data_url(b"<?xml version='1.0'?><svg/>"))), "SVG, which vLLM does not read"),
+        (user(image(data_url(b"%PDF-1.4"))), "PDF, which vLLM does not read: render it to PNG"),
         (user(image("data:image/png;base64")), "data URL without a comma"),
         (user(image("data:image/svg+xml,%3Csvg/%3E")), "data URL that is not ;base64"),
-        (user(image("a" * 5000)), "names a missing file: "),
+        (user(image("a." * 2500)), "names a missing file: "),
         # New in the server conformance work: what vLLM refuses as a whole.
         (
             {**user(image("a.jpg")), "media_io_kwargs": {"video": {"fps": 30}}},
-            "media_io_kwargs in a request, which vLLM refuses",
+            "media_io_kwargs in a request, which vLLM refuses without --trust-request-mm-kwargs",
         ),
-        (
-            user({"type": "input_audio", "input_audio": {"data": PIXEL, "format": "flac"}}),
-            "input_audio of format flac in a message without text",
-        ),
+        ({**user("a"), "chat_template": "x"}, "chat_template in a request, which vLLM refuses"),
+        ({**user("<image>"), "images": ["a.jpg"] * 2}, "2 media in `images` and 1 <image> marks"),
+        ({**user("<image>"), "images": [3]}, "its media stand in `images`, in a form"),
+        ({**user("a"), "multi_modal_data": {"x": 1}}, "its media stand in `multi_modal_data`, in"),
+        (user({"type": "image_url", "image_url": None, "uuid": "k"}), "a uuid without its data"),
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:
@@ -400,6 +453,48 @@ def test_audio(loose: Path) -> None:
     assert one(loose, {"audio": "c.wav"}).items == prompt.items
 
 
+def names_of(prompt: Prompt) -> list[str]:
+    return [Path(item.path).name for item in prompt.items]
+
+
+def test_columns_of_media_stand_at_their_marks(loose: Path) -> None:
+    """Training sets: rows beside whose messages the pictures are listed."""
+    words = "<image> and <image>: what differs?"
+    turns = [{"role": "user", "content": words}, {"role": "assistant", "content": "a"}]
+    prompt = one(loose, {"messages": turns, "images": ["a.png", {"path": "b.png"}]})
+    assert names_of(prompt) == ["a.png", "b.png"]
+    kinds = [part["type"] for part in prompt.request.messages[0]["content"]]
+    assert kinds == ["image_url", "text", "image_url", "text"]
+    assert prompt.request.text() == " and \n: what differs?\na"
+
+
+def test_offline_prompts_have_their_media(loose: Path) -> None:
+    data = {"image": ["a.png", "b.png"], "audio": "c.wav"}
+    prompt = one(loose, {"prompt": "What?", "multi_modal_data": data})
+    assert names_of(prompt) == ["a.png", "b.png", "c.wav"]
+
+
+def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
+    picture = {"type": "input_image", "detail": "auto", "image_url": "a.png"}
+    given = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Total?"}, picture]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": [picture]},
+    ]
+    body = {"input": given, "instructions": "Be brief.", "max_output_tokens": 7}
+    prompt = one(loose, {"timestamp": 3, "request": body})
+    assert names_of(prompt) == ["a.png", "a.png"]
+    assert prompt.request.answer_tokens == 7
+    assert [turn["role"] for turn in prompt.request.messages] == [
+        *("system", "user", "assistant", "tool"),
+    ]
+
+
+def test_parts_without_a_type(loose: Path) -> None:
+    parts = ({"image_url": "a.png"}, {"type": "input_image", "image_url": "b.png"})
+    assert names_of(one(loose, user(*parts))) == ["a.png", "b.png"]
+
+
 def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
@@ -415,11 +510,9 @@ def test_beside_chat_requests(loose: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ({"prompt": "x", "image_files": "a.png"}, "image_files: "),
-        ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "image_files.0: "),
-        ({"prompt": ["x"], "image_files": ["a.png"]}, "prompt: "),
-        ({"content": "words"}, "content: "),
-        ({"content": [{"type": "image"}]}, "image: "),
+        ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "`image_files`, in a form that is not"),
+        ({"prompt": ["x"], "image_files": ["a.png"]}, "messages: Field required"),
+        ({"content": [{"type": "image"}]}, "content.image: "),
         ({"prompt": "x", "image_files": ["none.png"]}, "names a missing file: "),
     ],
 )
@@ -441,7 +534,7 @@ def requests(folder: Path, *urls: str) -> RequestsSource:
 
 
 @pytest.mark.usefixtures("allowed")
-@pytest.mark.parametrize("url", ["https://example.com/a%20b.png?size=large", "s3://bucket/a.png"])
+@pytest.mark.parametrize("url", ["https://example.com/a%20b.png?size=large"])
 def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) -> None:
     (prompt,) = requests(tmp_path, url).prompts()
     assert isinstance(prompt, Prompt)
@@ -458,7 +551,6 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) 
         "https://example.com.evil/a.png",
         "https://example.com@evil/a.png",
         "http://[example.com]/a.png",
-        "s3://buckets/a.png",
     ],
 )
 def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
@@ -550,9 +642,7 @@ def test_no_host_is_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, url: 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     reason = between_good_ones(pictures, json.dumps(naming("a.png", url)).encode())
-    assert reason.startswith(
-        ("remote URL", "URL of a scheme that is not read", "file URL of another host: ")
-    )
+    assert reason.startswith(("remote URL", "vLLM loads no ", "file URL with the host "))
 
 
 @pytest.mark.parametrize(

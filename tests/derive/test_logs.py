@@ -6,7 +6,9 @@ Those that say "composed" have lines of more than one log, or of the format stri
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,38 @@ FAILED: dict[str, list[tuple[str, Phase, OutOfMemory | None]]] = {
 
 def log_of(name: str) -> StartupLog:
     return read_log((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+
+
+# As collectors keep lines, and as terminals break them.
+PACKED: dict[str, Callable[[list[str]], list[str]]] = {
+    "docker": lambda lines: [json.dumps({"log": f"{x}\n", "stream": "stderr"}) for x in lines],
+    "cloud logging": lambda lines: [
+        json.dumps({"insertId": "a", "jsonPayload": {"message": x}, "severity": "INFO"})
+        for x in lines
+    ],
+    "loki": lambda lines: [
+        json.dumps({"data": {"result": [{"values": [["17", x] for x in lines]}]}})
+    ],
+    "cloudwatch": lambda lines: json.dumps(
+        {"events": [{"timestamp": 1, "message": x} for x in lines]}, indent=1
+    ).splitlines(),
+    "csv": lambda lines: ["17," + '"' + x.replace('"', '""') + '"' for x in lines],
+    "80 columns": lambda lines: wrapped(lines, 80),
+    "120 columns": lambda lines: wrapped(lines, 120),
+}
+
+
+def wrapped(lines: list[str], width: int) -> list[str]:
+    cut = (line[at : at + width] for line in lines for at in range(0, len(line) or 1, width))
+    return [line.rstrip() for line in cut]
+
+
+@pytest.mark.parametrize("pack", PACKED)
+@pytest.mark.parametrize("name", STATED)
+def test_a_log_says_the_same_in_json_in_csv_and_wrapped(name: str, pack: str) -> None:
+    coloured = (LOGS / f"{name}.log").read_text(encoding="utf-8")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()
+    assert read_log(PACKED[pack](lines)) == read_log(lines)
 
 
 @pytest.mark.parametrize("name", STATED)

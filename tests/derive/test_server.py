@@ -6,12 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.derive.admission import Gate, admit, admit_prompt, needed, server_refuses
+from mmcalib.derive.admission import Gate, Hearing, admit, admit_prompt, needed, server_refuses
 from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
 from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
 from mmcalib.domain.items import Asked, TextBound
 from mmcalib.domain.model import MAX_PIXELS, Server
-from mmcalib.domain.shapes import PLAIN, AudioShape, Encoded, Encoding, ImageShape, VideoShape
+from mmcalib.domain.shapes import (
+    PLAIN,
+    AudioShape,
+    Encoded,
+    Encoding,
+    Fault,
+    ImageShape,
+    VideoShape,
+)
+from mmcalib.releases.constants import ENGINE_DIES_OF
 
 SERVER = Server(
     limits={
@@ -194,3 +203,66 @@ def test_of_a_transport_stream_nothing_is_promised() -> None:
     file = Encoded(CLIP, Encoding(codec="h264", transport_stream=True))
     answer = with_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
+
+
+@pytest.mark.parametrize("rate_hz", [11_127, 16_001, 21_739, 22_222, 44_247])
+def test_a_rate_whose_resampling_takes_gigabytes_does_not_fit(rate_hz: int) -> None:
+    """Fault 1 of the gate: 4 KB of sound took the server down."""
+    shape = AudioShape(rate_hz // 10, rate_hz)
+    answer = with_remedy(GATE, shape, admit(GATE, shape))
+    assert answer.answer == "no"
+    assert answer.remedy == "resample to 16 kHz"
+    assert admit(replace(GATE, hearing=Hearing(None)), shape).fits
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 11_025, 12_345, 16_000, 22_050, 22_255, 44_100, 48_000])
+def test_usual_rates_are_resampled(rate_hz: int) -> None:
+    assert admit(GATE, AudioShape(rate_hz, rate_hz)).fits
+
+
+def test_one_frame_of_sound_ends_the_engine_of_gemma_4() -> None:
+    """Fault 12 of the gate."""
+    gemma = replace(GATE, hearing=Hearing(16_000, ENGINE_DIES_OF["Gemma4ForConditionalGeneration"]))
+    answers = {n: admit(gemma, AudioShape(n, 16_000)).answer for n in (320, 321, 161, 1600)}
+    assert answers == {320: "no", 321: "fits", 161: "no", 1600: "fits"}
+    assert admit(gemma, AudioShape(882, 44_100)).answer == "no"
+    assert admit(GATE, AudioShape(320, 16_000)).fits
+
+
+def believed(claimed: int, sample_format: str = "") -> Encoded:
+    held = Encoding(channels=1, sample_format=sample_format, claimed_samples=claimed)
+    return Encoded(MINUTE, held)
+
+
+def test_limits_hold_the_length_that_the_loader_believes() -> None:
+    """ADTS and MP3 without a length: vLLM refuses them by what a header or a bit rate promises."""
+    for form in ("", "fltp"):
+        answer = admit(GATE, believed(700 * 16_000, form))
+        assert answer.reason.startswith("700.0 s by its header or bit rate, 60.0 s in truth")
+        assert admit(GATE, believed(90 * 16_000, form)).fits
+    torchcodec = replace(GATE, server=replace(SERVER, torchcodec=True))
+    assert admit(torchcodec, believed(700 * 16_000)).fits
+
+
+def test_a_flac_of_open_length_is_to_be_written_anew() -> None:
+    """No value of the server's environment lets it in."""
+    file = believed(2**63 - 1)
+    answer = with_remedy(GATE, file, admit(GATE, file))
+    assert answer.answer == "no"
+    assert answer.remedy == "write it anew, so that its header has the length"
+    assert needed(file, SERVER) == {}
+    assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).fits
+
+
+@pytest.mark.parametrize("fault", ["unseekable", "unreadable", "cut_short"])
+def test_sound_that_libsndfile_stumbles_on_is_refused(fault: Fault) -> None:
+    file = Encoded(MINUTE, Encoding(channels=1, fault=fault))
+    assert admit(GATE, file).answer == "no"
+    assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).answer != "no"
+
+
+def test_a_clip_without_a_length_is_to_be_remuxed() -> None:
+    file = Encoded(CLIP, Encoding(codec="h264", unpromised=True))
+    answer = with_remedy(GATE, file, admit(GATE, file))
+    assert answer.answer == "no"
+    assert answer.remedy == "remux it: ffmpeg -i IN -c copy OUT"

@@ -26,6 +26,11 @@ NEEDS = {"HuggingFaceTB/SmolVLM2-2.2B-Instruct": "num2words"}
 _SERVED: WeakKeyDictionary[EngineHost, Lab] = WeakKeyDictionary()
 
 
+def forget(host: EngineHost) -> None:
+    """Let the next lab of this host open its model, where a test has opened another."""
+    _SERVED.pop(host, None)
+
+
 class Lab:
     """A model opened in a real engine host, with the questions that tests ask of it."""
 

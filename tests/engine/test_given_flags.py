@@ -43,6 +43,18 @@ def test_flags_are_engine_arguments(host: EngineHost) -> None:
     }
 
 
+def test_what_writes_prompts_is_among_them(host: EngineHost) -> None:
+    words = ["--default-chat-template-kwargs", '{"add_vision_id": true}', "--tool-call-parser"]
+    words += ["hermes", "--enable-auto-tool-choice", "--chat-template-content-format", "openai"]
+    given = {
+        "default_chat_template_kwargs": {"add_vision_id": True},
+        "tool_call_parser": "hermes",
+        "enable_auto_tool_choice": True,
+        "chat_template_content_format": "openai",
+    }
+    assert said(host, *words, "--port", "9000") == given
+
+
 def test_nested_ones_stay_nested(host: EngineHost) -> None:
     given = said(host, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}')
     assert given == {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}

@@ -15,12 +15,25 @@ from mmcalib.derive.bounds import Loader, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import Encoded, ImageShape, Modality, VideoShape
-from mmcalib.engine.messages import File
+from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
+from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import examine
-from mmcalib.releases.release import VLLM_0_29, VLLM_0_33
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_32, VLLM_0_33
 from tests.engine.conftest import QWEN, Lab
-from tests.odd_media import frames_url, gif, paced, packed_sound, silence, steady
+from tests.odd_media import (
+    amr,
+    frames_url,
+    gif,
+    heard,
+    hiding,
+    meeting,
+    odd_sound,
+    open_flac,
+    paced,
+    packed_sound,
+    silence,
+    steady,
+)
 from tests.upstream import before, since
 
 pytestmark = pytest.mark.engine
@@ -48,6 +61,10 @@ def uniform(num_frames: int = 32) -> Setting:
     return Setting(media_io_kwargs={"video": {"video_backend": "opencv", "num_frames": num_frames}})
 
 
+def rare(form: str, subtype: str) -> Callable[[Path], Path]:
+    return lambda folder: odd_sound(folder / f"a.{form}", subtype)
+
+
 SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
     "more than 25 MiB": (lambda f: silence(f / "a.wav", 290, 48_000), REFUSED),
     "25 MiB": (lambda f: silence(f / "a.wav", 272, 48_000), TAKEN),
@@ -59,6 +76,25 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
     "less of it": (lambda f: packed_sound(f / "a.mov", 290, 8_000), TAKEN),
     "packed mono": (lambda f: packed_sound(f / "a.mov", 310, 8_000, 1), TAKEN),
     "Wave64": (lambda f: silence(f / "a.w64", 2, 8_000), TAKEN),
+    "AMR": (lambda f: amr(f / "a.amr", 20.02), TAKEN),
+    "open FLAC": (lambda f: open_flac(f / "a.flac", 3), REFUSED),
+    "ADTS": (lambda f: heard(f / "a.aac", "aac", "adts", 20), TAKEN),
+    "longer ADTS": (lambda f: heard(f / "a.aac", "aac", "adts", 60), REFUSED),
+    "MP3 without a length": (lambda f: heard(f / "a.mp3", "libmp3lame", "mp3", 20), TAKEN),
+    "G.722": (lambda f: heard(f / "a.wav", "adpcm_g722", "wav", 2), REFUSED),
+    "recording": (lambda f: meeting(f / "a.mp4"), TAKEN),
+    **{
+        name: (rare(form, subtype), refused)
+        for name, form, subtype, refused in (
+            ("GSM", "wav", "GSM610", REFUSED),
+            ("G.721", "wav", "G721_32", REFUSED),
+            ("NMS ADPCM", "wav", "NMS_ADPCM_16", REFUSED),
+            ("DWVW", "aiff", "DWVW_16", REFUSED),
+            ("XI", "xi", "DPCM_16", REFUSED),
+            ("NIST", "nist", "PCM_16", TAKEN),
+            ("HTK", "htk", "PCM_16", TAKEN),
+        )
+    },
 }
 
 
@@ -76,6 +112,14 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
     (truth,) = audio.costs(File("audio", str(path)))
     said = server_refuses(seen(path, "audio"), audio.opened.server)
     assert (isinstance(truth, str), said is not None) == (refused, refused), (truth, said)
+
+
+def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:
+    """Fault 1 of the gate, for every command that measures: the real one and a stand-in."""
+    path = silence(tmp_path / "a.wav", 0.1, 21_739)
+    for subject in (File("audio", str(path)), Blank(AudioShape(2174, 21_739))):
+        (truth,) = lab(QWEN_AUDIO).costs(subject)
+        assert "resample to 16 kHz" in str(truth)
 
 
 def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
@@ -128,19 +172,22 @@ CLIPS: dict[str, Callable[[Path], Path]] = {
         f / "a.webm", [n * 40 for n in range(90)], form="webm", codec="libvpx-vp9", live=True
     ),
     "gif": lambda f: gif(f / "a.gif", 12),
+    "edit list": lambda f: hiding(f / "a.mp4", 300, 155),
 }
 
 
 _COUNTED = since(VLLM_0_33, "loaders count the frames of a clip that declares no length")
-VARIABLE = ("one a second", "five", "sparse at the end", "webm")
+_PRESENTED = before(VLLM_0_32, "loaders count the frames that an edit list hides")
+_MARKS = {
+    **dict.fromkeys(("one a second", "five", "sparse at the end", "webm"), _FEWER),
+    "no length": _COUNTED,
+    "edit list": _PRESENTED,
+}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=_FEWER if n in VARIABLE else _COUNTED if n == "no length" else ())
-        for n in CLIPS
-    ],
+    [pytest.param(n, marks=_MARKS.get(n, ())) for n in CLIPS],
 )
 def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) -> None:
     """Finding §6 (variable rates, GIF) of the server conformance work."""

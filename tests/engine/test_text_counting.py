@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mmcalib.admission.counting import Counting
 from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.messages import CountingFound, CountTexts, FindCounting
+from mmcalib.engine.messages import CountingFound, CountTexts, FindCounting, OpenModel
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
-from tests.engine.conftest import Lab
+from tests.engine.conftest import Lab, forget
 from tests.engine.test_texts import texts
 
 pytestmark = pytest.mark.engine
@@ -39,6 +39,20 @@ def speaks(
         return model, host.ask(asks, "counting")
 
     return find
+
+
+def test_the_server_s_template_is_counted_with(speaks: Callable[..., Any]) -> None:
+    model, plain = speaks(QWEN25, TEMPLATE)
+    own = "{{ lead }}" + TEMPLATE
+    given = {"chat_template": own, "default_chat_template_kwargs": {"lead": "word " * 9}}
+    try:
+        model.host.ask(OpenModel(str(model.folder), engine_args=given), "opening")
+        found = model.host.ask(FindCounting(tuple(model.opened.modalities)), "counting").counting
+    finally:
+        forget(model.host)
+    assert found is not None
+    assert (found.template, found.kwargs) == (own, given["default_chat_template_kwargs"])
+    assert (found.around, found.compared) == (plain.counting.around, plain.counting.compared)
 
 
 def counted(model: Lab, request: ChatRequest) -> int | None:
@@ -98,7 +112,10 @@ def test_it_never_comes_to_another_number_than_vllm(
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why
-    how, counter = found.counting, Counting(str(model.folder), found.counting)
+    how, counter = (
+        found.counting,
+        Counting(str(model.folder), found.counting, "string" if name == INTERN else "openai"),
+    )
     seen = {"taken": 0, "compared": 0}
 
     @settings(

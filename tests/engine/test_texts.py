@@ -24,10 +24,11 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
-from mmcalib.engine.messages import BoundTexts, CountTexts
+from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
-from tests.engine.conftest import Lab
+from tests.engine.checkpoints import speaking
+from tests.engine.conftest import Lab, forget
 from tests.upstream import needs_device
 
 pytestmark = pytest.mark.engine
@@ -84,6 +85,49 @@ def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, cont
     fit = longest_prompt(found.prompts, table, counts, budget, reserve_tokens, context, texts)
     assert fit is not None
     return fit
+
+
+# Of each part what it is, with a variable in front.
+TEMPLATE = (
+    "{% if tools %}t{% endif %}{% for m in messages %}{{ lead }}"
+    "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}"
+    "{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab) -> None:
+    """A server started so has these tokens more in each prompt (finding of November 2026)."""
+    asked = ChatRequest.of_user([{"type": "text", "text": "a"}])
+    tools = {"tools": [TOOL], "tool_choice": "none"}
+    found: list[Any] = []
+    try:
+        for lead, more in (
+            ("", {}),
+            ("a", {}),
+            ("aaa", {"chat_template_content_format": "openai"}),
+        ):
+            given: dict[str, Any] = {
+                "chat_template": TEMPLATE,
+                "default_chat_template_kwargs": {"lead": lead},
+                **more,
+            }
+            qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
+            found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
+            bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
+            most = bound.most(asked.asked(), {})
+            assert most is not None
+            assert most >= found[-1]
+        for drops in (False, True):
+            given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
+            qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
+            with_tools = ChatRequest(asked.messages, tools)
+            asks = CountTexts((asked, with_tools))
+            none, some = qwen.host.ask(asks, "counting").tokens
+            assert (none == some) is drops
+    finally:
+        forget(qwen.host)
+    assert qwen.budget(chat_template=TEMPLATE, tool_call_parser="hermes") == qwen.budget()
+    assert found == [1, 2, 4]
 
 
 @needs_device
@@ -188,3 +232,28 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         assert tokens <= most
 
     check()
+
+
+def test_an_added_token_of_one_letter_leaves_a_bound(
+    lab: Callable[[str], Lab], host: Any, tmp_path: Path
+) -> None:
+    """Gemma 3's line break is one: every request with a picture was unknown."""
+    folder = speaking(lab(GEMMA).folder, tmp_path / "model", None)
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text())
+    number = max(document["model"]["vocab"].values()) + len(document["added_tokens"]) + 1
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    breaks = ({"id": number + n, "content": "\n" * n, **plain} for n in (1, 2))
+    document["added_tokens"] += breaks
+    path.write_text(json.dumps(document))
+    model = Lab(host, folder)
+    bound = model.host.ask(BoundTexts(("image",)), "bounding")
+    picture = {"type": "image_url", "image_url": {"url": "x"}}
+    words = {"type": "text", "text": "a\n\n\nb\n"}
+    asked = [ChatRequest.of_user([words, *[picture] * n]).bare() for n in (0, 1, 2)]
+    counted = model.host.ask(CountTexts(tuple(asked)), "counting").tokens
+    for request, tokens in zip(asked, counted, strict=True):
+        most = bound.most(request.asked(), request.items())
+        assert isinstance(tokens, int), tokens
+        assert most is not None
+        assert tokens <= most

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import av
@@ -10,9 +12,11 @@ import pytest
 from PIL import Image
 
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import Encoded, Modality, VideoShape
+from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
 from mmcalib.media.decode import decode_check
-from mmcalib.media.probe import cut_short, examine_whole, probe
+from mmcalib.media.failure import NO_SAMPLES
+from mmcalib.media.probe import examine_sound, examine_whole, probe
+from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence
 
 
 def cut(path: str, share: float) -> str:
@@ -84,30 +88,173 @@ def test_text_decodes_as_nothing(tmp_path: Path, modality: Modality) -> None:
     assert "\n" not in why
 
 
-def picture_of(form: str) -> bytes:
+def noise(form: str, mode: str = "RGB", **options: object) -> bytes:
     page = io.BytesIO()
-    Image.effect_noise((300, 200), 90).convert("RGB").save(page, form)
+    Image.effect_noise((301, 200), 90).convert(mode).save(page, form, **options)
     return page.getvalue()
 
 
-def examined(data: bytes) -> bool:
-    seen = examine_whole(Item("memory://a", held=ByteSource("", len(data), data=data)))
+def examined(data: bytes, declared: Modality | None = None) -> Encoded:
+    seen = examine_whole(Item("memory://a", declared, ByteSource("", len(data), data=data)))
     assert isinstance(seen, Encoded), seen
-    return seen.encoding.cut_short
+    return seen
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_a_picture_without_its_end_is_seen(form: str) -> None:
-    whole = picture_of(form)
-    assert not examined(whole)
-    assert examined(whole[: len(whole) * 2 // 3])
+def is_cut(data: bytes) -> bool:
+    return examined(data, "image").encoding.fault == "cut_short"
 
 
-def test_what_stands_behind_the_end_does_not_matter() -> None:
-    assert not examined(picture_of("JPEG") + bytes(5000))
+def pillow_takes(data: bytes) -> bool:
+    """As vLLM loads a picture (`ImageMediaIO.load_bytes`, vllm/multimodal/media/image.py, 0.32)."""
+    try:
+        Image.open(io.BytesIO(data)).load()
+    except (OSError, SyntaxError):
+        return False
+    return True
 
 
-@pytest.mark.parametrize("form", ["BMP", "GIF", "TIFF"])
-def test_of_other_formats_nothing_is_said(form: str) -> None:
-    data = picture_of(form)[:-10]
-    assert not cut_short(io.BytesIO(data), len(data))
+def with_preview() -> bytes:
+    """A camera's JPEG: its EXIF has a picture of its own, which has an end of its own."""
+    page, exif = io.BytesIO(), Image.Exif()
+    Image.new("RGB", (16, 16)).save(page, "JPEG")
+    exif[0x927C] = page.getvalue()
+    return noise("JPEG", exif=exif)
+
+
+FORMS = [
+    *(("BMP", mode) for mode in ("1", "L", "P")),
+    *(("PPM", mode) for mode in ("1", "L", "I;16")),
+    *(("TGA", mode) for mode in ("1", "P", "RGBA")),
+    *(("TIFF", mode) for mode in ("1", "I;16", "CMYK")),
+    *(("SGI", "RGB"), ("ICO", "RGB"), ("JPEG2000", "RGB"), ("ICNS", "RGBA"), ("IM", "F")),
+]
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "jpeg": lambda: noise("JPEG"),
+    "progressive": lambda: noise("JPEG", progressive=True),
+    "preview": with_preview,
+    "png": lambda: noise("PNG"),
+    "gif": lambda: noise("GIF"),
+    "webp": lambda: noise("WEBP"),
+    "avif": lambda: noise("AVIF"),
+    "bmp": lambda: noise("BMP"),
+    "tiff": lambda: noise("TIFF"),
+    "lzw": lambda: noise("TIFF", compression="tiff_lzw"),
+    "ppm": lambda: noise("PPM"),
+    "tga": lambda: noise("TGA"),
+    **{f"{form} of {mode}": partial(noise, form, mode) for form, mode in FORMS},
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_without_its_end_is_seen_by_its_structure(name: str) -> None:
+    """Fault 7 of the gate: an end mark anywhere was taken for the end, and most formats for whole.
+    What Pillow does not load may not pass.
+    """
+    whole = PICTURES[name]()
+    assert not is_cut(whole)
+    assert not is_cut(whole + bytes(100_000))
+    for size in (len(whole) // 2, len(whole) * 4 // 5, len(whole) - 200, len(whole) - 13):
+        part = whole[:size]
+        seen = examine_whole(Item("memory://a", "image", ByteSource("", size, data=part)))
+        passes = isinstance(seen, Encoded) and not seen.encoding.fault
+        assert pillow_takes(part) or not passes, size
+
+
+def test_a_png_without_its_last_chunk_is_whole() -> None:
+    """Pillow takes it."""
+    part = noise("PNG")[:-12]
+    assert pillow_takes(part)
+    assert not is_cut(part)
+
+
+def test_an_avif_that_lacks_one_byte_is_cut() -> None:
+    """The server answers 500."""
+    assert is_cut(noise("AVIF")[:-1])
+
+
+def test_an_image_in_words_that_help(tmp_path: Path) -> None:
+    """A HEIC is not damaged, and a TGA is one by its name alone."""
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
+    seen = examine_whole(Item("memory://a", held=ByteSource("", len(heic), data=heic)))
+    assert isinstance(seen, Skipped)
+    assert seen.reason == "HEIC, which vLLM does not open"
+    path = tmp_path / "scan.tga"
+    path.write_bytes(noise("TGA"))
+    assert probe(Item(str(path))) == ImageShape(301, 200)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_flac_without_its_end_is_seen(make_audio, share: float) -> None:
+    path = make_audio("a.flac", samples=160_000)
+    assert examined(Path(path).read_bytes()).encoding.fault == ""
+    assert examined(Path(cut(path, share)).read_bytes()).encoding.fault == "cut_short"
+
+
+@pytest.mark.parametrize("name", ["a.amr", "a.aac"])
+def test_a_stream_without_its_end_is_seen(tmp_path: Path, name: str) -> None:
+    """vLLM refuses it by its last packet, of which a part is there."""
+    path = str(SOUNDS[name][0](tmp_path / name))
+    assert examined(Path(path).read_bytes()).encoding.fault == ""
+    assert examined(Path(cut(path, 0.71)).read_bytes()).encoding.fault == "cut_short"
+
+
+def tagged(path: Path) -> Path:
+    """With a title in Latin-1."""
+    heard(path, "aac", "matroska", 2)
+    with av.open(str(path)) as source, av.open(str(path) + "2", "w", format="matroska") as file:
+        file.metadata["title"] = "caf@"
+        stream = file.add_stream_from_template(source.streams.audio[0])
+        for packet in source.demux(source.streams.audio[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                file.mux(packet)
+    path.write_bytes(Path(str(path) + "2").read_bytes().replace(b"caf@", b"caf\xe9"))
+    return path
+
+
+SOUNDS: dict[str, tuple[Callable[[Path], Path], int, int, str]] = {
+    "a.amr": (lambda path: amr(path, 20.02), 160_160, 165_326, ""),
+    "a.flac": (lambda path: open_flac(path, 3), 48_000, 2**63 - 1, ""),
+    "a.aac": (lambda path: heard(path, "aac", "adts", 20), 321_536, 8_206_342, ""),
+    "a.mp3": (lambda path: heard(path, "libmp3lame", "mp3", 20), 321_408, 491_328, ""),
+    "a.wav": (lambda path: odd_sound(path, "GSM610"), 16_000, 0, "unseekable"),
+    "b.wav": (lambda path: odd_sound(path, "NMS_ADPCM_16"), 16_000, 0, "unseekable"),
+    "c.wav": (lambda path: heard(path, "adpcm_g722", "wav", 2), 32_000, 0, "unreadable"),
+    "a.mka": (lambda path: tagged(path), 34_816, 0, "tags"),
+    "a.xi": (lambda path: odd_sound(path, "DPCM_16"), 16_000, 0, "unseekable"),
+    "a.nist": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
+    "a.avr": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
+    "a.paf": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
+    "a.svx": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
+    "a.htk": (lambda path: odd_sound(path, "PCM_16"), 16_000, 0, ""),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: str) -> None:
+    """Fault 8 of the gate, and a file's length as our reading: nothing of it is damage."""
+    make, samples, claimed, fault = SOUNDS[name]
+    item = Item(str(make(tmp_path / name)))
+    seen = examine_whole(item)
+    assert isinstance(seen, Encoded), seen
+    assert isinstance(seen.shape, AudioShape)
+    assert seen.shape.num_samples == samples
+    assert seen.encoding.claimed_samples == pytest.approx(claimed, rel=0.01)
+    assert seen.encoding.fault == fault
+    assert decode_check(item, "audio") is None
+
+
+def test_a_sound_without_samples_is_no_damage(tmp_path: Path) -> None:
+    seen = examine_whole(Item(str(silence(tmp_path / "a.wav", 0, 16_000))))
+    assert isinstance(seen, Skipped)
+    assert seen.reason == NO_SAMPLES
+
+
+def test_a_recording_is_its_sound_to_a_model_of_sound(tmp_path: Path) -> None:
+    path = str(meeting(tmp_path / "a.mp4"))
+    assert isinstance(probe(Item(path)), VideoShape)
+    for seen in (examine_sound(Item(path)), examine_whole(Item(path), sound=True)):
+        assert isinstance(seen, Encoded), seen
+        assert isinstance(seen.shape, AudioShape)
+        assert seen.shape.duration_s == pytest.approx(4, rel=0.02)
+    assert isinstance(examine_sound(Item(path, "video")), Encoded)

@@ -67,7 +67,7 @@ SKIPPED: dict[str, tuple[make.Make, str]] = {
     "tail-cut.ogg": (make.cut(make.tone, 0, 0.6), "damaged: ends too early"),
     "no-index.mp4": (make.video_without_index, "damaged: FFmpeg cannot read it"),
     "no-frames.mp4": (lambda path: make.video(path, (64, 48), frames=0), "container with neither"),
-    "no-samples.wav": (make.silence(samples=0), "audio of 0 samples at 16000 Hz"),
+    "no-samples.wav": (make.silence(samples=0), "a sound without samples"),
     "0-hz.wav": (make.silence(rate_hz=0), "damaged: "),
     "-1-hz.wav": (make.silence(rate_hz=2**32 - 1), "damaged: "),
     "30000-channels.wav": (make.silence(channels=30_000, samples=10), "damaged: "),

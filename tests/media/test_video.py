@@ -19,6 +19,7 @@ from mmcalib.media.container import open_container
 from mmcalib.media.probe import probe
 from mmcalib.media.video import may_be_turned
 from mmcalib.processes import own_priority
+from tests.odd_media import hiding
 
 WIDTH, HEIGHT, RATE = 64, 48, Fraction(10)
 
@@ -274,3 +275,19 @@ def test_a_header_without_frames_is_no_video(tmp_path: Path) -> None:
     data = write_turned(tmp_path / "a.mkv", None, layout="matroska").read_bytes()
     (tmp_path / "a.mkv").write_bytes(data[: data.rindex(b"\x1f\x43\xb6\x75")])
     assert isinstance(probe(Item(str(tmp_path / "a.mkv"))), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("frames", "hidden", "rate", "shown"),
+    [(120, 70, 30, 49), (300, 155, 30, 145), (300, 2, 30, 298), (400, 290, 24, 109)],
+)
+def test_frames_behind_an_edit_list_do_not_count(
+    tmp_path: Path, frames: int, hidden: int, rate: int, shown: int
+) -> None:
+    """Trims without encoding, such as a telephone's, were held for all their frames. What vLLM 0.32
+    has of each (`get_video_metadata`, vllm/multimodal/video_decoders/opencv.py).
+    """
+    shape = probe(Item(str(hiding(tmp_path / "a.mp4", frames, hidden, rate))))
+    assert isinstance(shape, VideoShape)
+    assert shape.num_frames == shown
+    assert shape.duration_s == pytest.approx(shown / rate, abs=2.1 / rate)

@@ -39,6 +39,7 @@ BROUGHT: Mapping[str, str] = {
     "rich": "MIT",
     "soundfile": "BSD-3-Clause; its wheels hold libsndfile, under LGPL-2.1-or-later",
     "typer": "MIT",
+    "urllib3": "MIT",
 }
 
 _HEAD = """# What the wheel holds, and what it brings along

@@ -92,8 +92,10 @@ def test_a_chat_request(tmp_path: Path) -> None:
         content = [{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": url}}]
         return {"messages": [{"role": "user", "content": content}]}
 
-    on_disk = admit_item(GATE, asking(str(tmp_path / "a.png")), tmp_path)
+    on_disk = admit_item(GATE, asking((tmp_path / "a.png").as_uri()), tmp_path)
     assert (on_disk.answer, on_disk.tokens) == ("fits", 300)
+    path = admit_item(GATE, asking(str(tmp_path / "a.png")), tmp_path)
+    assert (path.answer, path.reason[:40]) == ("no", "a path, where vLLM takes URLs alone: fil")
     assert admit_item(GATE, asking(frames_url(6), "video_url")).fits
     assert admit_item(GATE, asking("https://example.com/a.png")).answer == "unknown"
     assert admit_item(GATE, {"messages": []}).reason.startswith("not a chat request")
@@ -102,7 +104,7 @@ def test_a_chat_request(tmp_path: Path) -> None:
 def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None:
     """Finding §6 (GIF as `video_url`) of the server conformance work."""
     path = gif(tmp_path / "a.gif", 12)
-    part = {"type": "video_url", "video_url": {"url": str(path)}}
+    part = {"type": "video_url", "video_url": {"url": path.as_uri()}}
     request = {"messages": [{"role": "user", "content": [part]}]}
     answer = admit_item(GATE, request, tmp_path)
     assert answer.fits, answer

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from typing import Any
+
 import pytest
 
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.vllm_config import model_beside, refuse_unknown, refused_flags
 from mmcalib.errors import UsageError
 
@@ -16,7 +21,6 @@ OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
         "--model a/b --max-model-len 8192",
         "--max-model-len 8192 --model=a/b",
         "a/b --max-model-len 8192",
-        "vllm serve a/b --max-model-len 8192",
     ],
 )
 def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
@@ -25,6 +29,64 @@ def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
     assert model_beside("a/b", flags)[0] == "a/b"
     with pytest.raises(UsageError, match="two models are named: c/d and a/b"):
         model_beside("c/d", flags)
+
+
+SERVER = "vllm.entrypoints.openai.api_server"
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "vllm serve a/b --seed 1",
+        f"python3.11 -m {SERVER} --model a/b --seed 1",
+        "python -m vllm.entrypoints.cli.main serve a/b --seed 1",
+        "CUDA_VISIBLE_DEVICES=0,1 VLLM_USE_V1=1 vllm serve a/b --seed 1",
+        "HF_HOME=/x a/b --seed 1",
+        "sudo -E env A=1 nohup /opt/bin/vllm serve a/b --seed 1",
+        "uv run --with vllm -- vllm serve a/b --seed 1",
+        "docker run --gpus all -v ~/vllm:/root/vllm -p 8000:8000 --rm vllm/vllm-openai:v0.32.0"
+        " --model a/b --seed 1",
+        "sudo docker run -it --name vllm --entrypoint vllm r.example:5/vllm@sha256:ab serve a/b"
+        " --seed 1",
+        "podman run --ipc=host image vllm serve a/b --seed 1",
+        "vllm serve a/b '\\' --seed 1 '\n'",
+        "'A=1 vllm serve a/b \\ \n  --seed 1 2>&1 | tee server.log'",
+    ],
+)
+def test_a_pasted_command_is_the_flags_of_its_server(pasted: str) -> None:
+    found = read_configuration(None, shlex.split(pasted))
+    assert (found.model, found.flags) == ("a/b", ("--seed", "1"))
+
+
+@pytest.mark.parametrize(
+    "pasted", ["python serve.py --seed 1", "docker run ours --seed 1", "vllm bench serve"]
+)
+def test_a_command_that_starts_no_server_is_one_line(pasted: str) -> None:
+    with pytest.raises(UsageError, match="does not start vllm serve") as error:
+        read_configuration(None, pasted.split())
+    assert "leave out all that comes before the flags" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        (["--mm-processor-kwargs", "{max_pixels:1000000}"], {"max_pixels": 1_000_000}),
+        (["--limit-mm-per-prompt", "image=2", "video=0", "--seed"], {"image": 2, "video": 0}),
+        (["--limit_mm_per_prompt=image:2,", "video:0"], {"image": 2, "video": 0}),
+        (
+            ["--hf-overrides", "'{a: {b: yarn, c: 4.0, d: [true]}}'"],
+            {"a": {"b": "yarn", "c": 4.0, "d": [True]}},
+        ),
+    ],
+)
+def test_json_whose_quotes_a_shell_took_has_them_again(
+    flags: list[str], value: dict[str, Any]
+) -> None:
+    option = flags[0].partition("=")[0].replace("_", "-")
+    said = f"argument {option}: Value ... cannot be converted to JSON."
+    error = refused_flags(said, flags, OPTIONS)
+    assert error is not None
+    assert shlex.split(error.hint or "") == [option, json.dumps(value)]
 
 
 def test_flags_without_a_model_stay_as_they_are() -> None:
@@ -48,6 +110,11 @@ def test_flags_without_a_model_stay_as_they_are() -> None:
             "--max-modle-len 8",
             "unrecognized arguments: --max-modle-len 8",
             "--max-model-len for --max-modle-len",
+        ),
+        (
+            "--rope-scaling {}",
+            "unrecognized arguments: --rope-scaling {}",
+            """--hf-overrides '{"rope_parameters": {...}}' for --rope-scaling""",
         ),
         (
             "--limit-mm-per-prompt image=4,video=0",

@@ -10,7 +10,13 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import SERVER_TAKES_FILES
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.admission import ServerRefusal, needed, server_refuses
+from mmcalib.derive.admission import (
+    ANY_HEARING,
+    Hearing,
+    ServerRefusal,
+    needed,
+    server_refuses,
+)
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import Encoded
@@ -20,7 +26,7 @@ from mmcalib.memory.predict import rehearse_trial
 from mmcalib.memory.rehearse import on_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
-from mmcalib.releases.constants import TOO_LONG
+from mmcalib.releases.constants import ENGINE_DIES_OF, TOO_LONG
 from mmcalib.results.calibration import with_variables
 from mmcalib.text import one_line
 from mmcalib.workflows.corpus import ReadCorpus, files_of
@@ -39,7 +45,9 @@ class RefusedItems:
     exemplar: str
 
 
-def drop_refused(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[RefusedItems]]:
+def drop_refused(
+    corpus: ReadCorpus, server: Server, hearing: Hearing = ANY_HEARING
+) -> tuple[ReadCorpus, list[RefusedItems]]:
     """The corpus without items that the server refuses whatever the limits, and those. Requests
     go with an item none of whose equals is left.
 
@@ -48,11 +56,11 @@ def drop_refused(corpus: ReadCorpus, server: Server) -> tuple[ReadCorpus, list[R
     left_out = [
         RefusedItems(file, refusal, found.count, found.exemplars[0])
         for file, found in corpus.census.encoded()
-        if (refusal := server_refuses(file, server))
+        if (refusal := server_refuses(file, server, hearing))
     ]
     if not left_out:
         return corpus, []
-    census = corpus.census.without(lambda file: server_refuses(file, server))
+    census = corpus.census.without(lambda file: server_refuses(file, server, hearing))
     first = left_out[0]
     if not census.items():
         raise CorpusError(
@@ -131,9 +139,11 @@ def prepare(
 ) -> Prepared:
     """Raises CorpusError where nothing is left to measure."""
     job = session.job
-    taken, refused = drop_refused(read, opened.server)
+    hearing = Hearing(opened.audio_rate_hz, ENGINE_DIES_OF.get(opened.architecture, range(0)))
+    taken, refused = drop_refused(read, opened.server, hearing)
     corpus, left_out = drop_unserved(taken, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    texts.find_grammar(opened.modalities)
     if resolved.source == "bundled":
         texts.uncounted = "a bundled geometry has a tokenizer that was made up"
     else:

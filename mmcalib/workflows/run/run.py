@@ -116,11 +116,14 @@ def _run(
                 session.fitting.result()
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
-        outcome.skipped.extend(shared.corpus.skipped)
+        corpus = shared.corpus
+        if corpus.is_heard_by(opened.modalities):
+            corpus = read_corpus(job, progress, sound=True)
+        outcome.skipped.extend(corpus.skipped)
         outcome.now(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        served = prepare(session, resolved, shared.corpus, opened)
+        served = prepare(session, resolved, corpus, opened)
         decided = derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)

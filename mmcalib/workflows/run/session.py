@@ -45,8 +45,10 @@ from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.traffic.background import ServingProcess
 
 
-def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
-    """Raises CorpusError and UsageError where something named is not there."""
+def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCorpus:
+    """`sound` as in `examine`. Raises CorpusError and UsageError where something named is not
+    there.
+    """
     return read(
         job.data,
         job.requests,
@@ -54,6 +56,7 @@ def read_corpus(job: Job, progress: Progress) -> ReadCorpus:
         cache=job.cache,
         progress=progress,
         how=job.probe,
+        sound=sound,
     )
 
 

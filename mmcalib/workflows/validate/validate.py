@@ -230,6 +230,8 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             before = [*config.checks, *refused]
             if subject is None:
                 return build_document(job, resolved, before, args)
+            if corpus is not None and corpus.is_heard_by(subject.opened.modalities):
+                corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
             subject, found, taken = examine(subject, config.served)
             before += found
@@ -238,11 +240,12 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             return add_figures(document, tried, taken)
 
 
-def read_media(job: ValidateJob, progress: Progress) -> ReadCorpus | None:
-    """The user's corpus, None where none is named. Raises CorpusError and UsageError as
-    `mmcalib run` does.
+def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
+    """The user's corpus, None where none is named; `sound` as in `read`. Raises CorpusError and
+    UsageError as `mmcalib run` does.
     """
     if not job.data and not job.requests:
         return None
     root, cache = job.allowed_root, cache_dir()
-    return read(job.data, job.requests, allowed_root=root, cache=cache, progress=progress)
+    sources = job.data, job.requests
+    return read(*sources, allowed_root=root, cache=cache, progress=progress, sound=sound)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.check import Check, verdict
+from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.derive.costs import Resampled
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
@@ -48,6 +49,17 @@ def test_a_good_corpus_passes_every_check() -> None:
     assert "all 4 files read" in found["corpus readable"].detail
     assert found["stand-ins agree"].detail.startswith("3 of 3 real items")
     assert "r.jsonl:2: 500 tokens of media + 0 of text + 1024" in found["prompts fit"].detail
+
+
+def test_requests_with_tools_need_a_server_that_parses_them() -> None:
+    """Every one of them got HTTP 400, and the run passed."""
+    read = corpus([], [[A], [A, B]])
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    asked = Prompt("r.jsonl:3", (), ChatRequest([{"role": "user"}], tools))
+    read.prompts.add([A], asked)
+    found = checks(read)["tools parsed"]
+    assert (found.status, found.detail[:24]) == ("warn", "1 of 3 requests have too")
+    assert "--enable-auto-tool-choice --tool-call-parser" in found.remedy
 
 
 def test_a_real_item_that_differs_from_its_stand_in_counts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mmcalib.census.census import Census
@@ -10,8 +12,10 @@ from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.progress import Silent
+from mmcalib.workflows.corpus import ReadCorpus, read
 from mmcalib.workflows.run.prepare import drop_refused, environment, server_checks
+from tests.odd_media import meeting, silence
 
 SERVER = Server(
     limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
@@ -63,3 +67,32 @@ def test_nothing_left_names_the_command_that_counts_it_in() -> None:
         drop_refused(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
     hint = caught.value.hint
     assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")
+
+
+def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
+    """Fault 1 of the gate: such a file would end the child, a stand-in of its shape as well."""
+    odd = AudioShape(2174, 21_739), "odd.wav", Encoding(channels=1)
+    left, refused = drop_refused(corpus((SHORT, "a.wav", Encoding(channels=1)), odd), SERVER)
+    assert [e.shape for e in left.census.shapes()] == [SHORT]
+    (check,) = server_checks(refused, 2, environment(refused, SERVER))
+    assert "odd.wav: sound at 21,739 Hz" in check.detail
+    assert check.remedy == "resample to 16 kHz"
+    with pytest.raises(CorpusError) as caught:
+        drop_refused(corpus(odd), SERVER)
+    assert caught.value.hint == "resample to 16 kHz"
+
+
+def test_a_recording_is_read_again_for_its_sound(tmp_path: Path) -> None:
+    """A model of sound took none of a corpus of meetings; each reading remembers its own."""
+    media, cache = tmp_path / "media", tmp_path / "cache"
+    media.mkdir()
+    meeting(media / "a.mp4")
+    silence(media / "b.wav", 1, 16_000)
+    for _ in range(2):
+        plain = read([media], [], allowed_root=None, cache=cache, progress=Silent())
+        assert (plain.census.items("video"), plain.census.items("audio")) == (1, 1)
+        assert plain.is_heard_by(["audio"])
+        assert not plain.is_heard_by(["audio", "video"])
+        heard = read([media], [], allowed_root=None, cache=cache, progress=Silent(), sound=True)
+        assert (heard.census.items("video"), heard.census.items("audio")) == (0, 2)
+        assert not heard.skipped

@@ -25,7 +25,7 @@ ENDLESS = (
     "{% endfor %}{% endfor %}{% endfor %}"
 )
 FILLING = "{% set big = namespace(x='a' * 999) %}" + "{% set big.x = big.x * 999 %}" * 3
-HOW = TextCounting("openai", {"image": 2}, compared=1)
+HOW = TextCounting({"image": 2}, compared=1)
 
 
 def folder_of(folder: Path, template: str = TEMPLATE) -> str:
@@ -47,7 +47,7 @@ def says(content: Any, fields: dict[str, Any] | None = None, **more: Any) -> Cha
 
 
 def test_words_and_items_are_counted(tmp_path: Path) -> None:
-    counting = Counting(folder_of(tmp_path), HOW)
+    counting = Counting(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(says("a b c")) == 4
     assert counting.tokens(says(["a b c", *[url_part("image_url", "x")] * 3])) == 10
     assert counting.tokens(says("a " * 100_000)) == 100_001
@@ -69,14 +69,14 @@ def test_words_and_items_are_counted(tmp_path: Path) -> None:
 def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
     tmp_path: Path, asked: ChatRequest
 ) -> None:
-    counting = Counting(folder_of(tmp_path), HOW)
+    counting = Counting(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(asked) is None
     assert counting.tokens(says("a")) == 2
 
 
 @pytest.mark.parametrize("template", [ENDLESS, FILLING])
 def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, template: str) -> None:
-    counting = Counting(folder_of(tmp_path, template), HOW, patience_s=1.0)
+    counting = Counting(folder_of(tmp_path, template), HOW, "openai", patience_s=1.0)
     started = time.monotonic()
     assert [counting.tokens(says("a")) for _ in range(4)] == [None] * 4
     assert time.monotonic() - started < 60
@@ -84,20 +84,27 @@ def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, templ
 
 def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
     touching = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
-    counting = Counting(folder_of(tmp_path, touching), HOW)
-    assert counting.tokens(says("a")) is None
+    counting = Counting(folder_of(tmp_path, touching), HOW, "openai")
+    assert isinstance(counting.tokens(says("a")), str)
+
+
+def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
+    template = "{% if messages[0].content[0].text == 'b' %}{{ raise_exception('no b') }}{% endif %}"
+    counting = Counting(folder_of(tmp_path, template), HOW, "openai")
+    assert counting.tokens(says("b"), tokenise=False) == "the chat template refuses it: no b"
+    assert counting.tokens(says("a"), tokenise=False) is None
 
 
 def test_a_model_that_is_not_here_is_named() -> None:
-    counting = Counting("nobody/has-it", HOW)
+    counting = Counting("nobody/has-it", HOW, "openai")
     assert counting.tokens(says("a")) is None
     assert counting.why.startswith("nobody/has-it: ")
 
 
 def test_threads_share_it(tmp_path: Path) -> None:
     """The process ends with the thread that began it."""
-    counting = Counting(folder_of(tmp_path), HOW)
-    found: list[int | None] = []
+    counting = Counting(folder_of(tmp_path), HOW, "openai")
+    found: list[int | str | None] = []
     for _ in range(2):
         thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"))))
         thread.start()
@@ -106,8 +113,14 @@ def test_threads_share_it(tmp_path: Path) -> None:
     assert counting.why == ""
 
 
+def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
+    template = "{{ lead }} {% for m in messages %}{{ m.content[0].text }}{% endfor %}"
+    counting = TextCounting(template=template, kwargs={"lead": "a a a"})
+    assert Counting(folder_of(tmp_path), counting, "openai").tokens(says("a b")) == 5
+
+
 def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
-    counting = Counting(folder_of(tmp_path, template), TextCounting("string"))
+    counting = Counting(folder_of(tmp_path, template), TextCounting(), "string")
     parts = [{"type": "text", "text": "a b"}, "c"]
     assert counting.tokens(says(parts)) == 4

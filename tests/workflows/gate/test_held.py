@@ -5,17 +5,21 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from mmcalib.admission.admits import admit_item
+from mmcalib.corpus.grammar import Grammar
+from mmcalib.derive.bounds import Ladder, Rung
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.storage.location import allowing
 from tests.corpus.serving import serving
-from tests.odd_media import frames_url
+from tests.odd_media import frames_url, meeting, silence
 from tests.report.example import calibration
 from tests.report.test_presented import GATE, PAGE, png
 
@@ -96,9 +100,66 @@ def test_a_row_is_no_request(row: dict[str, Any]) -> None:
         admit_item(GATE, row)
 
 
+def test_an_offline_prompt_has_the_media_that_it_holds() -> None:
+    """They were passed over without a word."""
+    photo = Image.new("RGB", PAGE)
+    row = {"prompt": "<|image_pad|>Describe", "multi_modal_data": {"image": [photo] * 60}}
+    found = admit_item(GATE, row)
+    assert (found.answer, found.reason[:14]) == ("no", "60 image items")
+    one = admit_item(GATE, {"prompt": "a", "multi_modal_data": {"image": photo}})
+    assert (one.answer, one.tokens) == ("fits", PAGE_TOKENS)
+
+
+def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+    asked = asking((tmp_path / "a.png").as_uri())
+    grammar = Grammar({})
+    assert admit_item(GATE, asked, tmp_path, None, grammar).fits
+    found = admit_item(GATE, {**asked, "temperature": 1}, tmp_path, None, grammar)
+    assert (found.answer, found.reason[:18]) == ("unknown", "temperature is not")
+    part = {"type": "image_url", "image_url": None, "uuid": "k"}
+    named = {"messages": [{"role": "user", "content": [part]}]}
+    assert admit_item(GATE, named, tmp_path, None, grammar).answer == "unknown"
+    tools = {**asked, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    refused = admit_item(GATE, tools, tmp_path, None, grammar)
+    assert (refused.answer, "--tool-call-parser" in refused.reason) == ("no", True)
+
+
 def test_a_calibration_travels_to_workers() -> None:
     kept = calibration()
     assert kept.admits(Image.new("RGB", (1316, 756))).fits
     there = pickle.loads(pickle.dumps(kept))
     assert there.to_json() == kept.to_json()
     assert there.admits(ImageShape(1316, 756)).fits
+
+
+LISTENING = replace(
+    GATE, counts={"audio": 1}, rules={"audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 20, 9, 9)))}
+)
+
+
+def test_a_recording_with_pictures_is_sound_to_a_model_of_sound(tmp_path: Path) -> None:
+    """A meeting that is sent to be transcribed was refused: "the model takes no video"."""
+    path = meeting(tmp_path / "a.mp4")
+    for item in (path, path.read_bytes()):
+        assert admit_item(LISTENING, item).fits
+    seeing = replace(LISTENING, counts={"audio": 1, "video": 0})
+    assert admit_item(seeing, path).reason == "limit_mm_per_prompt admits no video"
+
+
+def test_sound_as_an_array_is_held_to_its_rate_too() -> None:
+    answer = admit_item(LISTENING, (np.zeros(2174), 21_739))
+    assert (answer.answer, answer.remedy) == ("no", "resample to 16 kHz")
+
+
+def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
+    assert admit_item(LISTENING, silence(tmp_path / "a.wav", 0, 16_000)).answer == "unknown"
+
+
+def test_a_heic_is_to_be_converted() -> None:
+    answer = admit_item(GATE, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
+    assert (answer.answer, answer.reason, answer.remedy) == (
+        "no",
+        "HEIC, which vLLM does not open",
+        "convert it to JPEG",
+    )

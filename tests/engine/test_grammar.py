@@ -1,0 +1,168 @@
+"""What `check` says of a request by vLLM's own grammar, against what vLLM itself makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmcalib.corpus.chat import ChatRequest
+from mmcalib.corpus.grammar import Grammar
+from mmcalib.corpus.lines import NOT_MODELLED, BadRequest, UnknownPart, parse_line
+from mmcalib.engine.messages import AskGrammar, CountTexts
+from tests.engine.checkpoints import TEMPLATE, speaking
+from tests.engine.conftest import Lab
+
+URL = "file:///a.png"
+USER = {"role": "user", "content": "a"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+pytestmark = pytest.mark.engine
+WORDS = {"type": "text", "text": "z"}
+
+
+@pytest.fixture(scope="module")
+def model(lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    folder = tmp_path_factory.mktemp("speaking") / "model"
+    return Lab(host, speaking(lab("Qwen/Qwen2.5-VL-3B-Instruct").folder, folder, TEMPLATE))
+
+
+@pytest.fixture(scope="module")
+def found(model: Lab) -> dict[str, Any]:
+    grammar: dict[str, Any] = model.host.ask(AskGrammar(("image",)), "asking").grammar
+    return grammar
+
+
+def answer(grammar: Grammar, body: dict[str, Any]) -> str:
+    try:
+        return "unknown" if grammar.doubt(parse_line(json.dumps(body).encode())[0]) else "fits"
+    except BadRequest as error:
+        judged = grammar.judge(error) if isinstance(error, UnknownPart) else error
+        return "unknown" if str(judged).endswith(NOT_MODELLED) else "no"
+
+
+# Each with what vLLM 0.32 makes of it (`ChatCompletionRequest`, `SamplingParams`).
+FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": 3}, "no"),
+    ({"temperature": "0.5"}, "fits"),
+    ({"top_p": 0}, "no"),
+    ({"top_p": 1.0}, "fits"),
+    ({"n": 0}, "no"),
+    ({"n": 2}, "unknown"),
+    ({"prompt_logprobs": 99}, "no"),
+    ({"prompt_logprobs": 1, "stream": True}, "no"),
+    ({"top_logprobs": 2}, "no"),
+    ({"top_logprobs": 2, "logprobs": True}, "fits"),
+    ({"stream_options": {"include_usage": True}}, "no"),
+    ({"stream_options": {"include_usage": True}, "stream": True}, "fits"),
+    ({"tools": []}, "no"),
+    ({"tools": [TOOL]}, "no"),
+    ({"tools": [TOOL], "tool_choice": "none"}, "fits"),
+    ({"tool_choice": "auto"}, "no"),
+    ({"logit_bias": {"1": 1}}, "unknown"),
+    ({"allowed_token_ids": []}, "no"),
+    ({"stop": [""]}, "no"),
+    ({"seed": 1 << 63}, "no"),
+    ({"seed": -(1 << 63)}, "fits"),
+    ({"stop": "a"}, "fits"),
+    ({"max_tokens": "2881"}, "fits"),
+    ({"max_tokens": 2881.0}, "fits"),
+    ({"max_tokens": 1.5}, "no"),
+    ({"min_tokens": -1}, "no"),
+    ({"structured_outputs": {"regex": "a"}}, "unknown"),
+    ({"priority": 1}, "unknown"),
+    ({"mm_processor_kwargs": {"fps": 1}}, "no"),
+    ({"nobody_knows": 1}, "fits"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fields", "right"), FIELDS)
+def test_fields(found: dict[str, Any], fields: dict[str, Any], right: str) -> None:
+    assert answer(Grammar(found), {"messages": [USER], **fields}) == right
+
+
+@pytest.mark.slow
+def test_tools_where_the_server_parses_them(found: dict[str, Any]) -> None:
+    grammar = Grammar(found, tools=True)
+    assert answer(grammar, {"messages": [USER], "tools": [TOOL]}) == "fits"
+    assert answer(grammar, {"messages": [USER], "tools": [{"type": "f"}]}) == "no"
+
+
+PARTS: list[tuple[object, str]] = [
+    ({"type": "image_url", "image_url": {"url": URL, "detail": "low"}}, "fits"),
+    ({"type": "image_url", "image_url": {"url": URL, "detail": "x"}}, "no"),
+    ({"type": "image_url", "image_url": URL}, "no"),
+    ({"type": "image_url", "image_url": None, "uuid": "k"}, "unknown"),
+    ({"type": "image_url", "image_url": {"url": URL}, "uuid": "k"}, "unknown"),
+    ({"image_url": URL}, "fits"),
+    ({"type": "input_image", "image_url": URL, "detail": "auto"}, "fits"),
+    ({"type": "input_image", "image_url": URL}, "no"),
+    ({"type": "input_text", "text": "a"}, "fits"),
+    ({"type": "tool_reference", "name": "f"}, "unknown"),
+    ({"type": "image_embeds", "image_embeds": "x"}, "unknown"),
+    ({"type": "file", "file": {"file_id": "x"}}, "no"),
+    ({"type": "video", "video": ["f1.jpg"]}, "no"),
+    ({"type": "text", "text": "<|image_pad|>"}, "unknown"),
+    ({"text": "a"}, "no"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "right"), PARTS)
+def test_parts(found: dict[str, Any], part: object, right: str) -> None:
+    body = {"messages": [{"role": "user", "content": [part, WORDS]}]}
+    assert answer(Grammar(found), body) == right
+
+
+CONTENTS: tuple[Any, ...] = (
+    *(["a"], ["a", WORDS], [{"type": "input_text", "text": "a"}], [{"type": "text"}]),
+    *([{"type": "refusal", "refusal": "a"}], [{"type": "thinking", "thinking": "a"}], [], "a"),
+    *([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], None, 5),
+    *([{"type": "input_text", "text": "a"}, WORDS], [{"type": "text", "text": None}, WORDS]),
+)
+CALLS = (
+    {"type": "function", "function": {"name": "f", "arguments": "{}"}},
+    {"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}},
+    {"id": "1", "type": "custom", "custom": {"name": "f", "input": "a"}},
+    {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+)
+
+
+@pytest.mark.slow
+def test_what_messages_may_be_is_what_vllm_takes(model: Lab, found: dict[str, Any]) -> None:
+    """Contents of every role, and tool calls, rendered by vLLM."""
+    roles = ("user", "system")
+    turns: list[dict[str, Any]] = [
+        *({"role": role, "content": one} for role in roles for one in CONTENTS),
+        *({"role": "assistant", "content": "a", "tool_calls": [c]} for c in CALLS),
+    ]
+    asked = tuple(ChatRequest([turn, USER]) for turn in turns)
+    grammar = Grammar(found)
+    ours = [answer(grammar, {"messages": [turn, USER]}) for turn in json.loads(json.dumps(turns))]
+    tokens = model.host.ask(CountTexts(asked), "counting").tokens
+    theirs = ["fits" if isinstance(one, int) else "no" for one in tokens]
+    assert list(zip(turns, ours, strict=True)) == list(zip(turns, theirs, strict=True))
+
+
+def test_an_earlier_calibration_knows_no_field() -> None:
+    grammar = Grammar({})
+    assert answer(grammar, {"messages": [USER], "max_tokens": 3}) == "fits"
+    assert answer(grammar, {"messages": [USER], "temperature": 1}) == "unknown"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["<image> a", "<image> <image>", "a", "<video>"])
+def test_a_template_of_texts_may_name_no_more_items_than_there_are(
+    lab: Callable[[str], Lab], host: Any, tmp_path: Path, words: str
+) -> None:
+    model = Lab(host, speaking(lab("OpenGVLab/InternVL2-2B").folder, tmp_path / "model", None))
+    grammar = Grammar(model.host.ask(AskGrammar(("image",)), "asking").grammar)
+    picture = {"type": "image_url", "image_url": {"url": URL}}
+    turn = {"role": "user", "content": [picture, {"type": "text", "text": words}]}
+    ours = answer(grammar, {"messages": [turn]})
+    asked = (ChatRequest([turn]).bare(),)
+    (theirs,) = model.host.ask(CountTexts(asked), "counting").tokens
+    assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs
