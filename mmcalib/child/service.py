@@ -189,6 +189,10 @@ class Service:
                 from mmcalib.child.processor import count
 
                 return count(self.model, request)
+            case m.SplitTexts():
+                from mmcalib.child.texts import split_texts
+
+                return split_texts(self.model.texts, request)
             case m.CountTexts():
                 from mmcalib.child.texts import count_texts
 

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mmcalib.domain.memory import LiveTensor
-from mmcalib.domain.shapes import Shape
+from mmcalib.domain.shapes import Modality, Shape
 
 # What stands for an answer of which nothing is said, and for the time of a step. Choices, not
 # measurements.
 ANSWER_TOKENS: Final = 256
 STEP_S: Final = 0.05
+
+
+# Token ids of the text, and the modality of an item where its placeholder goes.
+SplitPrompt = tuple[tuple[int, ...] | Modality, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +30,16 @@ class TrafficItem:
 class TrafficRequest:
     """One request: `text_tokens` beside its items' placeholders and `answer_tokens` to be made.
 
-    Requests of equal `text` have the same text before their items; an empty one is like no other.
-    Where requests come as they were sent, it comes `sent_s` seconds after the first.
+    `prompt` is the text and the places of the items; without one, so many tokens that are like no
+    other request's come before the items. Where requests come as they were sent, it comes `sent_s`
+    seconds after the first.
     """
 
     origin: str
     text_tokens: int
     answer_tokens: int
     items: tuple[TrafficItem, ...] = ()
-    text: str = ""
+    prompt: SplitPrompt = ()
     sent_s: float = 0.0
 
 

@@ -21,7 +21,7 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
 from mmcalib.domain.model import Cost, ModelInfo, Processed, RefusedBy
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
+from mmcalib.domain.traffic import Arrivals, SplitPrompt, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
 
 
@@ -426,6 +426,20 @@ class TextsCounted(Message):
 @dataclass(frozen=True, slots=True)
 class CountTexts(Repeatable, Request[TextsCounted]):
     """Count what each bare request takes beside the placeholders of its items."""
+
+    requests: tuple[ChatRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextsSplit(Message):
+    """The prompt of each request, None where vLLM refuses it."""
+
+    prompts: tuple[SplitPrompt | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTexts(Repeatable, Request[TextsSplit]):
+    """Tokenize what stands before, between and after the items of each bare request."""
 
     requests: tuple[ChatRequest, ...]
 

@@ -14,7 +14,7 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases.release import (
     VLLM_0_13,
     VLLM_0_20,
-    VLLM_0_23,
+    VLLM_0_20_1,
     VLLM_0_28,
     VLLM_0_29,
     VLLM_0_33,
@@ -233,13 +233,13 @@ def sequences_at_once(layout: Any) -> int:
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.23
+    """The "GPU KV cache size" and "Maximum concurrency" that startup prints; releases before 0.20.1
     count the blocks of one group.
     """
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    if VLLM_0_23.reached:
+    if VLLM_0_20_1.reached:
         return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
