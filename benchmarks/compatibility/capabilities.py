@@ -233,7 +233,7 @@ def _rehearsed(path: Path) -> list[Capability]:
 
     def serve(host: EngineHost) -> str:
         photos = (TrafficItem(_PHOTO, "photo"),)
-        requests = tuple(TrafficRequest(name, 16, 2, photos, name) for name in "ab")
+        requests = tuple(TrafficRequest(name, 16, 2, photos) for name in "ab")
         request = ServeTraffic({**args, "num_gpu_blocks_override": 512}, requests, Arrivals(), gpu)
         found = host.ask(request, f"serving on {gpu.name}")
         if found.refused:

@@ -227,6 +227,8 @@ class Service:
                 return processor.budget(request)
             case m.CountTexts():
                 return texts.count_texts(self.model.texts, request)
+            case m.SplitTexts():
+                return texts.split_texts(self.model.texts, request)
             case m.BoundTexts():
                 return texts.text_bound(self.model.texts, request.modalities)
             case m.FindCounting():

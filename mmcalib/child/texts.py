@@ -17,12 +17,15 @@ from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_pa
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.engine.messages import (
     Blank,
     CountingFound,
     CountTexts,
     GrammarFound,
+    SplitTexts,
     TextsCounted,
+    TextsSplit,
 )
 from mmcalib.releases import grammar, processors
 
@@ -172,16 +175,29 @@ class TextRenderer:
         """By how much the prompt grows beside the placeholders when items take their places: less
         than nothing where a token stood for each.
         """
+        prompt = self._split(ids, items)
+        return sum(len(one) for one in prompt if not isinstance(one, str)) - len(ids)
+
+    def split(self, request: ChatRequest) -> SplitPrompt:
+        """The prompt with its items in their places."""
+        return self._split(self.rendered(request)[1], request.items())
+
+    def _split(self, ids: list[int], items: Mapping[Modality, int]) -> SplitPrompt:
+        # The items of an encoder-decoder model are no part of the prompt.
         if not items or self._model.config.is_encoder_decoder:
-            return 0
+            return (tuple(ids),)
         under = self._model.under(DEFAULT)
         for modality in items.keys() - self._media.keys():
             self._media[modality], _ = load(Blank(_SMALL[modality]), under)
         media = {m: [self._media[m]] * n for m, n in items.items()}
         output = processors.apply_processor(under.processor, list(ids), media)
-        held = sum(p.length for places in output["mm_placeholders"].values() for p in places)
-        grown: int = len(output["prompt_token_ids"]) - held - len(ids)
-        return grown
+        ids, end, prompt = output["prompt_token_ids"], 0, list[tuple[int, ...] | Modality]()
+        found = output["mm_placeholders"]
+        places = sorted((p.offset, p.length, m) for m in items for p in found.get(m, ()))
+        for start, length, modality in places:
+            prompt += [tuple(ids[end:start]), modality]
+            end = start + length
+        return (*prompt, tuple(ids[end:]))
 
 
 def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
@@ -193,6 +209,17 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
         except Exception as error:  # noqa: BLE001 - the refusal is the answer
             tokens.append(refusal_of(error))
     return TextsCounted(tuple(tokens))
+
+
+def split_texts(texts: TextRenderer, request: SplitTexts) -> TextsSplit:
+    """Every request in order."""
+    prompts = list[SplitPrompt | None]()
+    for one in request.requests:
+        try:
+            prompts.append(texts.split(one))
+        except Exception:  # noqa: BLE001 - a server refuses it, too
+            prompts.append(None)
+    return TextsSplit(tuple(prompts))
 
 
 def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarFound:

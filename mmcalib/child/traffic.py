@@ -56,7 +56,7 @@ class StepBooks:
 # Words of made-up text, away from the tokens that tokenizers put first for their own use.
 _FIRST_WORD: Final = 300
 _WORDS: Final = 700
-# Enough words to tell a request's text from all others.
+# Enough words to tell one text from all others.
 _TELLING: Final = 3
 
 
@@ -65,20 +65,28 @@ class Prompts:
 
     def __init__(self, config: Any) -> None:
         self._known: dict[Shape, tuple[list[int], Any, Any]] = {}
-        self._texts: dict[str, int] = {}
         self._alone = itertools.count()
         model = config.model_config
         loading = Setting(media_io_kwargs=model.multimodal_config.media_io_kwargs)
         self._under = Processor(model, create_processor(model), loading)
 
     def make(self, request: TrafficRequest) -> tuple[list[int], list[PlacedItem]]:
-        """The tokens of a request, text first, with its items in place; those of an encoder-decoder
-        stand apart, at 0. Raises what vLLM raises for an item that it refuses.
+        """The tokens of a request, with its items in place; those of an encoder-decoder model stand
+        apart, at 0. Raises what vLLM raises for an item that it refuses.
         """
         apart = self._under.config.is_encoder_decoder
-        ids = self._text(request)
-        items = []
-        for item in request.items:
+        prompt = request.prompt or (self._unlike_others(request.text_tokens),)
+        left, items = list(request.items), list[PlacedItem]()
+        ids = list[int]()
+        # Items that the prompt has no place for come after it.
+        for part in (*prompt, *(item.shape.modality for item in left)):
+            if not isinstance(part, str):
+                ids += part
+                continue
+            item = next((one for one in left if one.shape.modality == part), None)
+            if item is None:
+                continue
+            left.remove(item)
             placeholders, data, position = self._item(item.shape)
             position = replace(position, offset=0 if apart else len(ids))
             items.append(PlacedItem(item.content, item.shape.modality, data, position))
@@ -86,12 +94,11 @@ class Prompts:
                 ids += placeholders
         return ids, items
 
-    def _text(self, request: TrafficRequest) -> list[int]:
-        text = request.text or f" {next(self._alone)}"
-        number = self._texts.setdefault(text, len(self._texts))
+    def _unlike_others(self, tokens: int) -> tuple[int, ...]:
+        number = next(self._alone)
         words = [number // _WORDS**place % _WORDS for place in range(_TELLING)]
-        words += itertools.repeat(0, max(0, request.text_tokens - _TELLING))
-        return [_FIRST_WORD + word for word in words[: max(1, request.text_tokens)]]
+        words += itertools.repeat(0, max(0, tokens - _TELLING))
+        return tuple(_FIRST_WORD + word for word in words[: max(1, tokens)])
 
     def _item(self, shape: Shape) -> tuple[list[int], Any, Any]:
         """Its placeholder tokens, what the processor made of it, and where those tokens stood."""
@@ -170,6 +177,9 @@ class _Served:
         self.finished += finished
         self.now_s += self.arrivals.step_s
         step = self.books.entered(self._decided(finished))
+        if not (step.scheduled or self.core.busy):
+            # The engine only hands out its last answers.
+            return bool(self.coming)
         if (step.peak_bytes or 0) > self._peak_bytes:
             self._peak_bytes = step.peak_bytes or 0
             self.highest = self._highest()

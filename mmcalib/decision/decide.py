@@ -276,6 +276,10 @@ class MemoryJudge(Protocol):
     def rejects(self, decision: Decision) -> str:
         """Why the configuration does not do there; empty where it does."""
 
+    def most_sequences(self, decision: Decision) -> int | None:
+        """`max_num_seqs` with which vLLM would start, where it refuses its own; otherwise None."""
+        ...
+
     def kv_tokens(self, decision: Decision) -> int | None:
         """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
 
@@ -291,6 +295,9 @@ class NoGpu:
 
     def rejects(self, decision: Decision) -> str:
         return ""
+
+    def most_sequences(self, decision: Decision) -> int | None:
+        return None
 
     def kv_tokens(self, decision: Decision) -> int | None:
         return None
@@ -353,6 +360,10 @@ def decide(
     )
     default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
     ranked = _roomiest_first(there.candidates(), judge, default_step)
+    if budgets.policy.max_num_seqs is None and (fewer := judge.most_sequences(ranked[0])):
+        budgets = replace(budgets, given={**budgets.given, "max_num_seqs": fewer})
+        there = replace(there, budgets=budgets)
+        ranked = _roomiest_first(there.candidates(), judge, default_step)
     first = ranked[0]
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)

@@ -21,6 +21,7 @@ from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Asked, TextBound, TextCounting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     AskGrammar,
@@ -28,6 +29,7 @@ from mmcalib.engine.messages import (
     CountingFound,
     CountTexts,
     FindCounting,
+    SplitTexts,
     TextsCounted,
 )
 from mmcalib.errors import VllmMoved, VllmRefused
@@ -128,14 +130,13 @@ class Texts:
             if key in wanted:
                 yield key, text.request
 
-    def each(self, requests: Sequence[ChatRequest]) -> list[int | None]:
-        """Tokens of each text, None where vLLM refuses it; what is counted here is not kept."""
-        known = [self.measured.get(one.digest()) for one in requests]
-        left = ((index, one) for index, one in enumerate(requests) if known[index] is None)
-        for group, found in self._batches(left):
-            for (index, _), tokens in zip(group, found.tokens, strict=True):
-                known[index] = tokens if isinstance(tokens, int) else None
-        return known
+    def split(self, requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
+        """The prompt of each, None where vLLM refuses it."""
+        assert self.host is not None
+        prompts, left = list[SplitPrompt | None](), iter(requests)
+        while group := tuple(islice(left, _BATCH)):
+            prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
+        return prompts
 
     def _batches(
         self, requests: Iterable[tuple[K, ChatRequest]]

@@ -127,8 +127,22 @@ class Shortfall:
 
     @property
     def fits_outside(self) -> bool:
-        """Whether the shortfall only eats the margin that vLLM was told to leave."""
-        return self.nbytes <= self.outside_bytes
+        """Whether `gpu_memory_utilization` leaves room for it, beside the CUDA context."""
+        return self.nbytes <= self.outside_bytes - CONTEXT_BYTES
+
+    @property
+    def unreserved_bytes(self) -> int:
+        """The part that vLLM reserves nowhere, whatever it is told, where that explains all of it;
+        otherwise 0.
+        """
+        match self.worst:
+            case WorstStep(kept_bytes=nbytes):
+                pass
+            case PromptsStep(peak_bytes=peak, profiled_bytes=profiled) if profiled:
+                nbytes = peak - profiled
+            case _:
+                return 0
+        return nbytes if self.nbytes - nbytes <= self.slack_bytes else 0
 
 
 def worst_step(

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mmcalib.domain.memory import LiveTensor
-from mmcalib.domain.shapes import Shape
+from mmcalib.domain.shapes import Modality, Shape
 
 # What stands for an answer of which nothing is said, and for the time of a step. Choices, not
 # measurements.
 ANSWER_TOKENS: Final = 256
 STEP_S: Final = 0.05
+
+
+# Token ids of the text, and the modality of an item where its placeholder goes.
+SplitPrompt = tuple[tuple[int, ...] | Modality, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +29,15 @@ class TrafficItem:
 @dataclass(frozen=True, slots=True)
 class TrafficRequest:
     """One request: `text_tokens` beside its items' placeholders, `answer_tokens` to be made,
-    `sent_s` seconds after the first. Equal `text` is a prefix in common; an empty one is like no
-    other.
+    `sent_s` seconds after the first. Without a `prompt`, tokens like no other request's come before
+    its items.
     """
 
     origin: str
     text_tokens: int
     answer_tokens: int
     items: tuple[TrafficItem, ...] = ()
-    text: str = ""
+    prompt: SplitPrompt = ()
     sent_s: float = 0.0
 
 

@@ -19,7 +19,7 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
 from mmcalib.domain.model import Cost, ModelInfo, Processed, RefusedBy
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
+from mmcalib.domain.traffic import Arrivals, SplitPrompt, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
 
 
@@ -363,6 +363,18 @@ class TextsCounted(Message):
 
 class CountTexts(Request[TextsCounted], repeatable=True):
     """Count what each bare request takes beside the placeholders of its items."""
+
+    requests: tuple[ChatRequest, ...]
+
+
+class TextsSplit(Message):
+    """The prompt of each request, None where vLLM refuses it."""
+
+    prompts: tuple[SplitPrompt | None, ...]
+
+
+class SplitTexts(Request[TextsSplit], repeatable=True):
+    """Tokenize what stands before, between and after the items of each bare request."""
 
     requests: tuple[ChatRequest, ...]
 

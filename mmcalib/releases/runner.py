@@ -205,11 +205,11 @@ def sequences_at_once(layout: Any) -> int:
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
-    """Startup's "GPU KV cache size" and "Maximum concurrency"; before 0.23 of one group."""
+    """Startup's "GPU KV cache size" and "Maximum concurrency"; before 0.20.1 of one group."""
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    if release.VLLM_0_23.reached:
+    if release.VLLM_0_20_1.reached:
         return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)

@@ -11,6 +11,7 @@ from mmcalib.releases.release import (
     TRITON_3_6,
     VLLM_0_13,
     VLLM_0_15,
+    VLLM_0_16,
     VLLM_0_20,
     VLLM_0_24,
     VLLM_0_32,
@@ -120,7 +121,7 @@ FLASH_ATTENTION = "vllm.vllm_flash_attn"
 
 # Kernels.
 _VIEW = (
-    "get_accelerator_view_from_cpu_tensor" if VLLM_0_20.reached else "get_cuda_view_from_cpu_tensor"
+    "get_accelerator_view_from_cpu_tensor" if VLLM_0_16.reached else "get_cuda_view_from_cpu_tensor"
 )
 _UTILS = "vllm.utils.torch_utils" if VLLM_0_13.reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")

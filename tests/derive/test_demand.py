@@ -41,8 +41,9 @@ from tests.workflows.rehearsals import rehearsed
         (1000 + VLLM_SLACK_BYTES, 1 << 30, True, True),
         (1001 + VLLM_SLACK_BYTES, 1 << 30, False, True),
         (1007, CONTEXT_BYTES + 7, True, True),
-        (1008, CONTEXT_BYTES + 7, False, True),
-        (1000, 0, True, True),
+        (1008, CONTEXT_BYTES + 7, False, False),
+        (1008, CONTEXT_BYTES + 8, True, True),
+        (1000, 0, True, False),
         (1001, 0, False, False),
     ],
 )

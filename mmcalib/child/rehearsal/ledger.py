@@ -100,6 +100,12 @@ class Ledger:
         self._blocks: dict[int, int | None] = {}
         self._phases: list[LedgerPhase] = []
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no tensor takes; may go below zero."""
+        machine = self._machine
+        return machine.gpu.total_bytes - machine.allocator.allocated_bytes - machine.other_bytes
+
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Count the tensor's storage, once, however many tensors view it; follow its resizing."""
         storage = tensor.untyped_storage()

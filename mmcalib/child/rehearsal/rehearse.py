@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -46,6 +46,7 @@ class Graphs:
 
     `attention_bytes` of these are computed: by how much they are more for what attention keeps.
     `beside_bytes` is what attention keeps and no estimate has. `problem` is why that is not known.
+    The KV cache that the estimate itself allocates takes `cache_bytes`, `short_bytes` too many.
     """
 
     count: int
@@ -53,6 +54,8 @@ class Graphs:
     attention_bytes: int = 0
     beside_bytes: int = 0
     problem: str = ""
+    cache_bytes: int = 0
+    short_bytes: int = 0
 
 
 def count_graphs(config: Any) -> int:
@@ -76,12 +79,18 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     """
     worker, ledger = started.worker, started.ledger
     graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
-    if _FLASHINFER not in models.attention(worker.vllm_config).split(", "):
+    attends = _FLASHINFER in models.attention(worker.vllm_config).split(", ")
+    if not attends and not started.config.model_config.is_hybrid:
         return graphs
     runner.resolve_layout(started.config, worker, list(worker.get_kv_cache_spec().values()))
     taken: list[int] = []
+    free_bytes = ledger.free_bytes
     try:
         with models.estimated(worker, mode) as sampled:
+            left_bytes = ledger.free_bytes
+            if left_bytes < 0 or not attends:
+                cache_bytes = free_bytes - left_bytes
+                return replace(graphs, cache_bytes=cache_bytes, short_bytes=max(0, -left_bytes))
             beside = ledger.booked_bytes(sampled.before)
             for step in sampled.steps:
                 with ledger.phase("capture") as phase:
@@ -180,12 +189,11 @@ def prefill_steps(
     (`prepare_chunk_indices`). None of other models.
 
     Includes what attention keeps from its first step (FlashInfer's workspace) beyond startup's
-    estimate of CUDA graphs. Fills the KV cache, and so comes last.
+    estimate of CUDA graphs.
     """
     config, ledger = started.config, started.ledger
     if not config.model_config.is_hybrid or layout is None:
         return
-    started.worker.initialize_from_config(layout)
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
     at_once = min(config.scheduler_config.max_num_seqs, runner.sequences_at_once(layout))
@@ -245,12 +253,18 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
         if given_bytes is None:
             available -= graphs.nbytes
         kv = lay_out(config, started.worker, available)
+        if graphs.short_bytes:
+            kv = KvCache(
+                kv.bytes_per_token, None, None, _too_many_sequences(config, graphs, captured)
+            )
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
         outputs = outputs_of(started, budget)
         merge = merge_peak(started, budget, outputs)
         steps = tuple(encoder_steps(started, request.steps))
+        # Comes last: a profile would not find its memory afterwards.
+        kv = fill_cache(started, kv, mode)
         kept = requested - available - graphs.nbytes - ONE_RANK_BYTES - activation
         spare = 0
         if given_bytes is not None:
@@ -297,6 +311,19 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
             assumptions=tuple(_assumptions(stage, started, graphs)),
             seconds=time.perf_counter() - began_s,
         )
+
+
+def _too_many_sequences(config: Any, graphs: Graphs, captured: tuple[int, ...]) -> str:
+    """One block for each sequence (`_init_minimal_kv_cache_for_profiling` in
+    vllm/v1/worker/gpu_model_runner.py, 0.32).
+    """
+    count = min(config.scheduler_config.max_num_seqs, *captured[-1:])
+    fits = count - -(-graphs.short_bytes * count // graphs.cache_bytes)
+    return (
+        f"out of memory by {gib(graphs.short_bytes)}: vLLM profiles CUDA graphs with a KV cache of "
+        f"{gib(graphs.cache_bytes)}, a block for each of {count} sequences"
+        + (f". Lower max_num_seqs to at most {fits}" if fits > 0 else "")
+    )
 
 
 def _config(engine_args: dict[str, Any]) -> Any:
@@ -393,3 +420,18 @@ def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
         return KvCache(per_token, None, None, " ".join(str(error).split()))
     tokens, concurrency = runner.kv_cache_tokens(config, layout)
     return KvCache(per_token, tokens, concurrency, layout=layout)
+
+
+def fill_cache(started: StartedWorker, kv: KvCache, mode: str) -> KvCache:
+    """Give the worker its KV cache where the model has recurrent layers, as vLLM does before it
+    captures CUDA graphs in this `mode`; without a layout where vLLM refuses it.
+    """
+    config = started.config
+    if not config.model_config.is_hybrid or kv.layout is None:
+        return kv
+    try:
+        with models.check_graph_mode(config, mode):
+            started.worker.initialize_from_config(kv.layout)
+    except ValueError as error:
+        return KvCache(kv.bytes_per_token, None, None, " ".join(str(error).split()))
+    return kv

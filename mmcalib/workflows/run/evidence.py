@@ -176,6 +176,9 @@ def evidence(
     for name, value in given.items():
         if value is not None:
             yield _given(name, value, flag(name))
+    if given["max_num_seqs"] is None and (most := decision.engine_args.get("max_num_seqs")):
+        reason = "vLLM would not start with its own: recurrent layers keep a block per sequence"
+        yield Evidence(setting="max_num_seqs", value=most, label="rehearsed", reason=reason)
     yield from cache_evidence(decision)
 
 

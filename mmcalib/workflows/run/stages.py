@@ -102,7 +102,7 @@ def derive(session: Session, served: Prepared) -> Decided:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # It gets ready while text is counted.
         process.submit(process.rehearsals.imagine)
-        asked = trace(corpus, served.texts.each, most=MOST_REQUESTS)
+        asked = trace(corpus, served.texts.split, most=MOST_REQUESTS)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = Serving(prediction, process, asked, cut)
         wanted = job.policy.concurrency

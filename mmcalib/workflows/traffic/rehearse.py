@@ -12,7 +12,7 @@ from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thinned
 from mmcalib.domain.memory import Rehearsed
-from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
+from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import context_of, open_model
@@ -59,14 +59,14 @@ def rehearse_traffic(
         corpus = read(data, paths, allowed_root=root, cache=cache, progress=progress)
         arrivals, context = arrivals or Arrivals(), context_of(args)
 
-        def count(texts: Sequence[ChatRequest]) -> list[int | None]:
+        def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
             """By vLLM's own renderer, in a process of its own."""
             with EngineHost(on_said=progress.note, on_log=progress.log) as host:
                 open_model(host, resolved, progress, context_tokens=context)
-                return Texts(host).each(texts)
+                return Texts(host).split(texts)
 
         timed = arrivals.timed
-        asked = trace(corpus, count, answer_tokens=answer_tokens, most=most, timed=timed)
+        asked = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
         with progress.step(f"rehearsing on {found.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal(started, resolved, found, path)

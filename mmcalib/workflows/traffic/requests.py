@@ -17,7 +17,7 @@ from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
-from mmcalib.domain.traffic import ANSWER_TOKENS, Trace, TrafficItem, TrafficRequest
+from mmcalib.domain.traffic import ANSWER_TOKENS, SplitPrompt, Trace, TrafficItem, TrafficRequest
 from mmcalib.errors import UsageError
 from mmcalib.text import number, several
 from mmcalib.workflows.corpus import ReadCorpus
@@ -69,8 +69,8 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
     return sorted([*heaviest, *others[: most - len(heaviest)]])
 
 
-# What vLLM's renderer counts, None where it refuses a request.
-CountText = Callable[[Sequence[ChatRequest]], Sequence[int | None]]
+# The prompts that vLLM's renderer makes, None where it refuses a request.
+Split = Callable[[Sequence[ChatRequest]], Sequence[SplitPrompt | None]]
 
 # What stands for the text around an item that no request names, and the bytes that stand for a
 # token of text which is not there to be counted. Choices, not measurements.
@@ -95,18 +95,18 @@ def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trac
 
 
 def random_traffic(
-    prompts: PromptCensus, count: CountText, answer_tokens: int, most: int, seed: int
+    prompts: PromptCensus, split: Split, answer_tokens: int, most: int, seed: int
 ) -> Trace:
     """Requests that are known by how many there are of each kind."""
     every = [(e.count, sum(map(weight, e.signature.shapes))) for e in prompts.signatures()]
     times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
     taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
-    # Of those that are there to be counted, and that vLLM takes.
+    # Of those that are there to be rendered, and that vLLM takes.
     whole = [entry for entry, _ in taken if entry.exemplar.request.messages]
-    counted = count([entry.exemplar.request.bare() for entry in whole]) if whole else ()
-    pairs = zip(whole, counted, strict=True)
-    texts = {entry.signature: tokens for entry, tokens in pairs if tokens is not None}
+    split_up = split([entry.exemplar.request.bare() for entry in whole]) if whole else ()
+    pairs = zip(whole, split_up, strict=True)
+    texts = {entry.signature: _tokens(prompt) for entry, prompt in pairs if prompt is not None}
     requests = [
         request
         for entry, many in taken
@@ -138,6 +138,10 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
         yield TrafficItem(entry.shape, f"{path}#{copy}" if copy else path)
 
 
+def _tokens(prompt: SplitPrompt) -> int:
+    return sum(len(part) for part in prompt if not isinstance(part, str))
+
+
 def _alike(
     entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
 ) -> Iterator[TrafficRequest]:
@@ -156,7 +160,7 @@ def _alike(
 
 def trace(
     corpus: ReadCorpus,
-    count: CountText,
+    split: Split,
     *,
     answer_tokens: int = ANSWER_TOKENS,
     most: int = MOST_REQUESTS,
@@ -171,7 +175,7 @@ def trace(
     sent = _sent(corpus, every) if timed else {}
     if not every:
         if corpus.prompts.prompts():
-            return random_traffic(corpus.prompts, count, answer_tokens, most, seed)
+            return random_traffic(corpus.prompts, split, answer_tokens, most, seed)
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
@@ -184,18 +188,18 @@ def trace(
         weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
         chosen = sample(every, weights, most, seed)
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
-    texts = _request_texts(corpus, {access.origin for access in chosen}, count)
+    prompts = _prompts(corpus, {access.origin for access in chosen}, split)
     requests = []
     for access in chosen:
-        text, tokens = texts.get(access.origin, ("", TEXT_TOKENS))
+        prompt = prompts.get(access.origin, ())
         asked = access.answer_tokens
         requests.append(
             TrafficRequest(
                 access.origin,
-                tokens,
+                _tokens(prompt) if prompt else TEXT_TOKENS,
                 answer_tokens if asked is None else asked,
                 tuple(TrafficItem(*items[index]) for index in access.items),
-                text,
+                prompt,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
@@ -204,7 +208,7 @@ def trace(
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
         said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
-    if missing := sum(access.origin not in texts for access in chosen):
+    if missing := sum(access.origin not in prompts for access in chosen):
         said.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
     return Trace(tuple(requests), tuple(said), unsaid)
 
@@ -223,15 +227,12 @@ def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
     return found
 
 
-def _request_texts(
-    corpus: ReadCorpus, wanted: Collection[str], count: CountText
-) -> dict[str, tuple[str, int]]:
-    """By origin what makes a text one with others, and its tokens, each text counted once."""
+def _prompts(corpus: ReadCorpus, wanted: Collection[str], split: Split) -> dict[str, SplitPrompt]:
+    """By origin; each text is split once."""
     keys: dict[str, str] = {}
     requests: dict[str, ChatRequest] = {}
     for text in corpus.texts(wanted) if corpus.texts else ():
         key = keys[text.origin] = text.request.digest()
         requests.setdefault(key, text.request)
-    tokens = dict(zip(requests, count(list(requests.values())), strict=True))
-    found = ((origin, key, tokens[key]) for origin, key in keys.items())
-    return {origin: (key, counted) for origin, key, counted in found if counted is not None}
+    found = dict(zip(requests, split(list(requests.values())), strict=True))
+    return {origin: prompt for origin, key in keys.items() if (prompt := found[key]) is not None}

@@ -13,6 +13,7 @@ from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
 from mmcalib.corpus.chat import ChatRequest, Prompt, Text
 from mmcalib.domain.items import Asked
 from mmcalib.domain.shapes import ImageShape
+from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.errors import UsageError
 from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.traffic.requests import TEXT_TOKENS, trace
@@ -21,12 +22,13 @@ from tests.workflows.corpora import corpus
 SMALL, LARGE = ImageShape(8, 8), ImageShape(800, 800)
 
 
-def words(request: ChatRequest) -> int:
-    return len(str(request.messages[0]["content"]).split())
+def split(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
+    """A token for each word, which its letters tell from others."""
+    return [(tuple(map(hash, one.text().split())),) for one in requests]
 
 
-def count(requests: Sequence[ChatRequest]) -> list[int | None]:
-    return [words(request) for request in requests]
+def refuse(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
+    return [None] * len(requests)
 
 
 def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) -> ReadCorpus:
@@ -45,22 +47,22 @@ def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) ->
 def test_equal_texts_are_one_and_are_counted_once() -> None:
     counted: list[ChatRequest] = []
 
-    def counting(requests: Sequence[ChatRequest]) -> list[int | None]:
+    def counting(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
         counted.extend(requests)
-        return count(requests)
+        return split(requests)
 
     given = asking(corpus([], [[SMALL], [SMALL, LARGE], [LARGE]]), "a b", "a b c", "a b")
     found = trace(given, counting)
     assert [request.text_tokens for request in found.requests] == [2, 3, 2]
     assert [len(request.items) for request in found.requests] == [1, 2, 1]
     first, second, third = found.requests
-    assert first.text == third.text != second.text
+    assert first.prompt == third.prompt != second.prompt
     assert first.items[0].content == second.items[0].content
     assert len(counted) == 2
 
 
 def test_what_requests_do_not_say_is_assumed() -> None:
-    found = trace(asking(corpus([], [[SMALL]]), "a b"), lambda texts: [None] * len(texts))
+    found = trace(asking(corpus([], [[SMALL]]), "a b"), refuse)
     assert found.requests[0].text_tokens == TEXT_TOKENS
     assert found.requests[0].answer_tokens == 256
     assert found.assumptions == (
@@ -71,7 +73,7 @@ def test_what_requests_do_not_say_is_assumed() -> None:
 
 def test_requests_that_are_counted_alone_come_by_chance() -> None:
     given = corpus([], [[SMALL], [SMALL, LARGE], [SMALL], [SMALL]])
-    found = trace(replace(given, accesses=Accesses()), lambda texts: [5] * len(texts))
+    found = trace(replace(given, accesses=Accesses()), split)
     assert sorted(len(request.items) for request in found.requests) == [1, 1, 1, 2]
     assert len({item.content for request in found.requests for item in request.items}) == 5
     assert found.assumptions == (
@@ -83,19 +85,19 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
 def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
     requests = [[SMALL]] * 50 + [[LARGE]] + [[SMALL, SMALL]] * 49
     given = asking(corpus([], requests), *(f"text {number}" for number in range(100)))
-    found = trace(given, count, most=10)
+    found = trace(given, split, most=10)
     assert len(found.requests) == 10
     assert any(item.shape == LARGE for request in found.requests for item in request.items)
     numbers = [int(request.origin.partition(":")[2]) for request in found.requests]
     assert numbers == sorted(numbers)
     assert found.assumptions[0].startswith("10 of 100 requests")
-    assert trace(given, count, most=10) == found
-    assert trace(given, count, most=10, seed=1) != found
+    assert trace(given, split, most=10) == found
+    assert trace(given, split, most=10, seed=1) != found
 
 
 def test_timed_requests_come_in_the_order_of_their_timestamps() -> None:
     given = asking(corpus([], [[SMALL], [LARGE], [SMALL]]), "a", "b", "c", sent=[105.0, 100.0, 101])
-    found = trace(given, count, timed=True)
+    found = trace(given, split, timed=True)
     assert [request.origin for request in found.requests] == ["r.jsonl:2", "r.jsonl:3", "r.jsonl:1"]
     assert [request.sent_s for request in found.requests] == [0.0, 1.0, 5.0]
 
@@ -104,7 +106,7 @@ def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
     sent = [float(number) for number in range(50)]
     sent[20:24] = [20.0, 20.1, 20.2, 20.3]
     texts = (f"text {number}" for number in range(50))
-    found = trace(asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), count, most=4, timed=True)
+    found = trace(asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), split, most=4, timed=True)
     assert [request.origin for request in found.requests] == [f"r.jsonl:{n}" for n in range(21, 25)]
     assert found.requests[0].sent_s == 0.0
     assert "4 of 50 requests: those in a row that come in the shortest time" in found.assumptions
@@ -113,13 +115,13 @@ def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
 def test_a_request_that_does_not_say_when_is_named() -> None:
     given = asking(corpus([], [[SMALL], [SMALL]]), "a", "b", sent=[1.0, None])
     with pytest.raises(UsageError, match=r"r\.jsonl:2 has no .timestamp"):
-        trace(given, count, timed=True)
+        trace(given, split, timed=True)
     with pytest.raises(UsageError, match="--timestamps needs --requests"):
-        trace(corpus([SMALL]), count, timed=True)
+        trace(corpus([SMALL]), split, timed=True)
 
 
 def test_without_requests_each_item_is_asked_about() -> None:
-    found = trace(corpus([SMALL, SMALL, LARGE]), count)
+    found = trace(corpus([SMALL, SMALL, LARGE]), split)
     assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
         map(str, (SMALL, SMALL, LARGE))
     )
@@ -136,8 +138,8 @@ def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
         for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2")))
     )
     given = replace(corpus([SMALL]), prompts=prompts)
-    found = trace(given, count)
+    found = trace(given, split)
     assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
     assert {request.answer_tokens for request in found.requests} == {7}
     assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
-    assert [len(trace(given, count, most=most).requests) for most in (1, 3)] == [1, 3]
+    assert [len(trace(given, split, most=most).requests) for most in (1, 3)] == [1, 3]

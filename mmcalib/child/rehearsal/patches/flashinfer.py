@@ -339,7 +339,8 @@ class HollowPackages:
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__.update(self.described.get(module.__name__, {}))
-        module.__dict__.setdefault("__version__", "0.0.0")
+        # The least with which vLLM samples (v1/sample/ops/topk_topp_sampler.py, 0.16 to 0.22).
+        module.__dict__.setdefault("__version__", "0.2.3")
 
 
 _PACKAGES = ("flashinfer", "flashinfer_cubin", "flashinfer_jit_cache")
