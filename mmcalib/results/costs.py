@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, FailFast, Field, ValidationError
+from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 
 from mmcalib.derive.admission import Gate, Hearing, Known
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
@@ -78,7 +78,8 @@ class Costs(DocumentPart):
     modalities: dict[str, ModalityCosts]
     text: TextBound
     counted: Annotated[list[tuple[str, int]], FailFast()] = Field(default_factory=list)
-    counting: TextCounting | None = None
+    # Read by mmcalib alone.
+    counting: Annotated[TextCounting | None, WithJsonSchema({"type": ["object", "null"]})] = None
     uncounted: str = ""
     grammar: dict[str, Any] = Field(default_factory=dict)
     encoder_decoder: bool = False

@@ -360,8 +360,8 @@ def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None
     ended = cli("check", "--calibration", kept, new)
     assert ended.code == 3
     assert f"NO {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
-    assert f"?? {new / 'cut.jpg'} (640×480)" in ended.err
-    assert "1 of 3 fit, 1 do not, 1 unknown, 1 are no media" in ended.err
+    assert f"NO {new / 'cut.jpg'}: damaged: image file is truncated" in ended.err
+    assert "1 of 3 fit, 2 do not, 1 are no media" in ended.err
 
 
 def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Path) -> None:

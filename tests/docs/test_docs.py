@@ -36,6 +36,8 @@ _ELSEWHERE = """
 --moe-backend --backend --endpoint --dataset-name --dataset-path --disable-shuffle
 --no-oversample --num-prompts --custom-output-len --ignore-eos --max-concurrency
 --kv-cache-dtype --enable-log-requests --grid --seed
+--chat-template --chat-template-content-format --default-chat-template-kwargs
+--enable-auto-tool-choice --tool-call-parser
 """
 
 
