@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from mmcalib.domain.memory import Rehearsed
+from mmcalib.engine.environment import shimmed_environment
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.rehearsal.conftest import Theatre
 
@@ -15,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 HYBRID = "Qwen/Qwen3.8-27B"
 GIB, MIB = 1 << 30, 1 << 20
 BATCHED = 8192
-ARGS = {"max_model_len": 32_768, "max_num_batched_tokens": BATCHED}
+ARGS = {"max_model_len": 32_768, "max_num_batched_tokens": BATCHED, "max_num_seqs": 256}
 # 16 of its 64 layers attend, with 4 heads of 256 for keys and as many for values, two bytes each.
 PER_TOKEN = 16 * 2 * 4 * 256 * 2
 # The others keep a state: 48 heads of 128 × 128 in float32, and 3 steps of a convolution over
@@ -179,3 +183,65 @@ def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(
     assert drafting.max_concurrency is not None
     assert hybrid.max_concurrency is not None
     assert drafting.max_concurrency < hybrid.max_concurrency
+
+
+# Whether a KV cache of so many blocks is refused for so many sequences, in vLLM's own words.
+_REFUSAL = """
+import sys
+from types import SimpleNamespace
+from vllm.config.compilation import CompilationConfig, CUDAGraphMode
+from vllm.v1.attention.backend import AttentionCGSupport
+
+seqs, blocks = map(int, sys.argv[1:])
+config = CompilationConfig(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
+cache = SimpleNamespace(has_mamba_layers=True, num_blocks=blocks)
+try:
+    config.resolve_cudagraph_mode_and_sizes(
+        AttentionCGSupport.ALWAYS, None, kv_cache_config=cache, max_num_reqs=seqs
+    )
+except ValueError as error:
+    print(" ".join(str(error).split()))
+"""
+
+
+def refusal(seqs: int, blocks: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSAL, str(seqs), str(blocks)],
+        capture_output=True,
+        env=shimmed_environment(os.environ),
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    return lines[-1] if lines and lines[-1].startswith("max_num_seqs") else ""
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "seqs", "blocks"),
+    [
+        ("Qwen/Qwen3.5-27B", "H100-PCIe", 1024, 377),
+        ("Qwen/Qwen3.5-4B", "L4", 256, 567),
+        ("Qwen/Qwen3.5-9B", "RTX-5090", 256, 528),
+        ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 518),
+    ],
+)
+def test_a_start_is_refused_for_its_sequences_as_vllm_does(
+    theatres: Callable[[str], Theatre], model: str, gpu: str, seqs: int, blocks: int
+) -> None:
+    """The first was said to start (finding of November 2026)."""
+    found = theatres(gpu).rehearse(model)
+    assert found.budget is not None
+    assert found.budget.max_num_seqs == seqs
+    said = refusal(seqs, blocks)
+    assert found.problem == said
+    assert bool(said) is (seqs > blocks)
+    assert found.kv_blocks == (None if said else blocks)
+
+
+def test_what_profiling_its_graphs_allocates_must_fit(theatres: Callable[[str], Theatre]) -> None:
+    """A block for each of 256 sequences, before the pool is sized: 12.29 GiB in a public log."""
+    found = theatres("RTX PRO 6000").rehearse(
+        HYBRID, gpu_memory_utilization=0.92, max_num_seqs=1024, **ARGS
+    )
+    assert "a block for each of 512 sequences" in found.problem
+    assert "Lower max_num_seqs to at most" in found.problem
