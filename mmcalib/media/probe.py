@@ -20,7 +20,6 @@ from mmcalib.media.bounded import (
     Bounded,
     Medium,
     bounded,
-    open_bounded,
 )
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape, is_cut_short
@@ -77,7 +76,8 @@ def _of_file(item: Item, sound: bool) -> Encoded:
     status = os.stat(item.path)
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable(NOT_REGULAR)
-    with open_bounded(item.path, status.st_size) as file:
+    with open(item.path, "rb") as whole:
+        file = bounded(whole, status.st_size)
         kind, marked = _kind(file.read(HEAD_BYTES), item)
         if kind == "image":
             return _image(file, status.st_size, item, marked)
