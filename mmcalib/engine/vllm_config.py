@@ -1,8 +1,4 @@
-"""Serve files and flags, read by vLLM parser; open a model.
-
-Flags of `vllm serve` as they are pasted behind --: the model that they name, and what to type in
-place of those that the installed vLLM refuses.
-"""
+"""Flags and files of `vllm serve`: the model they name, what to type instead; open a model."""
 
 from __future__ import annotations
 
@@ -74,9 +70,7 @@ _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
 def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """The model, which the flags may name as `vllm serve` lets them, and the flags without it.
-    Raises UsageError where two are named.
-    """
+    """The model that is named, also in the flags, and the flags without it. Raises UsageError."""
     words = list(flags)
     named = [] if model is None else [model]
     if words and not words[0].startswith("-"):
@@ -100,9 +94,7 @@ def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, t
 def refused_flags(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
-    """What to say where vLLM's parser refuses the flags in these words; None where it speaks of
-    something else. `options` are those that it has, without their dashes.
-    """
+    """What to say where vLLM's parser refuses the flags, which has these `options`; else None."""
     known = {_name(word) for word in flags}
     unknown: list[str] = []
     if said.startswith(_UNKNOWN):
@@ -120,9 +112,7 @@ def refused_flags(
 
 
 def _json_of(option: str, flags: Sequence[str]) -> Any:
-    """The object that the words of this option were before a shell took its quotes; None where they
-    are none.
-    """
+    """The object that an option's words were before a shell took its quotes, if any."""
     at = next(at for at, word in enumerate(flags) if _name(word) == option)
     words = [flags[at].partition("=")[2], *itertools.takewhile(_is_value, flags[at + 1 :])]
     said = ",".join(word.strip("'").strip(",") for word in words if word)
@@ -201,17 +191,13 @@ GPU_ONLY = (
 
 
 def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The arguments that can be had on this machine, whose device is `cpu` or another word of
-    vLLM's.
-    """
+    """The arguments that can be had on this machine, of the device `cpu` or another."""
     left_out = GPU_ONLY if device == "cpu" else ()
     return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
 def serves(device: str, gpu: Gpu | None) -> bool:
-    """Whether the engine that starts on this machine's device starts on the GPU that will serve, as
-    far as one is named.
-    """
+    """Whether what starts on this machine starts on the GPU that will serve, as far as known."""
     if device == "cpu":
         return False
     return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.present().torch_name
@@ -235,9 +221,7 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child, with its own context unless another is named, and with
-    `engine_args` that the server has besides.
-
+    """Open the model in the child with its own or this context and the server's other arguments.
     Raises EngineError where vLLM refuses it, `text_only` where it takes no media.
     """
     request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))

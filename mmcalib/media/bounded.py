@@ -38,10 +38,9 @@ _SMALL_BYTES = 1 << 16
 
 
 class Bounded:
-    """The part of a binary file's interface that Pillow and FFmpeg use; `name` is a hint for them.
+    """What Pillow and FFmpeg use of a binary file; the owner closes it. `name` is a hint for them.
 
-    Where more is read than allowed, or by a reader that has computed for `most_s` seconds,
-    `Unreadable` is raised. Closing is left to the owner.
+    Raises `Unreadable` above the bounds, and once the reader has computed for `most_s` seconds.
     """
 
     def __init__(

@@ -91,10 +91,7 @@ IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
 def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFile:
-    """Open without decoding, in the formats that `sniff` knows, or `any_format` that vLLM opens.
-
-    Raises `Unreadable` or one of `read_errors`.
-    """
+    """Open without decoding, in the formats of `sniff`, or in `any_format` that vLLM opens."""
     try:
         with reading_by_pillow():
             return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
@@ -108,10 +105,7 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
 
 
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
-    """Width and height of the first frame, EXIF rotation applied, no pixel decoded.
-
-    Raises `Unreadable` or one of `read_errors`.
-    """
+    """Width and height of the first frame, as EXIF turns it. Raises as `open_image` does."""
     # Pillow warns of large images and odd metadata; neither changes a header's size.
     if warnings.filters[:1] == [IGNORE_ALL]:  # suppressing them takes as long as reading a header
         return _shape(file, any_format)
@@ -147,10 +141,8 @@ _PARTS = ((273, 279), (324, 325))
 
 
 def is_cut_short(file: BinaryIO, size_bytes: int) -> bool:
-    """Whether its first picture goes on behind the end of the file, by the structure of its format.
-
-    Of JPEG, PNG, WebP, AVIF, JPEG 2000 and TIFF; others, such as GIF and BMP, are decoded unless
-    they are large. Raises `Unreadable` or one of `read_errors`.
+    """Whether its first picture goes on behind the end of the file, by the structure of its format;
+    of rarer ones by decoding them, unless they are large. Raises as `open_image` does.
     """
     head = read_at(file, 0, 12)
     if head.startswith(b"\xff\xd8"):
@@ -195,9 +187,7 @@ def _jpeg_ends(data: bytes) -> bool:
 
 
 def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
-    """All chunks of pixels are whole. Pillow needs no end behind the last of them, which is shorter
-    than the others.
-    """
+    """Pillow needs no end behind the last chunk of pixels, which is shorter than the others."""
     at, pixels = 8, list[int]()
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)

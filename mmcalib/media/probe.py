@@ -37,14 +37,10 @@ _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container",
 
 
 def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """The item's shape by content, whatever its name says, and how it is held; `Skipped` when
-    there is none. With `sound` a recording with pictures is the sound in it, unless a request
-    says otherwise: so vLLM reads it for a model that takes no video.
-
-    Raises UsageError when what opens such items is not installed.
-
-    Reads headers only: a file whose tail is cut off passes (`decode_check` finds it). Also
-    `Skipped` when a request declared another modality than the file has.
+    """The item's shape by content, whatever its name says, and how it is held; `Skipped` where
+    there is none, or a request declared another modality. With `sound` a recording with pictures
+    is the sound in it, unless a request says otherwise: so vLLM reads it for a model that takes
+    no video. Reads headers only. Raises UsageError where what opens such items is missing.
     """
     try:
         seen = _of_file(item, sound) if is_plain_file(item) else _of_bytes(item, sound)
@@ -99,9 +95,7 @@ def _of_bytes(item: Item, sound: bool) -> Encoded:
 
 
 def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
-    """By content; of what has no mark, and of animations, by what a request says, as vLLM does, or
-    by the name. Also whether it has a mark.
-    """
+    """By content, else as a request says or the name; and whether it has a mark."""
     kind = sniff(head)
     if item.declared == "video" and head.startswith(ANIMATED):
         return "container", True
@@ -176,9 +170,7 @@ def _without_libraries(error: Exception) -> UsageError:
 
 
 def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """As `examine`, and whether the end of a picture or a sound is there, which only more than its
-    header says. No picture is decoded.
-    """
+    """As `examine`, and whether the end of a picture or a sound is there."""
     seen = examine(item, sound=sound)
     if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
         return seen

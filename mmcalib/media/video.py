@@ -49,10 +49,7 @@ _PROJECTION = b"\x76\x70"
 
 
 def may_be_turned(file: BinaryIO) -> bool:
-    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation.
-
-    Only headers are read. Raises OSError or Unreadable where `file` does.
-    """
+    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation."""
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
         return _matroska(head)
@@ -129,10 +126,8 @@ _SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
 def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = None) -> Encoded:
-    """The shape and codec of the first video stream, or of the audio where there is no video.
-
-    `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
-    the sound track of a video, as vLLM does. Raises `Unreadable` or one of `read_errors`.
+    """The shape of the first video stream that is no cover, or of the audio where there is none, or
+    it is `declared`. `file` has the bytes of the medium. Raises as `audio_shape` does.
     """
     if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
         shape = _by_index(medium)
@@ -156,10 +151,8 @@ def video_stream(container: InputContainer) -> VideoStream | None:
 
 
 def _by_index(medium: Medium) -> Encoded | None:
-    """The shape of an MP4 whose index says all but the size of its frames, or None.
-
-    FFmpeg decodes some frames of every file to be sure, which takes most of the time; and believes
-    the size in the index where it does not. The first frame has it too, and need not be decoded.
+    """The shape of an MP4 whose index says all but the size of its frames, or None. FFmpeg decodes
+    some frames of every file to be sure, which takes most of the time; the first one has its size.
     """
     with open_container(medium, whole=False) as container:
         stream = video_stream(container)
@@ -225,9 +218,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
 
 def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
     """The frames that an edit list shows, by the index, the first at 0: the hidden ones lead to it.
-
-    The index has the times of decoding. Those of frames with which reading begins are as far from
-    when they are shown as that of the first.
+    Key frames are as far from their times of decoding as the first.
     """
     tick_s = float(stream.time_base or 0)
     container.seek(0)
@@ -239,10 +230,8 @@ def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
-    """Degrees by which players, and vLLM's OpenCV loader, turn the frames.
-
-    PyAV shows the display matrix on decoded frames only, so one frame is decoded where the header
-    names a rotation, or is not understood.
+    """Degrees by which vLLM's OpenCV loader turns the frames. PyAV has them of decoded frames: one
+    is decoded where the header names a rotation, or is not understood.
     """
     if not container.format.name.startswith(_ROTATABLE):
         return 0

@@ -1,7 +1,4 @@
-"""Members of tar and zip archives, by the standard library.
-
-An archive is foreign: its headers may ask for any memory and time. For processes that have a bound.
-"""
+"""Members of tar and zip archives. They are foreign: for processes that have a bound."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ class Member:
 
 
 class Archive(Closing):
-    """The archive at a path or URL; `scheme` is `tar` or `zip`, and `version` changes when it does.
-
-    Raises OSError or ValueError, UsageError when a package is not installed.
-    """
+    """The archive, `tar` or `zip`, at a path or URL. Raises as `open_whole` does."""
 
     def __init__(self, scheme: str, path: str) -> None:
         self.version, self._file, self.size_bytes = open_whole(path)
@@ -118,9 +112,7 @@ class _Header(tarfile.TarInfo):
 
 
 def open_item(item: Item, location: Location) -> Opened:
-    """The member that `item` names. Raises OSError, and ValueError when the archive is damaged, has
-    changed since it was listed, or has no such member.
-    """
+    """The member that `item` names. Raises OSError and ValueError."""
     path = location.archive or ""
     here = Location.of(path).is_file
     version = item.held.version if item.held and not here else path_version(path)

@@ -48,9 +48,7 @@ _ROUNDED: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ServerLog:
-    """A log, and the engine arguments in it that a rehearsal can take; `effective` of them nobody
-    had set, and the engine said what it took.
-    """
+    """A log, and its arguments that a rehearsal can take; `effective` are the engine's defaults."""
 
     log: StartupLog
     engine_args: Mapping[str, Any]
@@ -150,10 +148,7 @@ def _same_size(one: int, other: int) -> bool:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a log that may be none; each without what no line of vLLM is long enough for.
-
-    Raises OSError, also where it goes on for too long.
-    """
+    """The lines of a log that may be none, each cut. Raises OSError, also where it is too large."""
     left = _MOST_BYTES
     with io.BufferedReader(open_document(path)) as file:
         while line := file.readline(_LINE_BYTES):
