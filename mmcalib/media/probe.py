@@ -43,7 +43,7 @@ def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     no video. Reads headers only. Raises UsageError where what opens such items is missing.
     """
     try:
-        seen = _of_file(item, sound) if is_plain_file(item) else _of_bytes(item, sound)
+        seen = _look(item, sound)
     except failures() as error:
         return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
@@ -67,31 +67,20 @@ def is_plain_file(item: Item) -> bool:
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _of_file(item: Item, sound: bool) -> Encoded:
+def _look(item: Item, sound: bool) -> Encoded:
     # Opening a FIFO would wait for a writer.
-    status = os.stat(item.path)
-    if not stat.S_ISREG(status.st_mode):
+    if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
-    with open(item.path, "rb") as whole:
-        file = bounded(whole, status.st_size)
-        kind, marked = _kind(file.read(HEAD_BYTES), item)
-        if kind == "image":
-            return _image(file, status.st_size, item, marked)
-        wanted = item.declared or ("audio" if sound else None)
-        return _sized(_stream(kind, item.path, file, wanted), status.st_size, item)
-
-
-def _of_bytes(item: Item, sound: bool) -> Encoded:
     with open_item(item) as opened:
         kind, marked = _kind(opened.file.read(HEAD_BYTES), item)
-        size_bytes = opened.size_bytes
+        size_bytes, file = opened.size_bytes, bounded(opened.file, opened.size_bytes)
         if kind == "image":
-            opened.file.seek(0)
-            return _image(bounded(opened.file, size_bytes), size_bytes, item, marked)
-        medium = medium_of(item, opened)
+            file.seek(0)
+            return _image(file, size_bytes, item, marked)
+        medium = opened.path or medium_of(item, opened)
+        file = file if opened.path else cast("BinaryIO", medium)
         wanted = item.declared or ("audio" if sound else None)
-        found = _stream(kind, medium, cast("BinaryIO", medium), wanted)
-        return _sized(found, size_bytes, item)
+        return _sized(_stream(kind, medium, file, wanted), size_bytes, item)
 
 
 def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
@@ -36,7 +37,7 @@ from mmcalib.text import decode_base64
 _MOST_BOXES = 256
 
 # Of Matroska only this much is looked at: mkvmerge leaves 4 KiB free before the tracks.
-_HEAD_BYTES = 1 << 13
+_HEAD_BYTES = 1 << 14
 
 # The first two rows of a matrix that turns and scales nothing (ISO/IEC 14496-12, 8.3.2).
 _UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
@@ -44,15 +45,18 @@ _UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
 _MATRIX = {b"mvhd": (36, 48), b"tkhd": (40, 52)}
 
 # Elements of Matroska (RFC 9559).
-_EBML, _SEGMENT, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67", b"\x16\x54\xae\x6b"
-_PROJECTION = b"\x76\x70"
+_EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b"
+# Its size, and the first element in it.
+_PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
 
 def may_be_turned(file: BinaryIO) -> bool:
     """False where the header of an MP4, QuickTime or Matroska file surely names no rotation."""
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
-        return _matroska(head)
+        # The tracks stand before all that is large, and an index of where they are before them.
+        tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
+        return not tracks or _PROJECTION.search(tracks) is not None
     return _mov(file, file.seek(0, os.SEEK_END))
 
 
@@ -92,23 +96,6 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
             return
         yield kind, start + begins, min(start + size, end)
         start += size
-
-
-def _matroska(head: bytes) -> bool:
-    """By a `Projection` in the tracks, which stand before all that is large."""
-    at = 0
-    while at < len(head):
-        # The lengths of identifiers and of numbers are their leading zeros (RFC 8794).
-        size_at = at + 9 - head[at].bit_length()
-        if size_at >= len(head):
-            break
-        begins = size_at + 9 - head[size_at].bit_length()
-        size = int.from_bytes(head[size_at:begins]) & ~(1 << 7 * (begins - size_at))
-        element = head[at:size_at]
-        if element == _TRACKS:
-            return begins + size > len(head) or _PROJECTION in head[begins : begins + size]
-        at = begins if element == _SEGMENT else begins + size
-    return True
 
 
 # Packets read at most to count frames that no header names; two hours at 30 frames per second.
