@@ -56,7 +56,10 @@ def may_be_turned(file: BinaryIO) -> bool:
     if head.startswith(_EBML):
         # The tracks stand before all that is large, and an index of where they are before them.
         tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
-        return not tracks or _PROJECTION.search(tracks) is not None
+        # The length of a number is its leading zeros (RFC 8794).
+        begins = 9 - tracks[0].bit_length() if tracks else 0
+        end = begins + (int.from_bytes(tracks[:begins]) & ~(1 << 7 * begins))
+        return not begins < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
     return _mov(file, file.seek(0, os.SEEK_END))
 
 
