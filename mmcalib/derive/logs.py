@@ -296,6 +296,7 @@ def _count(number: str) -> int:
     return int(number.replace(",", ""))
 
 
+_BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
 # (field, what is in the line, pattern whose only group is the value, how it is read).
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
@@ -312,24 +313,9 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
         ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
-        (
-            "max_num_batched_tokens",
-            "Chunked prefill is enabled",
-            rf"max_num_batched_tokens=({_COUNT})",
-            _count,
-        ),
-        (
-            "gpu_memory_utilization",
-            "esired GPU memory utilization",
-            rf"utilization (?:is )?\(({_N}),",
-            float,
-        ),
-        (
-            "gpu_memory_utilization",
-            "The current --gpu-memory-utilization=",
-            rf"--gpu-memory-utilization=({_N})",
-            float,
-        ),
+        (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
+        (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
+        (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
         # kv_cache_memory_bytes: nothing was profiled for it.

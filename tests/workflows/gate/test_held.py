@@ -112,7 +112,7 @@ def test_an_offline_prompt_has_the_media_that_it_holds() -> None:
 
 def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(PAGE))
-    asked = asking(str(tmp_path / "a.png"))
+    asked = asking((tmp_path / "a.png").as_uri())
     grammar = Grammar({})
     assert admit_item(GATE, asked, tmp_path, None, grammar).fits
     found = admit_item(GATE, {**asked, "temperature": 1}, tmp_path, None, grammar)
