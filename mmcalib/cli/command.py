@@ -1,7 +1,4 @@
-"""A function of options as a command of Typer, its help, its JSON; options of several commands.
-
-The library lacks these options; those that it shares are in `mmcalib.options`.
-"""
+"""A function of options as a command of Typer, its help, its JSON; options of several commands."""
 
 from __future__ import annotations
 
@@ -53,9 +50,7 @@ MORE = "More options"
 
 
 class OnceEach(TyperCommand):
-    """Refuses a second value of an option that takes one, because the last would win silently. Ends
-    quietly when the reader of its output leaves, as `head` does.
-    """
+    """Refuse an option that is given twice, and end quietly when its reader leaves."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         *_, order = self.make_parser(ctx).parse_args(list(args))

@@ -135,9 +135,7 @@ _FREELY_UNPACKED_BYTES = 1 << 26
 
 
 def archive_at(path: str) -> Source | None:
-    """What reads the archive at `path`, a file or a URL, in a process of its own; None when its
-    name is not one of them.
-    """
+    """What reads the archive at `path`, a file or a URL, apart; None by its name for others."""
     if path[-1:] not in _LAST and path.startswith("/"):
         return None
     name = path.lower() if path.startswith("/") else path.lower().partition("?")[0]
@@ -155,10 +153,9 @@ class ArchiveSource:
     """The files in the archive of this kind, one of `ARCHIVES`, at `path` or a URL.
 
     In a tar, files that stand together and share the path up to the first dot of the name are one
-    sample, as the WebDataset library reads them: of two files and more it is a prompt, its media in
-    the order of the archive, its text from `.txt`, `.caption` or a field of `.json`. A file by
-    itself is an item. Names that begin with a dot and WebDataset's `__meta__` are left out. A
-    damaged archive counts as far as it can be read, without its last sample as a prompt.
+    sample, as in WebDataset: of two files and more it is a prompt, its text from `.txt`, `.caption`
+    or a field of `.json`. Hidden names and WebDataset's `__meta__` are left out. A damaged archive
+    counts as far as it can be read, without its last sample as a prompt.
     """
 
     def __init__(self, kind: str, path: str) -> None:

@@ -43,10 +43,8 @@ class Outside(ValueError):  # noqa: N818 - a value in flight, turned into UsageE
 
 def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     """The file's path, links resolved, for a `file:` URL, and where `paths` may stand for one, for
-    an absolute path or one in `folder`.
-
-    Raises `Unresolved` for all else, and `Outside` unless the file lies below `root`, itself a
-    resolved path; it need not exist.
+    one in `folder`. It need not exist. Raises `Unresolved`, and `Outside` unless it lies below
+    `root`, itself a resolved path.
     """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1].lower() == "file":
@@ -108,9 +106,7 @@ def is_inline(url: str) -> bool:
 
 
 def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None:
-    """What may be fetched from elsewhere, where that is allowed, its scheme in small letters: in
-    capitals it would be taken for a path. Raises `Unresolved`.
-    """
+    """What may be fetched from elsewhere, its scheme in small letters. Raises `Unresolved`."""
     scheme = _SCHEME.match(url)
     if not scheme or scheme[1].lower() not in schemes or url[scheme.end() :][:2] != "//":
         return None
@@ -120,10 +116,7 @@ def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None
 
 
 def decode_data_url(url: str) -> tuple[bytes, str]:
-    """The bytes of a `data:` URL and a file extension for its media type. Raises `Unresolved`.
-
-    As strictly as vLLM reads it (`MediaConnector._load_data_url`, vllm/multimodal/media, 0.32).
-    """
+    """The bytes of a `data:` URL and an extension, as strictly as vLLM. Raises `Unresolved`."""
     header, comma, payload = url[5:].partition(",")
     if not comma:
         raise Unresolved("data URL without a comma")
@@ -154,9 +147,7 @@ _DRAWN = re.compile(rb"\s{0,9}(?:(%PDF-)|<[?!]?(?:.{0,999}<)?svg)", re.DOTALL)
 
 
 def sent_frames(url: str) -> bytes | None:
-    """What is kept of a `data:` URL whose payload is a clip's frames, as vLLM reads it where it
-    expects a video: the URL, its header as `sniff` knows it. None for others.
-    """
+    """A clip's frames in a `data:` URL: the URL, its header as `sniff` knows it; else None."""
     header, _, payload = url[5:].partition(",")
     kind, *_, encoding = header.split(";")
     if kind.lower() != _FRAMES_TYPE or encoding != "base64":
@@ -165,8 +156,8 @@ def sent_frames(url: str) -> bytes | None:
 
 
 def inline_file(part_type: UrlType, url: str, folder: Path) -> str:
-    """The file below `folder` that holds what the `data:` URL of a part of this type carries, named
-    by its SHA-256. Raises `Unresolved` and OutputError.
+    """The file below `folder`, named by its SHA-256, that holds what a `data:` URL carries.
+    Raises `Unresolved` and OutputError.
     """
     if part_type == PART_OF["video"] and (frames := sent_frames(url)):
         data, extension = frames, _FRAMES_SUFFIX
@@ -177,10 +168,7 @@ def inline_file(part_type: UrlType, url: str, folder: Path) -> str:
 
 
 def served_url(path: str) -> str:
-    """What a request to a server that may read this disk says of the file at `path`.
-
-    Raises OSError.
-    """
+    """How a request to a server that reads this disk names a file. Raises OSError."""
     with open(path, "rb") as file:
         if file.read(len(FRAMES)) == FRAMES:
             return (FRAMES + file.read()).decode()

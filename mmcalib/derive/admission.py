@@ -64,11 +64,9 @@ ANY_HEARING = Hearing()
 class Gate:
     """What a configuration admits, and all that is known of what items cost under it.
 
-    `counts` has the modalities that the model takes, with their items per prompt; `refused` shapes
-    that vLLM refused when they were measured. `server` says which files are let in. `text` bounds
-    the text of a request, and `counted` has the
-    text tokens of requests by their digests; items of an `encoder_decoder` model are no part of its
-    context.
+    `counts` has the items per prompt of each modality that the model takes, `refused` the shapes
+    that vLLM refused, `counted` text tokens by the digests of requests. Items of an
+    `encoder_decoder` model are no part of its context.
     """
 
     budget_tokens: int
@@ -110,9 +108,7 @@ _CONVERT = "convert it to WAV or FLAC"
 
 @dataclass(frozen=True, slots=True)
 class ServerRefusal:
-    """Why a server refuses a file. At least `value` for `variable` in its environment admits it;
-    empty where no setting does.
-    """
+    """Why a server refuses a file; at least `value` for `variable`, if any, admits it."""
 
     reason: str
     remedy: str
@@ -123,9 +119,7 @@ class ServerRefusal:
 def server_refuses(
     file: Encoded, server: Server, hearing: Hearing = ANY_HEARING
 ) -> ServerRefusal | None:
-    """The first reason for which this server refuses the file, or must not get it; None where none
-    is known.
-    """
+    """The first reason for which this server refuses the file, or must not get it."""
     match file.shape:
         case AudioShape() as shape:
             return unheard(shape, hearing) or _sound(file, shape, server)
@@ -154,9 +148,7 @@ def server_refuses(
 
 
 def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
-    """The same for the items of one request, by the bytes that each has decoded; of releases that
-    bound their sum (0.33).
-    """
+    """The same for one request, by the bytes that each item has decoded (0.33)."""
     most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
     if 0 < most < total:
         said = f"{total / MIB:.0f} MiB of decoded media in one request"
@@ -165,9 +157,7 @@ def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | N
 
 
 def needed(file: Encoded, server: Server) -> dict[str, int]:
-    """The least values of the server's environment with which it takes the file; empty where it
-    takes it anyhow, or never.
-    """
+    """The least values of the server's environment with which it takes the file, if any."""
     limits: dict[str, int] = {}
     while refusal := server_refuses(file, replace(server, limits={**server.limits, **limits})):
         if not refusal.variable:
@@ -268,8 +258,8 @@ def decoded_bytes(file: Encoded, server: Server) -> int:
 
 
 def _counted_twice(file: Encoded, server: Server) -> int:
-    """How often vLLM counts a sample of sound that PyAV decodes: once per channel, where these come
-    one after another (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
+    """How often vLLM counts a sample that PyAV decodes: once per channel, where these are packed
+    (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
     """
     form = file.encoding.sample_format
     packed = form and not form.endswith("p") and not server.torchcodec
@@ -309,9 +299,8 @@ Picture = Any
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The answer for one item or prompt. `tokens` and `embeds` are exact or, without `exact`, the
-    most that it can cost; None where nothing bounds it. `remedy` would make it fit, and so would
-    `largest`: of the same proportions or, of sound, the same rate. `unread` is why the item, or one
-    of the prompt, could not be read at all; empty where it was read.
+    most that it can cost. `remedy` and `largest`, of the same proportions, would make it fit.
+    `unread` is why the item, or one of the prompt, could not be read.
     """
 
     answer: Answer
@@ -329,9 +318,7 @@ class Admission:
         return self.answer == "fits"
 
     def fit(self, image: Picture) -> Picture:
-        """A `PIL.Image`, the one that was asked about, in the largest size that fits: resized, or
-        itself where it fits. Raises ValueError where no size does.
-        """
+        """The picture that was asked about, resized to fit. Raises ValueError where none does."""
         if self.fits:
             return image
         if not isinstance(self.largest, ImageShape):
@@ -353,12 +340,9 @@ def undecided(reason: str, remedy: str = "") -> Admission:
 
 
 def admit(gate: Gate, given: Given) -> Admission:
-    """Whether one item fits on its own; without a remedy for its shape, which `remedies` finds.
-
-    `fits` only if the engine admits the item whatever of its possible costs it turns out to have,
-    with the reserve for a text and an answer of which nothing is known; `no` only if it rejects it
-    even at the least. Of an encoder-decoder model the item is no part of the context, and what is
-    left beside the few tokens of its task goes to the answer.
+    """Whether one item fits by itself, `remedies` apart: `fits` whatever of its possible costs it
+    has, beside the reserve for text and answer; `no` even at the least. Of an encoder-decoder
+    model the item is no part of the context.
     """
     reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
     return admit_beside(gate, given, reserve_tokens)
@@ -462,9 +446,7 @@ def _judge_cost(
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Of the items of a prompt, which all fit and so have costs; `basis` is a bound where there is
-    one among measured costs.
-    """
+    """Of the items of a prompt, which all fit; `basis` is a bound where there is one."""
 
     tokens: int
     embeds: int
@@ -489,10 +471,7 @@ def admit_prompt(
     gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
 ) -> Admission:
     """Whether a prompt fits: each of its items, how many there are, and all together with its text
-    and the answer that it asks for.
-
-    A `text` that was counted takes the place of the bound. Where that is too high to tell, the
-    answer is unknown.
+    and answer. A `text` that was counted takes the place of the bound.
     """
     items = [admit_beside(gate, shape, 0) for shape in shapes]
     for answer in ("no", "unknown"):

@@ -48,9 +48,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One error, however many workers and loggers repeat it: `text` is its first line. `oom` is
-    None where it is not the GPU's memory that ran out.
-    """
+    """One error, however often it is repeated; `oom` where the GPU's memory ran out."""
 
     text: str
     phase: Phase | None
@@ -62,12 +60,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StartupLog:
-    """The last start in a log; None and empty where it does not say.
-
-    `engine_args` is what was set, with secrets. `max_model_len` and the two behind it are what the
-    engine took.
-    `total_bytes` of the GPU and `kv_cache_bytes` are the smallest of all workers. `starts` counts
-    the starts in the text.
+    """The last start in a log; None and empty where it does not say. `engine_args` is what was set,
+    with secrets; `max_model_len` and the two behind it are what the engine took; bytes are the
+    smallest of all workers.
     """
 
     vllm_version: str | None = None
@@ -83,10 +78,8 @@ class StartupLog:
 
 
 def read_log(lines: Iterable[str]) -> StartupLog:
-    """What the lines of a log, or of a message cut from one, say. Raises nothing.
-
-    Lines may carry the prefixes of vLLM's workers, Ray, Docker and Kubernetes, colours, may stand
-    in JSON or CSV, and may be wrapped; of several starts in one text the last is reported.
+    """What the last start in these lines says. Raises nothing. They may have prefixes of workers
+    and collectors, stand in JSON or CSV, be coloured or wrapped.
     """
     draft, starts = _Draft(), 0
     for line in _lines(lines):
@@ -263,9 +256,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Value:
-    """A literal that JSON can carry as its value; anything else (an enum, a class, an elision, a
-    number beyond all bounds) as the text it is.
-    """
+    """A literal that JSON can carry as its value; anything else as the text it is."""
     try:
         value: Value = ast.literal_eval(text)
         written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -305,6 +296,7 @@ def _count(number: str) -> int:
     return int(number.replace(",", ""))
 
 
+_BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
 # (field, what is in the line, pattern whose only group is the value, how it is read).
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
@@ -321,24 +313,9 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
         ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
-        (
-            "max_num_batched_tokens",
-            "Chunked prefill is enabled",
-            rf"max_num_batched_tokens=({_COUNT})",
-            _count,
-        ),
-        (
-            "gpu_memory_utilization",
-            "esired GPU memory utilization",
-            rf"utilization (?:is )?\(({_N}),",
-            float,
-        ),
-        (
-            "gpu_memory_utilization",
-            "The current --gpu-memory-utilization=",
-            rf"--gpu-memory-utilization=({_N})",
-            float,
-        ),
+        (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
+        (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
+        (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
         # kv_cache_memory_bytes: nothing was profiled for it.
@@ -376,9 +353,7 @@ _QUOTED_CHARS: Final = 300
 
 
 def _failure(line: _Line) -> tuple[object, Failure] | None:
-    """What a line, with the next where it is broken, says has gone wrong, behind what makes it one
-    with others; None for most lines.
-    """
+    """What a line says has gone wrong, behind what makes it one with others; else None."""
     quoted = line.text[:_QUOTED_CHARS]
     oom = _out_of_memory(line)
     if oom is not None:
@@ -467,9 +442,7 @@ _MOST: Final = 20_000
 
 @dataclass(slots=True)
 class _Draft:
-    """What is known so far of one start; `certain` are the failures whose phase is known from
-    themselves or their traceback.
-    """
+    """What is known of one start; of `certain` failures the phase is known from themselves."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     engine_args: dict[str, Value] = field(default_factory=dict)

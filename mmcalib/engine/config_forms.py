@@ -84,9 +84,8 @@ _BEFORE: Final[Mapping[Form, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A word of a command, or an option with its values, which is called by the argument that it
-    sets; and its place, -1 where the text has it in other characters. `glue` separates words,
-    `quote` is YAML's around them.
+    """A word, or an option with its values, by the argument that it sets, and its place, -1 where
+    the text has other characters. `glue` separates words, `quote` is YAML's around them.
     """
 
     text: str
@@ -128,11 +127,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class WrittenConfiguration:
-    """A configuration of `vllm serve` before any release reads it.
-
-    `config` is the file where vLLM itself reads it, and `settings` its top-level keys; `written`
-    are the flags that any other form holds, `flags` those beside the file, which win. `model` is
-    the one named beside a file that vLLM reads, or anywhere else. `spans` are places in `text`.
+    """A configuration of `vllm serve` before any release reads it: the `config` that vLLM itself
+    reads, with its `settings`, or the flags that any other form has `written`; `flags` beside it
+    win. `spans` are places in `text`.
     """
 
     source: Path | None = None
@@ -156,9 +153,7 @@ class WrittenConfiguration:
         return ParseServeConfig(path, (*named, *self.flags), self.written)
 
     def tuned(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
-        """The text with these arguments in place of those that mmcalib decides; `read` is what
-        vLLM reads in it now, every argument with its value.
-        """
+        """The text with these arguments in place of those that were `read` and mmcalib decides."""
         text, done = self.text, set[str]()
         edits: list[tuple[int, int, str]] = []
         for span in self.spans:
@@ -199,9 +194,7 @@ class WrittenConfiguration:
 def read_configuration(
     config: Path | None, flags: Sequence[str] = (), model: str | None = None
 ) -> WrittenConfiguration:
-    """What file, flags and model say together. The flags may be a whole command; the file may also
-    be the first of them, or one that they name as `vllm serve` lets them.
-
+    """What file, flags and model say together. The flags may be a whole command, or name the file.
     Raises UsageError where the file cannot be read, or file or command start no vLLM.
     """
     flags = pasted_flags(flags)
@@ -236,9 +229,7 @@ def read_configuration(
 
 
 def pasted_flags(words: Sequence[str]) -> list[str]:
-    """The words of `vllm serve` in a command as people paste it: without what starts it and what
-    follows it. Raises UsageError where it starts something else.
-    """
+    """The words of `vllm serve` in a pasted command. Raises UsageError where it starts another."""
     # A mark of a line that goes on is a word where a blank or nothing follows it.
     said = [word for word in words if not word or word.strip("\\ \t\r\n")]
     if len(said) == 1 and re.search(r"\s-", said[0]):
@@ -270,9 +261,7 @@ def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
 
 
 def trusted(parsed: ServeConfig, path: Path | None) -> ServeConfig:
-    """The same. Raises UsageError where the file names what vLLM would import, run, write or
-    connect to: flags of one's own may.
-    """
+    """The same. Raises UsageError where the file names what vLLM would import or write."""
     if parsed.reaching:
         raise UsageError(
             f"--config {path} names what vLLM would import, run, write or connect to: "
@@ -323,9 +312,7 @@ def _of_entries(beside: WrittenConfiguration, roots: Sequence[yaml.Node]) -> Wri
 
 
 def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]:
-    """The words behind `vllm serve` in each container, and the model that is named around it. One
-    that names vLLM goes before those that only have options.
-    """
+    """The words for `vllm serve` in each container, those that name vLLM first, and its model."""
     named: list[tuple[list[Span], str | None]] = []
     others: list[tuple[list[Span], str | None]] = []
     for path in _mappings(root, ()):
@@ -416,9 +403,7 @@ def _shell_words(text: str, *, script: bool = False) -> list[Span]:
 
 
 def _behind_vllm(words: Sequence[Span]) -> tuple[list[Span], bool]:
-    """What follows `vllm serve`, or the server's module, in one command; and whether either is
-    there. All words where not: an image starts vLLM by itself.
-    """
+    """What follows the start of the server in one command, else all; and whether there is one."""
     served = _served_words([word.text for word in words])
     return list(words[served or slice(None)]), served is not None
 
@@ -537,9 +522,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node]]:
-    """The file's text and its YAML documents, as far as they can be read. Raises UsageError where
-    it is no text, or is not to be read to its end.
-    """
+    """The file's text and its YAML documents, as far as they can be read. Raises UsageError."""
     if not path.is_file():
         raise UsageError(
             f"--config {path}: no such file", hint="--config names what vllm serve reads"
@@ -567,9 +550,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node]]:
 
 
 def _size(node: yaml.Node, depth: int, known: dict[int, int]) -> int:
-    """How many values there are when no alias is left; 0 marks what is being counted. Raises
-    OverflowError where they are too many for a configuration.
-    """
+    """How many values there are when no alias is left. Raises OverflowError for too many."""
     if id(node) not in known and depth <= _MOST_DEPTH:
         known[id(node)] = 0
         known[id(node)] = 1 + sum(_size(part, depth + 1, known) for part in _parts(node))

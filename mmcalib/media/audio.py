@@ -93,10 +93,7 @@ PACKET_LIMIT = 1_000_000
 
 
 def audio_shape(medium: Medium) -> Encoded:
-    """Samples per channel and rate of the first audio stream, and its channels.
-
-    Raises `Unreadable` or one of `read_errors`.
-    """
+    """Samples per channel, rate and channels. Raises `Unreadable` or one of `read_errors`."""
     try:
         with open_sound(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
@@ -125,9 +122,7 @@ def audio_shape(medium: Medium) -> Encoded:
 
 
 def is_sound_cut_short(medium: Medium, seen: Encoded) -> bool:
-    """Whether the last block of a FLAC, or the last packet of an AAC or AMR stream or a CAF, is
-    damaged. Raises `Unreadable` or one of `read_errors`.
-    """
+    """Whether a FLAC, AAC, AMR or CAF ends in damage. Raises as `audio_shape` does."""
     held = seen.encoding
     if held.fault or (held.claimed_samples and not held.sample_format):
         return False
@@ -163,9 +158,7 @@ def _ends_whole(medium: Medium) -> bool:
 
 
 def _is_guessed(medium: Medium | BinaryIO, num_samples: int, rate_hz: int) -> bool:
-    """Whether libsndfile guesses the length of an MP3 from its first frame, which then does not say
-    how many there are, or says what cannot be.
-    """
+    """Whether an MP3 does not say its length in its first frame, or says what cannot be."""
     if isinstance(medium, str):
         with open(medium, "rb") as file:
             return _is_guessed(file, num_samples, rate_hz)

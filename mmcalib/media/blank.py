@@ -13,9 +13,7 @@ _MOST_DENOMINATOR: Final = 1001
 
 
 def write_blank(shape: Shape, number: int, folder: Path) -> Path:
-    """Write an item of this shape into an existing folder. Each number has a colour or tone of its
-    own, 65,536 of them, because equal items are encoded once. Videos need even sides.
-    """
+    """Write an item of this shape. Numbers differ in colour or tone; videos need even sides."""
     colour = (number * 37 % 256, number * 101 % 256, (128 + number // 256) % 256)
     match shape:
         case ImageShape(width_px=width, height_px=height):

@@ -14,11 +14,6 @@ from mmcalib.text import MIB
 # Files below this are read without a bound: Pillow searches them in less than a second.
 _BOUNDED_BYTES = MIB
 
-# Pillow takes two seconds to search this much of a file on disk byte by byte; segments of a header
-# that are longer than the buffer do not count.
-_BUFFER_BYTES = 1 << 13
-_MOST_BUFFERS = 1 << 9
-
 # Real headers take some hundred reads. Pillow looks for the next marker of a damaged JPEG or GIF
 # byte by byte, up to the end of the file.
 MOST_READS = 100_000
@@ -43,10 +38,9 @@ _SMALL_BYTES = 1 << 16
 
 
 class Bounded:
-    """The part of a binary file's interface that Pillow and FFmpeg use; `name` is a hint for them.
+    """What Pillow and FFmpeg use of a binary file; the owner closes it. `name` is a hint for them.
 
-    Where more is read than allowed, or by a reader that has computed for `most_s` seconds,
-    `Unreadable` is raised. Closing is left to the owner.
+    Raises `Unreadable` above the bounds, and once the reader has computed for `most_s` seconds.
     """
 
     def __init__(
@@ -98,43 +92,6 @@ Medium = str | Bounded
 def bounded(file: BinaryIO, size_bytes: int) -> BinaryIO:
     """`file` for Pillow to open; where it reads too far in a large one, `Unreadable` is raised."""
     return file if size_bytes < _BOUNDED_BYTES else cast("BinaryIO", Bounded(file, size_bytes))
-
-
-class _BoundedFile(io.FileIO):
-    """A file on disk that lets a buffer over it be filled only so often."""
-
-    _left_bytes = _MOST_BYTES
-    _left_buffers = _MOST_BUFFERS
-
-    def readinto(self, buffer: memoryview, /) -> int | None:  # type: ignore[override]
-        if len(buffer) > _BUFFER_BYTES:
-            self._take(len(buffer))
-        elif self._left_buffers:
-            self._left_buffers -= 1
-        else:
-            raise Unreadable("image header without an end")
-        return _readinto(self, buffer)
-
-    def readall(self) -> bytes:
-        self._take(_MOST_BYTES + 1)
-        return super().readall()
-
-    def _take(self, size: int) -> None:
-        self._left_bytes -= min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
-        if self._left_bytes < 0:
-            raise Unreadable(f"image header of more than {_MOST_BYTES >> 20} MiB")
-
-
-# Found here sooner than by `super`.
-_readinto = io.FileIO.readinto
-
-
-def open_bounded(path: str, size_bytes: int) -> BinaryIO:
-    """A file on disk for Pillow to open as by `bounded`, at nearly the speed of any other file."""
-    if size_bytes < _BOUNDED_BYTES:
-        # Every call of a buffer over a subclass of FileIO takes longer.
-        return open(path, "rb")
-    return io.BufferedReader(_BoundedFile(path), _BUFFER_BYTES)
 
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:

@@ -35,10 +35,7 @@ _ELSEWHERE = "a playlist that names media elsewhere"
 
 
 def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
-    """Open for reading. Raises `Unreadable` or one of `read_errors`.
-
-    `whole=False` reads the header only: what no header says is then unknown, or wrong.
-    """
+    """Open for reading, or `whole=False` only its header. Raises as `audio_shape` does."""
     file = medium if isinstance(medium, str) else None
     if not isinstance(medium, str):
         medium.seek(0)
@@ -110,10 +107,8 @@ def own_duration_s(stream: VideoStream) -> float | None:
 def irregular_pace(
     container: InputContainer, stream: VideoStream, fps: float
 ) -> Sequence[Shown] | None:
-    """All frames in the order in which they are shown, where they lie further apart than the
-    declared rate says: here, or at the end. None where they do not, or nobody can tell.
-
-    A clip that ends soon is read in any case: that costs nothing.
+    """All frames in the order in which they are shown, where they lie further apart, here or at the
+    end, than the declared rate says; None where they do not, or nobody can tell.
     """
     # Fractions take longer than the packets.
     tick_s = float(stream.time_base or 0)
@@ -131,9 +126,8 @@ def irregular_pace(
 
 
 def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
-    """As many as vLLM takes a clip to have that promises so many: it goes to the last frame, and
-    believes the number at which it then is (`get_video_metadata`,
-    vllm/multimodal/video_decoders/opencv.py, 0.32).
+    """As many as vLLM finds: it goes to the last frame, and believes the number at which it then is
+    (`get_video_metadata`, vllm/multimodal/video_decoders/opencv.py, 0.32).
     """
     first_s = shown[0].at_s if shown else 0.0
     target_s = max(0, promised - _BACK_FRAMES) / fps

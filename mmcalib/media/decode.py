@@ -44,10 +44,9 @@ _WHOLE_SAMPLES = 1 << 27
 
 
 def decode_check(item: Item, modality: Modality) -> str | None:
-    """Why the item cannot be decoded to its end, or None when it can.
+    """Why the item cannot be decoded to its end, or None. Raises UsageError as `probe` does.
 
-    Images and audio are decoded whole, videos at their first and last frames, very long audio at
-    its end, where its length is known. Raises UsageError as `probe` does.
+    Of videos the first and last frames are, of very long sound the end.
     """
     seen = examine(replace(item, declared=modality))
     if isinstance(seen, Skipped):
@@ -64,9 +63,7 @@ def decode_check(item: Item, modality: Modality) -> str | None:
 
 
 def selftest(shape: Shape, folder: Path) -> str:
-    """Why a file of this shape that mmcalib writes into the folder cannot be read back; empty where
-    it can.
-    """
+    """Why a file of this shape that mmcalib writes cannot be read back; empty where it can."""
     from mmcalib.media.blank import write_blank
 
     try:
@@ -173,11 +170,8 @@ def _same_length(decoded_s: float, header_s: float) -> None:
 
 
 def handed(item: Item, folder: str, known: str) -> str:
-    """The path of a file with the bytes of the item, which declares its modality: itself, or a copy
-    in `folder`; else an encoded `Skipped`. For a process that has a bound. Where it is `known` to
-    decode, it is not decoded again.
-
-    Raises OutputError when there is no room for a copy.
+    """The path of a file with the bytes of the item, itself or a copy in `folder`; else an encoded
+    `Skipped`. What is `known` to decode is not decoded again. Raises OutputError.
     """
     try:
         path = local_copy(item.path, Path(folder))

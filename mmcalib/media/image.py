@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import warnings
 from contextlib import suppress
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -20,13 +19,6 @@ from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
 _TAG = int(ExifTags.Base.Orientation)
 _SIDEWAYS = (5, 6, 7, 8)
-
-# Per byte order of a TIFF header: an offset, a number of entries, an entry.
-_LAYOUTS = {
-    b"II*\0": (struct.Struct("<L"), struct.Struct("<H"), struct.Struct("<HHLH2x")),
-    b"MM\0*": (struct.Struct(">L"), struct.Struct(">H"), struct.Struct(">HHLH2x")),
-}
-_SHORT = 3
 
 # Where Pillow keeps metadata that may name an orientation besides EXIF.
 _ELSEWHERE = ("Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -53,14 +45,9 @@ def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> object:
         value = image.tag_v2.get(_TAG, 1)
         # `getexif` would parse the tags a third time.
         return value if isinstance(value, int) and "xmp" not in image.info else _by_pillow(image)
-    exif = image.info.get("exif")
-    elsewhere = not image.info.keys().isdisjoint(_ELSEWHERE)
-    if exif is None and not elsewhere:
-        return _behind_the_pixels(image, file) if image.format == "PNG" else 1
-    quick = _in_first_directory(exif) if isinstance(exif, bytes) else None
-    if quick is None or (quick == 0 and elsewhere):
-        return _by_pillow(image)
-    return quick
+    if "exif" not in image.info and image.info.keys().isdisjoint(_ELSEWHERE):
+        return _behind_the_pixels(file) if image.format == "PNG" else 1
+    return _by_pillow(image)
 
 
 def _by_pillow(image: Image.Image) -> object:
@@ -69,34 +56,9 @@ def _by_pillow(image: Image.Image) -> object:
     return exif.get(_TAG)
 
 
-def _in_first_directory(exif: bytes) -> int | None:
-    """The orientation in a block of EXIF that is as it should be, 0 where it has none.
-
-    None leaves it to Pillow, which parses the whole block: that takes as long as opening the image.
-    """
-    start = 6 if exif.startswith(b"Exif\0\0") else 0
-    layout = _LAYOUTS.get(exif[start : start + 4])
-    if layout is None:
-        return None
-    offset, number, entry = layout
-    try:
-        (at,) = offset.unpack_from(exif, start + 4)
-        (entries,) = number.unpack_from(exif, start + at)
-        first = start + at + number.size
-        directory = exif[first : first + entry.size * entries]
-        for tag, kind, count, value in entry.iter_unpack(directory):
-            if tag == _TAG:
-                return int(value) if (kind, count) == (_SHORT, 1) else None
-    except struct.error:
-        return None
-    return 0
-
-
-def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> object:
+def _behind_the_pixels(file: BinaryIO) -> object:
     """What a PNG's last chunk of EXIF says; 1 without one."""
     size_bytes = file.seek(0, os.SEEK_END)
-    if image.tile and _ends_in_pixels(file, image.tile[0].offset - 8, size_bytes):
-        return 1
     start = max(0, size_bytes - _PNG_TAIL_BYTES)
     tail = read_at(file, start, size_bytes - start)
     at = tail.rfind(b"eXIf")
@@ -105,18 +67,6 @@ def _behind_the_pixels(image: ImageFile.ImageFile, file: BinaryIO) -> object:
     exif = Image.Exif()
     exif.load(b"Exif\0\0" + tail[at + 4 :][: int.from_bytes(tail[max(0, at - 4) : at])])
     return exif.get(_TAG)
-
-
-def _ends_in_pixels(file: BinaryIO, first: int, size_bytes: int) -> bool:
-    """Whether a chunk of pixels is the last but IEND; the first of them begins at `first`.
-
-    It is looked for where it is if all but the last are equally long: so encoders write them.
-    """
-    end = size_bytes - _CHUNK_BYTES
-    step = int.from_bytes(read_at(file, first, 4)) + _CHUNK_BYTES
-    last = first + (end - first - 1) // step * step
-    header = read_at(file, last, 8)
-    return header[4:] == b"IDAT" and last + int.from_bytes(header[:4]) + _CHUNK_BYTES == end
 
 
 # What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
@@ -141,10 +91,7 @@ IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
 def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFile:
-    """Open without decoding, in the formats that `sniff` knows, or `any_format` that vLLM opens.
-
-    Raises `Unreadable` or one of `read_errors`.
-    """
+    """Open without decoding, in the formats of `sniff`, or in `any_format` that vLLM opens."""
     try:
         with reading_by_pillow():
             return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
@@ -170,10 +117,7 @@ def load_picture(file: BinaryIO) -> None:
 
 
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
-    """Width and height of the first frame, EXIF rotation applied, no pixel decoded.
-
-    Raises `Unreadable` or one of `read_errors`.
-    """
+    """Width and height of the first frame, as EXIF turns it. Raises as `open_image` does."""
     # Pillow warns of large images and odd metadata; neither changes a header's size.
     if warnings.filters[:1] == [IGNORE_ALL]:  # suppressing them takes as long as reading a header
         return _shape(file, any_format)
@@ -208,18 +152,14 @@ _PARTS = ((273, 279), (324, 325))
 
 
 def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
-    """Whether its first picture goes on behind the end of the file, by the structure of its format.
-
-    Of JPEG, PNG, GIF, WebP, AVIF, JPEG 2000, TIFF, and bare pixels as in BMP, PPM and TGA; None of
-    others. Raises `Unreadable` or one of `read_errors`.
+    """Whether its first picture goes on behind the end of the file, by the structure of its format;
+    None where only decoding it tells. Raises as `open_image` does.
     """
     head = read_at(file, 0, 12)
     if head.startswith(b"\xff\xd8"):
         return not _jpeg_ends(read_at(file, 0, size_bytes))
     if head.startswith(b"\x89PNG"):
         return not _png_ends(file, size_bytes)
-    if head.startswith(b"GIF8"):
-        return not _gif_ends(read_at(file, 0, size_bytes))
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
     if head[4:8] in (b"ftyp", b"jP  "):
@@ -230,10 +170,8 @@ def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
         image = open_image(file, any_format=True)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         parts = (zip(*(image.tag_v2.get(tag, ()) for tag in pair), strict=False) for pair in _PARTS)
-        ends = [at + size for at, size in chain(*parts) if isinstance(at, int)]
-    else:
-        ends = [_pixels_end(tile, image.size[0]) for tile in image.tile]
-    return max(ends) > size_bytes if any(ends) else None
+        return any(at + size > size_bytes for at, size in chain(*parts) if isinstance(at, int))
+    return None
 
 
 def _jpeg_ends(data: bytes) -> bool:
@@ -251,9 +189,7 @@ def _jpeg_ends(data: bytes) -> bool:
 
 
 def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
-    """All chunks of pixels are whole. Pillow needs no end behind the last of them, which is shorter
-    than the others.
-    """
+    """Pillow needs no end behind the last chunk of pixels, which is shorter than the others."""
     at, pixels = 8, list[int]()
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)
@@ -269,26 +205,6 @@ def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
     return len(pixels) == 1 or pixels[-1:] < pixels[:1]
 
 
-def _gif_ends(data: bytes) -> bool:
-    """Of the first frame, which is all that vLLM looks at."""
-
-    def table_bytes(flags: int) -> int:
-        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-    try:
-        at = 13 + table_bytes(data[10])
-        while True:
-            is_frame = data[at] == ord(",")
-            at += 11 + table_bytes(data[at + 9]) if is_frame else 2
-            while size := data[at]:
-                at += size + 1
-            if is_frame or data[at + 1] == ord(";"):
-                return True
-            at += 1
-    except IndexError:
-        return False
-
-
 def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
     """A box that says no length goes on to the end, wherever that is."""
     at = 0
@@ -302,20 +218,3 @@ def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
             return True
         at += size
     return at == size_bytes
-
-
-def _pixels_end(tile: Any, width_px: int) -> int:
-    """Where the pixels end of a picture that is not compressed, 0 of others. Pillow's raw modes are
-    letters, of eight bits each or of as many as follow: `RGB`, `P;4`, `RGB;16B`, `1;I`, `BGR;15`.
-    """
-    codec, box, offset, args = tile
-    mode, stride = (*args, 0)[:2] if isinstance(args, tuple) else (args, 0)
-    if codec != "raw" or not isinstance(mode, str):
-        return 0
-    bands, _, form = mode.partition(";")
-    digits = re.match(r"\d+", form)
-    bits = (int(digits[0]) if digits else 1 if bands == "1" else 8) * len(bands)
-    if bands.startswith("BGR") and digits:
-        bits = 16
-    row_bytes = stride or -(-width_px * bits // 8)
-    return int(offset + (box[3] - box[1]) * row_bytes)

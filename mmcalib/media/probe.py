@@ -20,7 +20,6 @@ from mmcalib.media.bounded import (
     Bounded,
     Medium,
     bounded,
-    open_bounded,
 )
 from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
 from mmcalib.media.image import image_shape, is_cut_short, load_picture
@@ -40,17 +39,13 @@ _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container",
 
 
 def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """The item's shape by content, whatever its name says, and how it is held; `Skipped` when
-    there is none. With `sound` a recording with pictures is the sound in it, unless a request
-    says otherwise: so vLLM reads it for a model that takes no video.
-
-    Raises UsageError when what opens such items is not installed.
-
-    Reads headers only: a file whose tail is cut off passes (`decode_check` finds it). Also
-    `Skipped` when a request declared another modality than the file has.
+    """The item's shape by content, whatever its name says, and how it is held; `Skipped` where
+    there is none, or a request declared another modality. With `sound` a recording with pictures
+    is the sound in it, unless a request says otherwise: so vLLM reads it for a model that takes
+    no video. Reads headers only. Raises UsageError where what opens such items is missing.
     """
     try:
-        seen = _of_file(item, sound) if is_plain_file(item) else _of_bytes(item, sound)
+        seen = _look(item, sound)
     except failures() as error:
         return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
@@ -74,36 +69,24 @@ def is_plain_file(item: Item) -> bool:
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _of_file(item: Item, sound: bool) -> Encoded:
+def _look(item: Item, sound: bool) -> Encoded:
     # Opening a FIFO would wait for a writer.
-    status = os.stat(item.path)
-    if not stat.S_ISREG(status.st_mode):
+    if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
-    with open_bounded(item.path, status.st_size) as file:
-        kind, marked = _kind(file.read(HEAD_BYTES), item)
-        if kind == "image":
-            return _image(file, status.st_size, item, marked)
-        wanted = item.declared or ("audio" if sound else None)
-        return _sized(_stream(kind, item.path, file, wanted), status.st_size, item)
-
-
-def _of_bytes(item: Item, sound: bool) -> Encoded:
     with open_item(item) as opened:
         kind, marked = _kind(opened.file.read(HEAD_BYTES), item)
-        size_bytes = opened.size_bytes
+        size_bytes, file = opened.size_bytes, bounded(opened.file, opened.size_bytes)
         if kind == "image":
-            opened.file.seek(0)
-            return _image(bounded(opened.file, size_bytes), size_bytes, item, marked)
-        medium = medium_of(item, opened)
+            file.seek(0)
+            return _image(file, size_bytes, item, marked)
+        medium = opened.path or medium_of(item, opened)
+        file = file if opened.path else cast("BinaryIO", medium)
         wanted = item.declared or ("audio" if sound else None)
-        found = _stream(kind, medium, cast("BinaryIO", medium), wanted)
-        return _sized(found, size_bytes, item)
+        return _sized(_stream(kind, medium, file, wanted), size_bytes, item)
 
 
 def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
-    """By content; of what has no mark, and of animations, by what a request says, as vLLM does, or
-    by the name. Also whether it has a mark.
-    """
+    """By content, else as a request says or the name; and whether it has a mark."""
     kind = sniff(head)
     if item.declared == "video" and head.startswith(ANIMATED):
         return "container", True

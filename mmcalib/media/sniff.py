@@ -76,10 +76,7 @@ _OGG_SOUND = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC")
 
 
 def sniff(head: bytes) -> Kind:
-    """The kind of the file that begins with `head` (up to `HEAD_BYTES`).
-
-    A container may hold video, or audio alone: only opening it tells.
-    """
+    """The kind of the file that begins with `head`. A container may hold audio alone."""
     if not head:
         return "empty"
     if head.startswith(FRAMES):

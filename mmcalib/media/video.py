@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
@@ -36,7 +37,7 @@ from mmcalib.text import decode_base64
 _MOST_BOXES = 256
 
 # Of Matroska only this much is looked at: mkvmerge leaves 4 KiB free before the tracks.
-_HEAD_BYTES = 1 << 13
+_HEAD_BYTES = 1 << 14
 
 # The first two rows of a matrix that turns and scales nothing (ISO/IEC 14496-12, 8.3.2).
 _UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
@@ -44,18 +45,21 @@ _UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
 _MATRIX = {b"mvhd": (36, 48), b"tkhd": (40, 52)}
 
 # Elements of Matroska (RFC 9559).
-_EBML, _SEGMENT, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67", b"\x16\x54\xae\x6b"
-_PROJECTION = b"\x76\x70"
+_EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b"
+# Its size, and the first element in it.
+_PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
 
 def may_be_turned(file: BinaryIO) -> bool:
-    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation.
-
-    Only headers are read. Raises OSError or Unreadable where `file` does.
-    """
+    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation."""
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
-        return _matroska(head)
+        # The tracks stand before all that is large, and an index of where they are before them.
+        tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
+        # The length of a number is its leading zeros (RFC 8794).
+        begins = 9 - tracks[0].bit_length() if tracks else 0
+        end = begins + (int.from_bytes(tracks[:begins]) & ~(1 << 7 * begins))
+        return not begins < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
     return _mov(file, file.seek(0, os.SEEK_END))
 
 
@@ -97,23 +101,6 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-def _matroska(head: bytes) -> bool:
-    """By a `Projection` in the tracks, which stand before all that is large."""
-    at = 0
-    while at < len(head):
-        # The lengths of identifiers and of numbers are their leading zeros (RFC 8794).
-        size_at = at + 9 - head[at].bit_length()
-        if size_at >= len(head):
-            break
-        begins = size_at + 9 - head[size_at].bit_length()
-        size = int.from_bytes(head[size_at:begins]) & ~(1 << 7 * (begins - size_at))
-        element = head[at:size_at]
-        if element == _TRACKS:
-            return begins + size > len(head) or _PROJECTION in head[begins : begins + size]
-        at = begins if element == _SEGMENT else begins + size
-    return True
-
-
 # Packets read at most to count frames that no header names; two hours at 30 frames per second.
 PACKET_LIMIT = 216_000
 
@@ -129,10 +116,8 @@ _SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
 def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = None) -> Encoded:
-    """The shape and codec of the first video stream, or of the audio where there is no video.
-
-    `file` has the bytes of the medium, or is it. Cover art is not video. `declared="audio"` takes
-    the sound track of a video, as vLLM does. Raises `Unreadable` or one of `read_errors`.
+    """The shape of the first video stream that is no cover, or of the audio where there is none, or
+    it is `declared`. `file` has the bytes of the medium. Raises as `audio_shape` does.
     """
     if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
         shape = _by_index(medium)
@@ -156,10 +141,8 @@ def video_stream(container: InputContainer) -> VideoStream | None:
 
 
 def _by_index(medium: Medium) -> Encoded | None:
-    """The shape of an MP4 whose index says all but the size of its frames, or None.
-
-    FFmpeg decodes some frames of every file to be sure, which takes most of the time; and believes
-    the size in the index where it does not. The first frame has it too, and need not be decoded.
+    """The shape of an MP4 whose index says all but the size of its frames, or None. FFmpeg decodes
+    some frames of every file to be sure, which takes most of the time; the first one has its size.
     """
     with open_container(medium, whole=False) as container:
         stream = video_stream(container)
@@ -225,9 +208,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
 
 def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
     """The frames that an edit list shows, by the index, the first at 0: the hidden ones lead to it.
-
-    The index has the times of decoding. Those of frames with which reading begins are as far from
-    when they are shown as that of the first.
+    Key frames are as far from their times of decoding as the first.
     """
     tick_s = float(stream.time_base or 0)
     container.seek(0)
@@ -239,10 +220,8 @@ def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
-    """Degrees by which players, and vLLM's OpenCV loader, turn the frames.
-
-    PyAV shows the display matrix on decoded frames only, so one frame is decoded where the header
-    names a rotation, or is not understood.
+    """Degrees by which vLLM's OpenCV loader turns the frames. PyAV has them of decoded frames: one
+    is decoded where the header names a rotation, or is not understood.
     """
     if not container.format.name.startswith(_ROTATABLE):
         return 0

@@ -32,10 +32,8 @@ class Member:
 
 
 class Archive(Closing):
-    """The archive at a path or URL; `version` changes when it does. Names of its kind have one of
-    the `endings`. `compressed`: a member can only be had by unpacking those before it.
-
-    Raises OSError or ValueError, UsageError when a package is not installed.
+    """The archive at a path or URL. Names of its kind have one of the `endings`. `compressed`: a
+    member can only be had by unpacking those before it. Raises as `open_whole` does.
     """
 
     endings: tuple[str, ...]
@@ -133,9 +131,7 @@ ARCHIVES: Mapping[str, type[Archive]] = {"tar": _Tar, "zip": _Zip}
 
 
 def open_item(item: Item, location: Location) -> Opened:
-    """The member that `item` names. Raises OSError, and ValueError when the archive is damaged, has
-    changed since it was listed, or has no such member.
-    """
+    """The member that `item` names. Raises OSError and ValueError."""
     if location.scheme not in ARCHIVES:
         raise ValueError(f"no archive of this kind: {location.scheme}")
     path = location.archive or ""

@@ -85,9 +85,7 @@ _HOSTS: ContextVar[frozenset[str]] = ContextVar("allowed_hosts", default=frozens
 
 @contextmanager
 def allowing(domains: Iterable[str]) -> Iterator[None]:
-    """Meanwhile this thread may read from these hosts, too; each may be several with commas between
-    them.
-    """
+    """Let this thread read from these hosts, too; each may be several with commas between."""
     names = (name for one in domains for name in one.lower().split(",") if name)
     before = _HOSTS.set(allowed_hosts().union(names))
     try:
@@ -135,10 +133,8 @@ _PRIVATE = 0o700
 
 
 def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
-    """Write so many bytes of `source` to `path`, which is returned with links resolved.
-
-    The file appears whole or not at all, in place of an older one. Raises OutputError, and what
-    reading raises.
+    """Write so many bytes of `source` to `path`, whole or not at all; returns it, links resolved.
+    Raises OutputError, and what reading raises.
     """
     partial = None
     try:
@@ -180,10 +176,8 @@ MOST_COPIED_BYTES = 1 << 32
 
 @dataclass(slots=True)
 class Opened(Closing):
-    """The bytes of one item; `file` can be read and sought, and is closed with it.
-
-    `path` is set where they are a file of their own, which C libraries open faster by name, and
-    `within` is what must stay open meanwhile.
+    """The bytes of one item; `file` can be sought, and is closed with it. `path` is set where they
+    are a file of their own, and `within` must stay open meanwhile.
     """
 
     file: BinaryIO
@@ -222,10 +216,7 @@ def open_item(item: Item) -> Opened:
 
 
 def open_whole(path: str) -> tuple[str, BinaryIO, int]:
-    """What tells the versions of a regular file or of an object apart, its bytes and its size.
-
-    Raises OSError or ValueError, UsageError when a package is not installed.
-    """
+    """The version of a file or an object, its bytes and its size. Raises as `open_item` does."""
     if Location.of(path).is_file:
         version = regular_version(path)
         file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by who asked
@@ -246,10 +237,8 @@ def path_version(path: str) -> str:
 
 
 def local_copy(path: str, scratch: Path) -> str:
-    """The path of a file with the bytes of the item at `path`: itself, or a copy in `scratch`.
-
-    Raises as `open_item` does, and OutputError when it cannot be written. A copy is made anew by
-    every process, because what it was made of may have changed.
+    """The path of a file with the bytes of the item: itself, or a copy in `scratch`, which each
+    process makes anew. Raises as `open_item` does, and OutputError.
     """
     if Location.of(path).is_file:
         return path
@@ -269,9 +258,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def version(item: Item) -> str:
-    """Size and time of a file, or what the source says; empty for what is no regular file, and
-    where the name is none that results could say.
-    """
+    """Size and time of a file, or what the source says; empty of what no result could name."""
     if not in_unicode(item.path):
         return ""
     if item.held is not None:

@@ -49,9 +49,7 @@ def missing(package: str, extra: str) -> UsageError:
 
 @contextmanager
 def plain_errors(extra: str = "remote") -> Iterator[None]:
-    """Whatever a library raises becomes OSError or ValueError, as every reader of files expects;
-    a missing package becomes UsageError.
-    """
+    """Make OSError, ValueError or, of a missing package, UsageError of what a library raises."""
     try:
         yield
     except FileNotFoundError as error:
@@ -147,10 +145,7 @@ def open_item(item: Item, _: Location) -> Opened:
 
 
 def open_url(url: str) -> tuple[BinaryIO, int]:
-    """A file that can be sought, and its size.
-
-    Raises OSError or ValueError, UsageError when a package is not installed.
-    """
+    """A file that can be sought, and its size. Raises as `file_system` does."""
     fs, path = file_system(url)
     here = Location.of(url).scheme in _ON_DISK
     with plain_errors(extra_of(url)):
@@ -183,7 +178,7 @@ def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
 def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system for `url`, one per process, and the path in it.
 
-    Raises UsageError for an unknown scheme or a missing package, and OSError or ValueError.
+    Raises OSError or ValueError, UsageError for an unknown scheme or a missing package.
     """
     scheme = Location.of(url).scheme or "file"
     fsspec = need("fsspec", "remote")
@@ -212,9 +207,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 @cache
 def _client(hosts: frozenset[str]) -> dict[str, Any]:
-    """How aiohttp asks, in whichever thread: these hosts alone, also where one redirects, and each
-    answer in its time.
-    """
+    """How aiohttp asks: these hosts alone, also where one redirects, each answer in its time."""
     aiohttp = need("aiohttp", "remote")
 
     def refuse(url: Any, leads: str = "") -> None:
@@ -241,9 +234,7 @@ def _client(hosts: frozenset[str]) -> dict[str, Any]:
 
 
 def held(info: Mapping[str, Any]) -> ByteSource | None:
-    """What a listing of fsspec says of one object: its size, and an ETag or a time; None where it
-    knows no size.
-    """
+    """Size and ETag or time of an object in a listing of fsspec; None where it knows no size."""
     tag = next((info[key] for key in _TAGS if info.get(key)), None)
     size_bytes = info.get("size")
     if not isinstance(size_bytes, int) or not 0 <= size_bytes <= _LARGEST_BYTES:

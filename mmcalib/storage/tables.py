@@ -58,10 +58,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Cursor:
-    """Rows of a table, one pass over it where they are asked for in their order.
-
-    `read_from` gives them from a row on.
-    """
+    """Rows of a table from `read_from` on, one pass where they are asked for in their order."""
 
     read_from: Callable[[int], Iterator[object]]
     _rows: Iterator[object] | None = None
@@ -93,10 +90,7 @@ _BATCH_BYTES = 1 << 26
 
 @contextmanager
 def open_table(path: str) -> Iterator[tuple[str, Any]]:
-    """The version and the ParquetFile of the table at a path or URL, closed at the end.
-
-    Raises OSError or ValueError, also from within, and UsageError without pyarrow.
-    """
+    """The version and the ParquetFile at a path or URL. Raises as `open_cell` does, also within."""
     parquet = need("pyarrow.parquet", "parquet")
     with plain_errors("parquet"):
         version, file, _ = open_whole(path)
@@ -112,9 +106,7 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def batch_rows(metadata: Any) -> int:
-    """How many rows fit into a batch, where each may have the largest value of its row group, which
-    is written once.
-    """
+    """How many rows fit into a batch if each has the largest value of its row group."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     largest_bytes = max((group.total_byte_size for group in groups), default=0)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
@@ -205,7 +197,7 @@ class Query:
 
 
 def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]:
-    """Its rows from `start` on, media as the bytes or the path that they are.
+    """Its rows from `start` on, media as bytes or paths.
 
     Raises OSError or ValueError, also from within, and UsageError without `datasets`.
     """
