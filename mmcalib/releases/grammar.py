@@ -122,6 +122,9 @@ def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, 
     found: dict[str, Any] = {}
     if kinds & {"integer", "number"}:
         found |= _range(takes, whole="number" not in kinds)
+        # Some are compared before pydantic makes a number of them.
+        if takes(1) and not takes("1"):
+            found["not"] = {"type": "string"}
     if any(one.get("items", {}).get("type") == "integer" for one in members):
         if items := _range(lambda value: takes([value]), whole=True):
             found["items"] = items

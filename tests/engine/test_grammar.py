@@ -62,6 +62,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "temperature": 0}, "no"),
     ({"n": 1, "temperature": 0}, "fits"),
     ({"prompt_logprobs": 99}, "no"),
+    ({"prompt_logprobs": "1"}, "no"),
+    ({"prompt_logprobs": 1}, "fits"),
     ({"prompt_logprobs": 1, "stream": True}, "no"),
     ({"top_logprobs": 2}, "no"),
     ({"top_logprobs": 2, "logprobs": True}, "fits"),
