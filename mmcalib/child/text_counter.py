@@ -37,13 +37,13 @@ class Unrendered(Uncounted):
 
 
 class TextCounter:
-    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by this template, or
-    its own, which gets the `content` of a message as its parts ("openai") or as one text
+    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by a template, its
+    own for one, which gets the `content` of a message as its parts ("openai") or as one text
     ("string"). Raises `Uncounted` without a template, ImportError without transformers, and what
     transformers raises.
     """
 
-    def __init__(self, model: str, content: str, template: str | None = None) -> None:
+    def __init__(self, model: str, content: str, counting: TextCounting) -> None:
         from transformers import AutoTokenizer
 
         self._content = content
@@ -51,13 +51,12 @@ class TextCounter:
         self._tokenizer = AutoTokenizer.from_pretrained(
             model, local_files_only=True, trust_remote_code=False
         )
-        if template is None:
-            template = self._tokenizer.chat_template
-        if not isinstance(template, str):
+        own = counting.template or self._tokenizer.chat_template
+        if not isinstance(own or counting.processor, str):
             raise Uncounted("it has no chat template, or several")
-        if "strftime_now" in template:
+        self._template, self._plain = own, counting.processor or own
+        if any("strftime_now" in one for one in (own or "", self._plain)):
             raise Uncounted("its chat template reads the clock")
-        self._template = template
 
     def count(
         self, counting: TextCounting, request: ChatRequest, *, tokenise: bool = True
@@ -80,7 +79,7 @@ class TextCounter:
             prompt = self._tokenizer.apply_chat_template(
                 turns,
                 tools=tools or None,
-                chat_template=self._template,
+                chat_template=self._template if tools else self._plain,
                 tokenize=False,
                 **given,
             )
@@ -214,7 +213,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     confine(memory_bytes)
     model, counting, content = pipe.recv()
     try:
-        counter = TextCounter(model, content, counting.template)
+        counter = TextCounter(model, content, counting)
     except ImportError:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return
