@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,8 @@ _SIMPLE_SCHEMA: Mapping[str, Any] = {
 }
 
 
-_GIVEN_ON = ("logit_bias", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
+# Nothing, where they are empty.
+_GIVEN_ON = ("logit_bias", "bad_words", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
 
 
 def _holding(*names: str, **properties: Any) -> dict[str, Any]:
@@ -73,7 +75,7 @@ _JUDGED_VALUES: Mapping[str, Any] = {
                 _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
             ],
         },
-        **{name: {"maxProperties": 0} for name in _GIVEN_ON},
+        **{name: {"maxProperties": 0, "maxItems": 0} for name in _GIVEN_ON},
     },
 }
 # Without a schema nothing is known of their values.
@@ -263,7 +265,8 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
         # An int as such: a float is not exact above 2**53.
         number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
         # What is too large for a number of a calibration is a text there.
-        if number is not None and beyond(number, int(limit) if isinstance(limit, str) else limit):
+        most = int(limit) if isinstance(limit, str) else limit
+        if number is not None and (not math.isfinite(number) or beyond(number, most)):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check

@@ -54,6 +54,8 @@ def json_format(schema: dict[str, Any]) -> dict[str, Any]:
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 3}, "no"),
     ({"temperature": "0.5"}, "fits"),
+    ({"temperature": "nan"}, "no"),
+    ({"repetition_penalty": "inf"}, "no"),
     ({"top_p": 0}, "no"),
     ({"top_p": 1.0}, "fits"),
     ({"n": 0}, "no"),
