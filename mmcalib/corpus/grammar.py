@@ -266,7 +266,8 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
         number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
         # What is too large for a number of a calibration is a text there.
         most = int(limit) if isinstance(limit, str) else limit
-        if number is not None and (not math.isfinite(number) or beyond(number, most)):
+        endless = isinstance(number, float) and not math.isfinite(number)
+        if endless or (number is not None and beyond(number, most)):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check
