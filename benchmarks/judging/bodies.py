@@ -409,7 +409,8 @@ def each_field(names: Sequence[str], seed: int) -> Iterator[Fields]:
         of.setdefault(next(iter(one)), []).append(one)
     for name, own in of.items():
         random.shuffle(own)
-        own += [{name: value} for value in random.sample(ANY, len(ANY))]
+        if name in names:
+            own += [{name: value} for value in random.sample(ANY, len(ANY))]
         # Both in turn: half of what is tried has another type.
         own[:] = [one for pair in zip(own, reversed(own), strict=True) for one in pair][: len(own)]
     for number in range(max(map(len, of.values()))):

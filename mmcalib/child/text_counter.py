@@ -66,7 +66,9 @@ class TextCounter:
         """
         fields, items = request.fields, request.items()
         plain = request.is_plain and not fields.get("tools")
-        if not counting.fields and not (plain and all(map(_is_plain, request.messages))):
+        for one in request.messages:
+            plain &= one.keys() == {"role", "content"} and one["role"] in _ROLES
+        if not (plain or counting.fields):
             raise Uncounted("it gives the template more than messages")
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
@@ -111,10 +113,6 @@ class TextCounter:
         return {**defaults, **{k: v for k, v in given.items() if v not in (None, "auto")}}
 
 
-def _is_plain(message: Mapping[str, Any]) -> bool:
-    return message.keys() == {"role", "content"} and message["role"] in _ROLES
-
-
 def _turn(
     message: Mapping[str, Any], content_format: str, marks: Mapping[Modality, str]
 ) -> dict[str, Any]:
@@ -122,7 +120,7 @@ def _turn(
     What is written in an unusual way is not guessed at.
     """
     role, content = message["role"], message.get("content")
-    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools"}
+    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
     if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
         raise Uncounted("a message of an unusual kind")
     parts = [_part(part) for part in ([content] if isinstance(content, str) else content or [])]
@@ -135,10 +133,6 @@ def _turn(
         made["content"] = _joined([text for text in texts if text], kinds, marks)
     elif role == "tool" and len(texts) == len(parts):
         made["content"] = "\n".join(texts)
-    if message.get("name") is not None:
-        if role == "tool" or not isinstance(message["name"], str):
-            raise Uncounted("a name of an unusual kind")
-        made["name"] = message["name"]
     if role == "assistant" and message.get("tool_calls"):
         made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     if role == "tool" and "tool_call_id" in message:
