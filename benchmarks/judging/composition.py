@@ -90,10 +90,11 @@ class Composition:
             names += ["audio-2s.flac", "audio-8000.wav"]
         items = st.lists(st.sampled_from(names).map(Item), min_size=1, max_size=3)
         request = items.map(lambda found: Request((Turn(items=tuple(found)),)))
-        uuids = st.sampled_from([name for name in PARTS if "uuid" in name and kind in name])
-        named = uuids.map(lambda name: Request((Turn(parts=(name,)),)))
-        some = _weighed((5, request), (1, named))
-        return st.lists(some, min_size=2, max_size=5).map(tuple)
+        plain = st.lists(request, min_size=2, max_size=5).map(tuple)
+        # The same data under one uuid again and again: known but for the first time.
+        named = st.just(Request((Turn(parts=(f"{kind}_url with uuid",)),)))
+        again = st.lists(_weighed((2, named), (1, request)), min_size=3, max_size=5).map(tuple)
+        return _weighed((6, plain), (1, again))
 
     def _turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
         """One message, with one item mostly."""

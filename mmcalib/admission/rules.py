@@ -59,7 +59,7 @@ _TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
 DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
-_SHORT_SECONDS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
+_SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
 _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
 # Ladders reach this much beyond the longest clip of the corpus, in many steps; and in one as far as
@@ -282,19 +282,20 @@ class _Seeker:
             return None
         sounds = self.decision.table.of("audio").shapes.rows
         longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
-        rungs: list[Rung] = []
+        rungs, refused = list[Rung](), 0
         for shape in sound_shapes(rate, longest):
             cost = self.observe([shape]).get(shape)
             if not isinstance(cost, Cost):
                 if rungs:
                     break
+                refused = shape.num_samples if cost else refused
                 continue
             if rungs and (cost.tokens < rungs[-1].tokens or cost.embeds < rungs[-1].embeds):
                 return None
             rungs.append(Rung(shape.num_samples, cost.tokens, cost.embeds))
             if cost.embeds > self.decision.budget.encoder_budget_tokens:
                 break
-        rule = Ladder(rate, tuple(rungs))
+        rule = Ladder(rate, tuple(rungs), refused)
         return _prove(rule, self._seen({}), exact=False) if len(rungs) > 1 else None
 
     def _area(self) -> Area | None:

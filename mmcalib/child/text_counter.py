@@ -37,13 +37,13 @@ class Unrendered(Uncounted):
 
 
 class TextCounter:
-    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by this template, or
-    its own, which gets the `content` of a message as its parts ("openai") or as one text
+    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by a template, its
+    own for one, which gets the `content` of a message as its parts ("openai") or as one text
     ("string"). Raises `Uncounted` without a template, ImportError without transformers, and what
     transformers raises.
     """
 
-    def __init__(self, model: str, content: str, template: str | None = None) -> None:
+    def __init__(self, model: str, content: str, counting: TextCounting) -> None:
         from transformers import AutoTokenizer
 
         self._content = content
@@ -51,13 +51,12 @@ class TextCounter:
         self._tokenizer = AutoTokenizer.from_pretrained(
             model, local_files_only=True, trust_remote_code=False
         )
-        if template is None:
-            template = self._tokenizer.chat_template
-        if not isinstance(template, str):
+        own = counting.template or self._tokenizer.chat_template
+        if not isinstance(own or counting.processor, str):
             raise Uncounted("it has no chat template, or several")
-        if "strftime_now" in template:
+        self._template, self._plain = own, counting.processor or own
+        if any("strftime_now" in one for one in (own or "", self._plain)):
             raise Uncounted("its chat template reads the clock")
-        self._template = template
 
     def count(
         self, counting: TextCounting, request: ChatRequest, *, tokenise: bool = True
@@ -67,7 +66,9 @@ class TextCounter:
         """
         fields, items = request.fields, request.items()
         plain = request.is_plain and not fields.get("tools")
-        if not counting.fields and not (plain and all(map(_is_plain, request.messages))):
+        for one in request.messages:
+            plain &= one.keys() == {"role", "content"} and one["role"] in _ROLES
+        if not (plain or counting.fields):
             raise Uncounted("it gives the template more than messages")
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
@@ -80,7 +81,7 @@ class TextCounter:
             prompt = self._tokenizer.apply_chat_template(
                 turns,
                 tools=tools or None,
-                chat_template=self._template,
+                chat_template=self._template if tools else self._plain,
                 tokenize=False,
                 **given,
             )
@@ -112,10 +113,6 @@ class TextCounter:
         return {**defaults, **{k: v for k, v in given.items() if v not in (None, "auto")}}
 
 
-def _is_plain(message: Mapping[str, Any]) -> bool:
-    return message.keys() == {"role", "content"} and message["role"] in _ROLES
-
-
 def _turn(
     message: Mapping[str, Any], content_format: str, marks: Mapping[Modality, str]
 ) -> dict[str, Any]:
@@ -123,7 +120,7 @@ def _turn(
     What is written in an unusual way is not guessed at.
     """
     role, content = message["role"], message.get("content")
-    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools"}
+    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
     if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
         raise Uncounted("a message of an unusual kind")
     parts = [_part(part) for part in ([content] if isinstance(content, str) else content or [])]
@@ -136,10 +133,6 @@ def _turn(
         made["content"] = _joined([text for text in texts if text], kinds, marks)
     elif role == "tool" and len(texts) == len(parts):
         made["content"] = "\n".join(texts)
-    if message.get("name") is not None:
-        if role == "tool" or not isinstance(message["name"], str):
-            raise Uncounted("a name of an unusual kind")
-        made["name"] = message["name"]
     if role == "assistant" and message.get("tool_calls"):
         made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     if role == "tool" and "tool_call_id" in message:
@@ -214,7 +207,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     confine(memory_bytes)
     model, counting, content = pipe.recv()
     try:
-        counter = TextCounter(model, content, counting.template)
+        counter = TextCounter(model, content, counting)
     except ImportError:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return

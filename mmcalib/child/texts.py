@@ -240,13 +240,14 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
     """What agrees with vLLM on all that is tried; without a modality where that alone does not."""
     left_out = []
     try:
-        template, kwargs = texts.prompting.template, dict(texts.prompting.kwargs)
-        counter = TextCounter(str(texts.folder), texts.content, template)
+        template = texts.prompting.template
+        found = TextCounting(template=template, kwargs=dict(texts.prompting.kwargs))
+        if template is None:
+            found = replace(found, processor=processors.processor_template(texts.renderer))
+        counter = TextCounter(str(texts.folder), texts.content, found)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
-        marks = marks if texts.content == "string" else {}
-        plain = (ONE, *conversations(), *worded())
-        found = TextCounting(template=template, kwargs=kwargs, marks=marks)
-        found = _agreeing(texts, counter, found, plain)
+        found = replace(found, marks=marks if texts.content == "string" else {})
+        found = _agreeing(texts, counter, found, (ONE, *conversations(), *worded()))
     except Exception as error:  # noqa: BLE001 - no template, or a tokenizer of its own kind
         return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:

@@ -8,18 +8,20 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Generic, TypeVar
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Folders, at_least_one, is_listed_file, walk
+from mmcalib.corpus.source import Folders, Source, at_least_one, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line
 
+P = TypeVar("P")
 
-class _Files:
+
+class Files(Generic[P]):
     """The files at `_paths`, and what archives among them hold."""
 
     _nothing: CorpusError
@@ -32,22 +34,28 @@ class _Files:
         for path in self._paths():
             if isinstance(path, Skipped):
                 yield path
-            elif archive := archive_at(path):
+            elif archive := self._archive(path):
                 yield from archive.items()
             else:
-                yield Item(path)
+                yield self._item(path)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Those of the archives."""
         for path in self._paths():
-            if not isinstance(path, Skipped) and (archive := archive_at(path)):
+            if not isinstance(path, Skipped) and (archive := self._archive(path)):
                 yield from archive.prompts()
 
-    def _paths(self) -> Iterator[str | Skipped]:
+    def _paths(self) -> Iterator[P | Skipped]:
         raise NotImplementedError
 
+    def _archive(self, path: P) -> Source | None:
+        return archive_at(str(path))
 
-class FolderSource(_Files):
+    def _item(self, path: P) -> Item | Skipped:
+        return Item(str(path))
+
+
+class FolderSource(Files[str]):
     """Every file below `root`, in the order of sorted names, depth first, and what archives hold.
 
     Names that begin with a dot are the system's clutter and are left out. Links are followed; a
@@ -79,7 +87,7 @@ def is_pattern(text: str) -> bool:
     return _MAGIC.search(text) is not None
 
 
-class GlobSource(_Files):
+class GlobSource(Files[str]):
     """Every file that `pattern` matches, once, in the order of sorted names, depth first.
 
     `*`, `?` and `[...]` match within a name, `**` any number of folders. Names that begin with a
@@ -149,7 +157,7 @@ _LONGEST_LINE_BYTES = 1 << 16
 _IN_MEMORY_BYTES = 1 << 24
 
 
-class PathsSource(_Files):
+class PathsSource(Files[str]):
     """The files and URLs on `lines`, and what archives among them hold.
 
     Relative paths start at the working folder; blank lines do not count. Whether there is such a

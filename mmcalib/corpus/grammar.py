@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,6 +29,8 @@ _JUDGED = frozenset(
         *("mm_processor_kwargs", "media_io_kwargs"),
     )
 )
+# Nothing, where they are empty.
+_GIVEN_ON = ("logit_bias", "bad_words", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
 # JSON schemas that every backend of vLLM makes a grammar of.
 _SIMPLE_SCHEMA: Mapping[str, Any] = {
     "properties": {
@@ -42,9 +45,6 @@ _SIMPLE_SCHEMA: Mapping[str, Any] = {
     "required": ["type"],
     "additionalProperties": False,
 }
-
-
-_GIVEN_ON = ("logit_bias", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
 
 
 def _holding(*names: str, **properties: Any) -> dict[str, Any]:
@@ -73,7 +73,6 @@ _JUDGED_VALUES: Mapping[str, Any] = {
                 _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
             ],
         },
-        **{name: {"maxProperties": 0} for name in _GIVEN_ON},
     },
 }
 # Without a schema nothing is known of their values.
@@ -120,9 +119,13 @@ class Grammar:
         for message in () if request.endpoint else request.messages:
             self._validate_parts(message)
         schema = self._found["schema"]["properties"]
-        for name in sorted(schema.keys() & fields.keys() - request.fields.keys() - _JUDGED):
-            idle = fields[name] in (None, schema[name].get("default"))
-            if not idle and not (self._is_rendered and _is_judged(name, fields)):
+        held = {name: fields[name] for name in _JUDGED_VALUES["properties"] if fields.get(name)}
+        # A template gets the fields of a template alone; what is in code may get any.
+        judged = "content" in self._found and self._values.is_valid(held)
+        known = _JUDGED | request.fields.keys() | (held.keys() if judged else set())
+        for name in sorted(schema.keys() & fields.keys() - known):
+            nothing = name in _GIVEN_ON and not fields[name]
+            if not nothing and fields[name] not in (None, schema[name].get("default")):
                 doubts.append(f"{name} is not modelled")
         if request.endpoint:
             doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
@@ -142,11 +145,6 @@ class Grammar:
             for text in dict.fromkeys(_TOKEN.findall(held))
             if text in words
         ]
-
-    @property
-    def _is_rendered(self) -> bool:
-        """Whether a template makes the prompt, which gets the fields of a template alone."""
-        return "content" in self._found
 
     @property
     def _is_string(self) -> bool:
@@ -206,6 +204,10 @@ class Grammar:
             raise BadRequest(f"vLLM refuses {where}{path or 'its fields'}: {words}")
 
     @cached_property
+    def _values(self) -> Any:
+        return _validator(_JUDGED_VALUES)
+
+    @cached_property
     def _body(self) -> Any:
         return _validator(self._found["schema"])
 
@@ -226,17 +228,6 @@ class Grammar:
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names
         ]
-
-
-def _is_judged(name: str, fields: Mapping[str, Any]) -> bool:
-    names = _JUDGED_VALUES["properties"].keys()
-    given = {one: fields[one] for one in names if fields.get(one) is not None}
-    return name in names and bool(_judged_values().is_valid(given))
-
-
-@cache
-def _judged_values() -> Any:
-    return _validator(_JUDGED_VALUES)
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:
@@ -263,7 +254,9 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
         # An int as such: a float is not exact above 2**53.
         number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
         # What is too large for a number of a calibration is a text there.
-        if number is not None and beyond(number, int(limit) if isinstance(limit, str) else limit):
+        most = int(limit) if isinstance(limit, str) else limit
+        endless = isinstance(number, float) and not math.isfinite(number)
+        if endless or (number is not None and beyond(number, most)):
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check

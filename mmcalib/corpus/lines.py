@@ -328,4 +328,4 @@ def _check_part(part: object, where: str) -> None:
     elif part.get("type") not in TEXT_TYPES:
         raise UnknownPart(part.get("type"), where)
     elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
-        raise _bad(where, "a text is required")
+        raise BadRequest(f"{where}: a text of another type {NOT_MODELLED}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmcalib.corpus.archives import archive_at
-from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Source, at_least_one
+from mmcalib.corpus.folder import Files
+from mmcalib.corpus.source import Source
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import reason
@@ -77,7 +77,7 @@ _ANY_LEVELS = "**"
 _MOST_FOLDERS = 10_000
 
 
-class RemoteSource:
+class RemoteSource(Files[Entry]):
     """Every object below `url`, in fsspec's spelling, in the order of sorted names, depth first.
 
     As in a folder, names that begin with a dot are left out, and archives are read as what they
@@ -100,30 +100,10 @@ class RemoteSource:
             ) from error
         self._matches: re.Pattern[str] | None = None
         self._levels = _MOST_LEVELS
-
-    def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError when there is nothing at all."""
-        nothing = CorpusError(
+        self._nothing = CorpusError(
             f"nothing below {one_line(self.url)}",
             hint="names with a leading dot do not count; a pattern stands in quotes",
         )
-        yield from at_least_one(self._items(), nothing)
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the archives below the URL."""
-        for found in self._files():
-            archive = None if isinstance(found, Skipped) else self._archive(found)
-            if archive:
-                yield from archive.prompts()
-
-    def _items(self) -> Iterator[Item | Skipped]:
-        for found in self._files():
-            if isinstance(found, Skipped):
-                yield found
-            elif archive := self._archive(found):
-                yield from archive.items()
-            else:
-                yield self._item(found)
 
     def _item(self, info: Entry) -> Item | Skipped:
         url = self._url(info)
@@ -141,7 +121,7 @@ class RemoteSource:
     def _url(self, info: Entry) -> str:
         return str(self._fs.unstrip_protocol(info.name))
 
-    def _files(self) -> Iterator[Entry | Skipped]:
+    def _paths(self) -> Iterator[Entry | Skipped]:
         """What is no folder, below the root, one listing at a time."""
         waiting, seen, without = [(self._start(), 0)], set[str](), 0
         while waiting:

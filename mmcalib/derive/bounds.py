@@ -261,11 +261,13 @@ class Rung:
 @dataclass(frozen=True, slots=True)
 class Ladder:
     """A clip costs at most what the next longer measured one does, and at least what the next
-    shorter one does; samples at the rate to which the server resamples.
+    shorter one does; samples at the rate to which the server resamples. The processor refuses one
+    of `refused_samples`, and so shorter ones.
     """
 
     rate_hz: int
     rungs: tuple[Rung, ...]
+    refused_samples: int = 0
     kind: ClassVar[str] = "ladder"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
@@ -274,6 +276,8 @@ class Ladder:
             return None
         exact = shape.num_samples * self.rate_hz / shape.sample_rate_hz
         slack = self.rate_hz / _RESAMPLED_SLACK
+        if exact + slack <= self.refused_samples:
+            return Refused("a sound that is too short for the processor")
         above = [rung for rung in self.rungs if rung.samples >= exact + slack]
         below = [rung for rung in self.rungs if rung.samples <= exact - slack]
         if not above or not below:

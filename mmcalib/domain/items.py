@@ -130,14 +130,16 @@ class TextCounting:
     """With what transformers comes to vLLM's number of tokens of a text: an item adds the tokens in
     `around` it to those of its placeholder, which may be less than none. Modalities that are not
     there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests. The
-    server has the `template`, None for the checkpoint's, and gives it `kwargs`. A template of texts
-    gets `marks` for items. With `fields` it agreed on tools and other fields, too.
+    server has the `template`, None for the tokenizer's, before which goes that of the `processor`
+    where there are no tools, and gives it `kwargs`. A template of texts gets `marks` for items.
+    With `fields` it agreed on tools and other fields, too.
     """
 
     around: dict[Modality, int] = field(default_factory=dict)
     compared: int = 0
     template: str | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
+    processor: str | None = None
     marks: dict[Modality, str] = field(default_factory=dict)
     fields: bool = False
 

@@ -5,6 +5,7 @@ beyond it written into it.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,10 +31,10 @@ _TRUE: Mapping[str, Any] = {"not": {"enum": [None, False, 0, "", [], {}, "none"]
 # As far as an answer may go: the context bounds it elsewhere.
 _ANSWER_TOKENS = 1 << 40
 _SEEDS = (0, 1, 0.5)
-_LADDER = tuple(2**power for power in range(63))
+_LADDER = tuple(2**power for power in range(66))
 _TRIES = 64
-# Lists that are longer are bounded by nothing but the request.
-_LONGEST_LIST = 1 << 12
+# Lists and texts that are longer are bounded by nothing but the request.
+_LONGEST = 1 << 12
 # Fields that are taken only beside others.
 _BESIDE: Mapping[str, Mapping[str, Any]] = {
     **{key: {"logprobs": True} for key in ("top_logprobs", "logprob_token_ids")},
@@ -97,6 +98,8 @@ def _bare(schema: Any) -> Any:
 
 def _asking(request_class: Any, model_config: Any) -> Accepts:
     """Whether vLLM takes a body up to where the engine gets its sampling parameters."""
+    import msgspec
+
     given = model_config.get_diff_sampling_param()
 
     def accepts(fields: Mapping[str, Any]) -> bool:
@@ -104,6 +107,8 @@ def _asking(request_class: Any, model_config: Any) -> Accepts:
             request = request_class.model_validate({**_BODY, **fields})
             sampling = request.to_sampling_params(_ANSWER_TOKENS, given)
             sampling.verify(model_config, None, None, None)
+            # As it goes to the engine: integers of 64 bits.
+            msgspec.msgpack.encode(sampling)
         except Exception:  # noqa: BLE001 - whatever it raises, the server refuses the request
             return False
         return True
@@ -122,17 +127,25 @@ def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, 
     found: dict[str, Any] = {}
     if kinds & {"integer", "number"}:
         found |= _range(takes, whole="number" not in kinds)
+        # Some are compared before pydantic makes a number of them.
+        if takes(1) and not takes("1"):
+            found["not"] = {"type": "string"}
     if any(one.get("items", {}).get("type") == "integer" for one in members):
         if items := _range(lambda value: takes([value]), whole=True):
             found["items"] = items
-        if takes([0]) and not takes([0] * _LONGEST_LIST):
-            found["maxItems"] = _edge(lambda n: takes([0] * n), 1, _LONGEST_LIST, whole=True)
+        if takes([0]) and not takes([0] * _LONGEST):
+            found["maxItems"] = _edge(lambda n: takes([0] * n), 1, _LONGEST, whole=True)
     if "array" in kinds and not takes([]):
         found["minItems"] = 1
     if "array" in kinds and takes(["a"]) and not takes([""]):
         found["not"] = {"type": "array", "contains": {"const": ""}}
     if "string" in kinds and not takes(""):
         found["minLength"] = 1
+    if "string" in kinds and takes("a"):
+        if not takes("a" * _LONGEST):
+            found["maxLength"] = _edge(lambda n: takes("a" * n), 1, _LONGEST, whole=True)
+        if bad := [char for char in map(chr, range(128)) if not takes(f"a{char}")]:
+            found["pattern"] = rf"\A[^{re.escape(''.join(bad))}]*\Z"
     return found
 
 
@@ -150,8 +163,8 @@ def _range(takes: Callable[[Any], bool], *, whole: bool) -> dict[str, Any]:
         edge = _edge(takes, seed, seed + sign * far, whole=whole)
         if 0 < edge < _LEAST:
             found["exclusiveMinimum"] = 0
-        elif abs(edge) < _ANSWER_TOKENS:
-            found[keyword] = edge
+        elif abs(edge) != _ANSWER_TOKENS:
+            found[keyword] = edge if abs(edge) <= _LARGEST else str(edge)
     return found
 
 

@@ -369,6 +369,15 @@ def content_format(renderer: Any, prompting: Prompting) -> Any:
     )
 
 
+def processor_template(renderer: Any) -> str | None:
+    """The template that its processor brings, which goes before that of the tokenizer."""
+    from vllm.renderers import hf
+
+    tokenizer, config = renderer.get_tokenizer(), renderer.model_config
+    found = hf.resolve_chat_template(tokenizer, None, None, model_config=config)
+    return None if found == tokenizer.chat_template else found
+
+
 def enqueue_options(
     messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: Prompting
 ) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from tests.conformance.seeds import NOT_CURED, SEEDS
 
 # isort: split
+from judging.bodies import PART_MEDIA
 from judging.calibrated import calibrated
 from judging.judge import Judge
 from judging.pool import Pool
@@ -42,6 +43,7 @@ def params(key: str) -> Iterator[object]:
 def judging(key: str, folder: Path) -> Iterator[Judge]:
     one = subject(key)
     named = {i.medium for _, order in cases(key) for asked in order for i in asked.items}
+    named |= set(PART_MEDIA.values())
     pool = Pool(folder / "media", named | {name for names in one.corpus for name in names})
     made = calibrated(one, pool, folder / "calibrated")
     with closing(Judge(one, made, pool, folder / "server.log")) as judge:

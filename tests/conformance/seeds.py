@@ -95,6 +95,24 @@ PICTURES: Mapping[str, Order] = {
     "more frames, by the request": one(extra="30 frames a second"),
     "fewer tokens than the clip, by the request": one("video-320x240.mp4", extra="truncated"),
     "many messages that say nothing": ((Request((Turn(words=0),) * 1000)),),
+    "fields of the wrong kind": ((Request((Turn(),), fields='{"temperature": 3}')),),
+    "JSON by a schema": (
+        (Request((Turn(),), fields='{"response_format": {"type": "json_object"}}')),
+    ),
+    "tools that nobody parses": one(choice="without a choice"),
+    "tools that are not to be called": one(LOGO, choice="none"),
+    "calls with their answers": one(before="call"),
+    "a part without a type": ((Request((Turn(parts=("image_url untyped, text",)),))),),
+    "a part of words with a uuid": ((Request((Turn(parts=("text with uuid",)),))),),
+    "a fragment in a URL": ((Request((Turn(items=(Item("image-RGB.png", "fragment"),)),))),),
+    "a path": ((Request((Turn(items=(Item("image-RGB.png", "bare"),)),))),),
+    "base64 with too much padding": (
+        (Request((Turn(items=(Item("image-RGB.png", "overpadded"),)),))),
+    ),
+    "a thumbnail's end": one("image-thumbnail-cut.jpg"),
+    "the same under a uuid": tuple(
+        Request((Turn(parts=("image_url with uuid",)),)) for _ in range(2)
+    ),
     "tools and their calls": ((Request(_TALK, tools=3)),),
     "a cached picture beside new ones": (
         user("image-1024x1024.jpg"),

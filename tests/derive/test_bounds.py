@@ -103,6 +103,13 @@ def test_a_clip_lies_between_two_rungs() -> None:
     assert rule.bound(AudioShape(80000, 16000)) is None
 
 
+def test_what_is_shorter_than_a_sound_that_was_refused_is_refused() -> None:
+    rule = Ladder(16000, (Rung(480, 1, 1), Rung(1600, 3, 3)), refused_samples=320)
+    assert isinstance(rule.bound(AudioShape(80, 8000)), Refused)
+    assert isinstance(rule.bound(AudioShape(160, 16000)), Refused)
+    assert rule.bound(AudioShape(161, 16000)) is None
+
+
 @pytest.mark.parametrize("rule", [QWEN, Ceiling(1, 1, 1, 200.0)])
 def test_a_rule_is_silent_about_other_modalities(rule: Area | Ceiling) -> None:
     others: list[Shape] = [CLIP, AudioShape(1, 1)]

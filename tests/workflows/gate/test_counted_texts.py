@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,69 @@ def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
     counting = Counting(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(asked) is None
     assert counting.tokens(says("a")) == 2
+
+
+GIVEN = (
+    "{% for tool in tools or [] %}{{ tool | tojson }} {% endfor %}"
+    "{% for m in messages %}a {{ (m.tool_calls or []) | tojson }} {% endfor %}"
+    "{% if add_generation_prompt %}a {% endif %}{% if enable_thinking %}a a a {% endif %}"
+    "{% if continue_final_message %}a{% endif %}"
+)
+CALL = {"name": "f", "arguments": '{"b": 1}'}
+TOOL = {"type": "function", "function": {"name": "f", "strict": True, "own": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, 3),
+        ({"add_generation_prompt": False}, 2),
+        ({"reasoning_effort": "low"}, 6),
+        ({"reasoning_effort": "none"}, 3),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}, 3),
+        # {"type": "function", "function": {"name": "f", "description": null, "parameters": null,
+        # "strict": true}}
+        ({"tools": [TOOL], "tool_choice": "none"}, 14),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, None),
+        ({"add_generation_prompt": "no"}, None),
+        ({"truncate_prompt_tokens": 5}, None),
+        ({"chat_template_kwargs": {"tokenize": True}}, None),
+    ],
+)
+def test_what_a_template_gets_is_counted(
+    tmp_path: Path, fields: dict[str, Any], tokens: int | None
+) -> None:
+    """Each of these was left to the bound, and nothing bounds most of them."""
+    counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
+    assert counting.tokens(says("b", fields)) == tokens
+
+
+def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
+    counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
+    call = {"id": "1", "type": "function", "function": CALL}
+    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    # a [{"id": "1", "function": {"arguments": {"b": 1}, "name": "f"}, "type": "function"}] a
+    assert counting.tokens(ChatRequest(turns)) == 12
+    cut = {**call, "function": {**CALL, "arguments": '{"b": '}}
+    assert counting.tokens(ChatRequest([{**turns[0], "tool_calls": [cut]}])) == 11
+    assert counting.tokens(ChatRequest([{**turns[0], "tool_calls": [{"id": "1"}]}])) is None
+
+
+def test_a_template_of_texts_gets_marks_for_items(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    how = replace(HOW, marks={"image": "<image>"})
+    counting = Counting(folder_of(tmp_path, template), how, "string")
+    image = url_part("image_url", "x")
+    assert counting.tokens(says(["a", "b", image, image])) == 8
+    assert counting.tokens(says(["a <image>", image])) == 4
+    assert "more <image>" in str(counting.tokens(says(["<image> <image>", image])))
+
+
+def test_a_processor_s_template_goes_before_the_tokenizer_s(tmp_path: Path) -> None:
+    how = replace(HOW, processor="{{ messages[0].content[0].text }} a a", fields=True)
+    counting = Counting(folder_of(tmp_path), how, "openai")
+    assert counting.tokens(says("a")) == 3
+    assert counting.tokens(says("a", {"tools": [TOOL], "tool_choice": "none"})) == 2
 
 
 @pytest.mark.parametrize("template", [ENDLESS, FILLING])
