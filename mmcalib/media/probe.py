@@ -27,8 +27,8 @@ from mmcalib.media.sniff import ANIMATED, CURSOR, HEAD_BYTES, UNMARKED, Kind, en
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
 from mmcalib.text import MIB, one_line
 
-# Pixels of a picture that takes some tens of MB to decode.
-_SMALL_PX = 1 << 24
+# Pixels of a picture that takes 100 MB to decode.
+_SMALL_PX = 1 << 25
 _NOT_MEDIA = "not an image, video or audio file"
 
 # What a server fetches itself, within its bound.
