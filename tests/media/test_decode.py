@@ -178,7 +178,7 @@ def test_an_avif_that_lacks_one_byte_is_refused() -> None:
 def test_a_large_picture_without_its_end_is_not_decoded() -> None:
     page = io.BytesIO()
     Image.new("1", (6000, 6000)).save(page, "PNG")
-    assert examined(page.getvalue()[:-9], "image").encoding.fault == "cut_short"
+    assert examined(page.getvalue()[:-100], "image").encoding.fault == "cut_short"
 
 
 def test_an_image_in_words_that_help(tmp_path: Path) -> None:
