@@ -53,6 +53,19 @@ class Composition:
         given = islice(each_field(self._names, seed), count)
         return [Request((Turn(),), fields=json.dumps(one)) for one in given]
 
+    def tables(self, count: int, seed: int) -> list[Request]:
+        """Parts, messages, ways to send tools and to name a medium, each by itself and in turn."""
+        if self._subject.transcribes:
+            return []
+        first = next(iter(self._light.values()))[0]
+        every = [Request((Turn(parts=(name,)),)) for name in PARTS]
+        every += [Request((Turn(),), before=name) for name in MESSAGES]
+        every += [Request((Turn(),), choice=name) for name in TOOLS]
+        every += [Request((Turn(mark=mark),)) for mark in MARKS]
+        odd = (*get_args(DataVia), *get_args(FileVia))
+        every += [Request((Turn(items=(Item(first, via),)),)) for via in odd]
+        return Random(seed).sample(every, min(count, len(every)))
+
     def requests(self) -> st.SearchStrategy[Request]:
         """One request that stands alone; most hold one medium of the whole variety."""
         if self._subject.transcribes:

@@ -13,6 +13,11 @@ REASONS: Sequence[tuple[str, str]] = (
         "There is nothing to measure in it, and nothing to serve.",
     ),
     (
+        "false refusal: not an image, video or audio file",
+        "An MP3 behind kilobytes of something else: FFmpeg looks for its frames, `check` reads "
+        "what a file begins with.",
+    ),
+    (
         "unknown: a uuid: ",
         "vLLM serves what its cache holds under a uuid, and the cache may be older than what is "
         "checked. Once the same data came under it, it is known.",
@@ -48,11 +53,21 @@ REASONS: Sequence[tuple[str, str]] = (
     ),
     (
         "unknown: no (image|video|audio) of this shape",
-        "Nothing was measured that bounds it: sides of extreme ratios, for one.",
+        "Nothing was measured that bounds it: sides of extreme ratios, sounds between the longest "
+        "that the processor refused and the shortest that it took, and videos of Qwen2.5-Omni, "
+        "whose cost does not follow from the numbers of its processor.",
     ),
     (
         "unknown: remote URL",
         "Its host is not one of those that `check` may ask.",
+    ),
+    (
+        "unknown: .*a text of another type",
+        "vLLM takes some texts that are none, and its template makes something of them.",
+    ),
+    (
+        "unknown: .*a sound without samples",
+        "Some models take it, and some refuse it.",
     ),
     (
         "unknown: an MPEG transport stream",

@@ -23,8 +23,8 @@ from judging.verdict import Verdict
 _AT_ONCE = 4
 # Of all requests about so many stand in an order of several.
 _SHARE_IN_ORDER = 0.1
-# And so many are every medium by itself, and every field.
-_SHARE_OF_EACH = 0.25
+# And so many are every medium by itself, every field, and every part, message and URL.
+_SHARE_OF_EACH = 0.2
 _MEAN_ORDER = 3
 # The model may be shrunk to the same example by many ways.
 _SHRINK_S = 45.0
@@ -66,13 +66,16 @@ def hear(
     share = round(plan.requests * _SHARE_OF_EACH)
     each = [(request,) for request in composition.each(share, seed)]
     of_fields = [(request,) for request in composition.fields(share, seed)]
+    of_tables = [(request,) for request in composition.tables(share, seed)]
     in_order = round(plan.requests * _SHARE_IN_ORDER / _MEAN_ORDER)
-    alone = max(1, plan.requests - in_order * _MEAN_ORDER - len(each) - len(of_fields))
+    listed = len(each) + len(of_fields) + len(of_tables)
+    alone = max(1, plan.requests - in_order * _MEAN_ORDER - listed)
     drawn_alone = drawn(composition.alone(), alone, seed)
     series: list[tuple[str, Sequence[Order], int]] = [
         ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
         ("each", each, _AT_ONCE),
         ("fields", of_fields, _AT_ONCE),
+        ("tables", of_tables, _AT_ONCE),
         ("alone", [one for one in drawn_alone if one not in each], _AT_ONCE),
         ("order", drawn(composition.orders(), max(1, in_order), seed), 1),
     ]
@@ -164,7 +167,7 @@ def _shrink(
         known = {one.order: one.cause == cause for one in found}
         count = alone if single else in_order
         smallest = first.order
-        if first.series.partition("-")[0] not in ("each", "fields"):
+        if first.series.partition("-")[0] not in ("each", "fields", "tables"):
             drawn_from = count, plan.seed + sum(subject.key.encode())
             smallest = shrunk(strategy, *drawn_from, fails, known, _SHRINK_S) or smallest
         if keep_example(plan.examples, Example(subject.key, cause, smallest)):

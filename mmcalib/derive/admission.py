@@ -474,18 +474,19 @@ def admit_prompt(
     and answer. A `text` that was counted takes the place of the bound.
     """
     items = [admit_beside(gate, shape, 0) for shape in shapes]
-    for answer in ("no", "unknown"):
-        worst = next((item for item in items if item.answer == answer), None)
-        if worst is not None:
-            return worst
-    costs = _Costs.of(items)
-    if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
-        return costs.answered("no", refusal.reason, refusal.remedy)
-    kinds = Counter(shape.modality for shape in shapes)
+    worst = {item.answer: item for item in reversed(items)}
+    if "no" in worst:
+        return worst["no"]
+    costs, kinds = _Costs.of(items), Counter(shape.modality for shape in shapes)
+    # Whatever those cost of which nothing is known.
     for modality, count in kinds.items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"
             return costs.answered("no", why)
+    if "unknown" in worst:
+        return worst["unknown"]
+    if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
+        return costs.answered("no", refusal.reason, refusal.remedy)
     held = Between(sum(_least(gate, shape) for shape in shapes), costs.tokens)
     words = text or text_tokens(gate.text, asked, kinds)
     in_context = Between.exactly(0) if gate.encoder_decoder else held

@@ -51,11 +51,10 @@ def with_prompt_remedy(
     least = least_answer(asked.least_answer_tokens)
     if not answers(asked.answer_tokens, least, gate.max_model_len):
         return replace(admission, remedy=f"max_tokens of {least} to {gate.max_model_len}")
-    for answer in ("no", "unknown"):
-        for shape in shapes:
-            alone = admit_beside(gate, shape, 0)
-            if alone.answer == answer:
-                return with_remedy(gate, shape, alone)
+    for shape in shapes:
+        alone = admit_beside(gate, shape, 0)
+        if alone.answer == admission.answer:
+            return with_remedy(gate, shape, alone)
     parts = prompts_needed(gate, shapes, asked, text)
     remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
     if parts is None and text is None and (why := _unbounded(gate)):

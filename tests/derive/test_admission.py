@@ -73,6 +73,10 @@ def test_a_prompt_has_as_many_items_as_the_limit_says() -> None:
     found = prompt(GATE, [PAGE, PAGE, PAGE])
     assert (found.answer, found.reason) == ("no", "3 image items, limit_mm_per_prompt admits 2")
     assert found.remedy == "split into 2 prompts or calibrate again with --count image=3"
+    # Whatever each costs.
+    unbounded = replace(GATE, rules={})
+    assert prompt(unbounded, [PAGE, ImageShape(9, 9)]).answer == "unknown"
+    assert prompt(unbounded, [ImageShape(9, 9)] * 3).answer == "no"
 
 
 def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
