@@ -6,11 +6,15 @@ engine with it; then rehearsals say in bytes what was known in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
+from typing import Final
 
+from mmcalib.checks import corpus as corpus_rules
+from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import CorpusFacts, JudgedConfig, Over
+from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, JudgedConfig, Over
 from mmcalib.checks.reserve import RESERVED, SIZE_HINT, embeddings_alone
 from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
 from mmcalib.derive.costs import CostTable
@@ -18,6 +22,20 @@ from mmcalib.domain.items import Skipped
 from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.workflows.corpus import ReadCorpus
+
+SUBJECTS: Final = (corpus_rules, file, items, limits, options, reserve)
+
+
+def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
+    """What the rules of one stage find, in the order in which it would hurt."""
+    placed = (
+        (places[stage], rule)
+        for subject in SUBJECTS
+        for rule, places in subject.RULES.items()
+        if stage in places
+    )
+    for _, rule in sorted(placed, key=itemgetter(0)):
+        yield from rule(facts)
 
 
 def corpus_facts(

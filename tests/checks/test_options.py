@@ -10,11 +10,11 @@ import pytest
 
 from mmcalib.checks.check import Check, Dialect, OptionFacts, Taken
 from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
-from mmcalib.checks.judge import SUBJECTS, judge
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Adequacy, Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.workflows.judging import SUBJECTS, judge
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})

@@ -14,7 +14,6 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.corpus import step
 from mmcalib.checks.facts import CheckFacts, CheckStage
-from mmcalib.checks.judge import judge
 from mmcalib.checks.reserve import ENGINE_START, RESERVED, moved_parts
 from mmcalib.decision.decide import decide
 from mmcalib.decision.decision import Decision, size_cache
@@ -54,7 +53,7 @@ from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.judging import corpus_facts, judge_memory
+from mmcalib.workflows.judging import corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, environment, server_checks
 from mmcalib.workflows.run.session import Session, YourConfiguration, budget_yours, given_checks

@@ -20,7 +20,6 @@ from mmcalib.checks.check import Check, Dialect, Taken, line
 from mmcalib.checks.corpus import MEDIA_SERVED
 from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
 from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
-from mmcalib.checks.judge import judge
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, effects, witnesses
 from mmcalib.decision.measure import measure
@@ -42,7 +41,7 @@ from mmcalib.memory.checks import known_in_bytes
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.text import several
 from mmcalib.workflows.corpus import ReadCorpus, files_of, read
-from mmcalib.workflows.judging import corpus_facts
+from mmcalib.workflows.judging import corpus_facts, judge
 from mmcalib.workflows.validate.subject import (
     Subject,
     add_own_items,
