@@ -18,6 +18,10 @@ REASONS: Sequence[tuple[str, str]] = (
         "what a file begins with.",
     ),
     (
+        "false refusal: not a chat request: Ncontent: text or a list",
+        "pydantic takes an empty object for a list of no parts, for some roles.",
+    ),
+    (
         "unknown: a uuid: ",
         "vLLM serves what its cache holds under a uuid, and the cache may be older than what is "
         "checked. Once the same data came under it, it is known.",

@@ -325,6 +325,7 @@ def _check_part(part: object, where: str) -> None:
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "its data are required")
     elif part.get("type") not in TEXT_TYPES:
-        raise UnknownPart(part.get("type"), where)
+        named = "tool_reference" if "tool_reference" in part else None
+        raise UnknownPart(part.get("type") or named, where)
     elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
         raise BadRequest(f"{where}: a text of another type {NOT_MODELLED}")

@@ -137,6 +137,7 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "input_image", "image_url": URL}, "no"),
     ({"type": "input_text", "text": "a"}, "fits"),
     ({"type": "tool_reference", "name": "f"}, "unknown"),
+    ({"tool_reference": "f", "name": "f"}, "unknown"),
     ({"type": "image_embeds", "image_embeds": "x"}, "unknown"),
     ({"type": "file", "file": {"file_id": "x"}}, "no"),
     ({"type": "video", "video": ["f1.jpg"]}, "no"),
