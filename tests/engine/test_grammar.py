@@ -138,7 +138,7 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "input_text", "text": "a"}, "fits"),
     ({"type": "tool_reference", "name": "f"}, "unknown"),
     ({"tool_reference": "f", "name": "f"}, "unknown"),
-    ({"type": "image_embeds", "image_embeds": "x"}, "unknown"),
+    ({"type": "image_embeds", "image_embeds": "x"}, "no"),
     ({"type": "file", "file": {"file_id": "x"}}, "no"),
     ({"type": "video", "video": ["f1.jpg"]}, "no"),
     ({"type": "text", "text": "<|image_pad|>"}, "unknown"),
