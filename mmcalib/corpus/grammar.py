@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import TEXT_TYPES, BadRequest, UnknownPart
+from mmcalib.corpus.lines import NOT_MODELLED, TEXT_TYPES, BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
@@ -190,7 +190,7 @@ class Grammar:
             raise BadRequest(f"a part of type {kind}, which vLLM does not know")
         self._validate(self._parts[kind], part, f"{kind}.")
         if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
-            raise BadRequest(f"a part of type {kind} without a text")
+            raise BadRequest(f"a part of type {kind} without a text {NOT_MODELLED}")
 
     def _is_known(self, part: object) -> bool:
         return isinstance(part, Mapping) and any(
