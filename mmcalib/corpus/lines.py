@@ -303,6 +303,8 @@ def _check_messages(messages: object) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad(f"messages.{number}", "a role is required")
         content = message.get("content")
+        if content == {}:
+            raise BadRequest(f"{number}.content: an empty object {NOT_MODELLED}")
         if content is not None and not isinstance(content, str | list):
             raise _bad(f"{number}.content", "text or a list of parts is required")
         for place, part in enumerate(content if isinstance(content, list) else ()):
