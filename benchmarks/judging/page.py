@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from judging.verdict import KINDS, Verdict
 # The issue's own: one in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
 _MOST_LINES = 6
+_FOLDER = re.compile(r"/tmp/[^ ]*/")
 _USUAL = ("file", "data", "input_audio")
 _WORDS = 160
 
@@ -157,5 +159,10 @@ def _groups(title: str, rows: Sequence[Asked]) -> Iterator[str]:
 
 def _plain(words: str) -> str:
     """On one line and not too long, with nothing that Markdown would take for its own."""
-    line = " ".join(words.split()).replace("|", "\\|").replace("`", "'").replace("<", "\\<")
+    line = (
+        _FOLDER.sub("", " ".join(words.split()))
+        .replace("|", "\\|")
+        .replace("`", "'")
+        .replace("<", "\\<")
+    )
     return line if len(line) <= _WORDS else line[:_WORDS] + "…"

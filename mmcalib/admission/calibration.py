@@ -41,8 +41,10 @@ class Calibration(CalibrationDocument):
         """What vLLM takes in a request, as the server that is configured does."""
         given = self.engine_config
         tools = bool(given.get("enable_auto_tool_choice") and given.get("tool_call_parser"))
-        if self._grammar is None or self._grammar[0] != (self.costs, tools):
-            self._grammar = (self.costs, tools), Grammar(self.costs.grammar, tools=tools)
+        embeds = bool(given.get("enable_mm_embeds") or given.get("enable_prompt_embeds"))
+        if self._grammar is None or self._grammar[0] != (self.costs, tools, embeds):
+            made = Grammar(self.costs.grammar, tools=tools, embeds=embeds)
+            self._grammar = (self.costs, tools, embeds), made
         return self._grammar[1]
 
     def admits(

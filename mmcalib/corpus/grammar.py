@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import TEXT_TYPES, BadRequest, UnknownPart
+from mmcalib.corpus.lines import NOT_MODELLED, TEXT_TYPES, BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
@@ -92,11 +92,14 @@ _LONGEST = 80
 
 class Grammar:
     """`found` as `releases.grammar.request_grammar` wrote it, empty of an earlier calibration.
-    With `tools` the server parses calls of tools.
+    With `tools` the server parses calls of tools, with `embeds` it takes embeddings.
     """
 
-    def __init__(self, found: Mapping[str, Any], *, tools: bool = False) -> None:
+    def __init__(
+        self, found: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
+    ) -> None:
         self._found, self._tools = found, tools or bool(found.get("tools"))
+        self._embeds = embeds
 
     def doubt(self, request: ChatRequest) -> str:
         """What of it nobody modelled, empty where nothing. Raises `BadRequest` for what vLLM
@@ -133,6 +136,8 @@ class Grammar:
 
     def judge(self, unread: UnknownPart) -> BadRequest:
         """The same of a part that cannot be read: whether vLLM knows its type."""
+        if not self._embeds and str(unread.kind).endswith("_embeds"):
+            return BadRequest(f"{unread.kind}, which vLLM refuses without a flag for embeddings")
         if not self._found or unread.kind in self._found["parts"]:
             return unread
         return BadRequest(f"a part of type {unread.kind}, which vLLM does not know")
@@ -185,7 +190,7 @@ class Grammar:
             raise BadRequest(f"a part of type {kind}, which vLLM does not know")
         self._validate(self._parts[kind], part, f"{kind}.")
         if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
-            raise BadRequest(f"a part of type {kind} without a text")
+            raise BadRequest(f"a part of type {kind} without a text {NOT_MODELLED}")
 
     def _is_known(self, part: object) -> bool:
         return isinstance(part, Mapping) and any(

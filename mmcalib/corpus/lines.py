@@ -304,6 +304,8 @@ def _check_messages(messages: object) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad(f"messages.{number}", "a role is required")
         content = message.get("content")
+        if content == {}:
+            raise BadRequest(f"{number}.content: an empty object {NOT_MODELLED}")
         if content is not None and not isinstance(content, str | list):
             raise _bad(f"{number}.content", "text or a list of parts is required")
         for place, part in enumerate(content if isinstance(content, list) else ()):
@@ -326,6 +328,7 @@ def _check_part(part: object, where: str) -> None:
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "its data are required")
     elif part.get("type") not in TEXT_TYPES:
-        raise UnknownPart(part.get("type"), where)
+        named = "tool_reference" if "tool_reference" in part else None
+        raise UnknownPart(part.get("type") or named, where)
     elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
         raise BadRequest(f"{where}: a text of another type {NOT_MODELLED}")
