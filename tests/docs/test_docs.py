@@ -37,7 +37,7 @@ _ELSEWHERE = """
 --no-oversample --num-prompts --custom-output-len --ignore-eos --max-concurrency
 --kv-cache-dtype --enable-log-requests --grid --seed
 --chat-template --chat-template-content-format --default-chat-template-kwargs
---enable-auto-tool-choice --tool-call-parser
+--enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-config
 """
 
 

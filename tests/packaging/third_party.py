@@ -30,6 +30,7 @@ BROUGHT: Mapping[str, str] = {
     "av": "BSD-3-Clause; its wheels hold FFmpeg with x264 and x265, under GPL-2.0-or-later",
     "bracex": "MIT",
     "jinja2": "BSD-3-Clause",
+    "jsonschema": "MIT",
     "markupsafe": "BSD-3-Clause",
     "numpy": "BSD-3-Clause; its wheels hold OpenBLAS, under BSD-3-Clause",
     "pillow": "MIT-CMU",

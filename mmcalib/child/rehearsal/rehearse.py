@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -90,7 +91,9 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
             left_bytes = ledger.free_bytes
             if left_bytes < 0 or not attends:
                 cache_bytes = free_bytes - left_bytes
-                return replace(graphs, cache_bytes=cache_bytes, short_bytes=max(0, -left_bytes))
+                return dataclasses.replace(
+                    graphs, cache_bytes=cache_bytes, short_bytes=max(0, -left_bytes)
+                )
             beside = ledger.booked_bytes(sampled.before)
             for step in sampled.steps:
                 with ledger.phase("capture") as phase:
