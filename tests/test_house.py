@@ -53,9 +53,9 @@ SHORT = {
 CEILINGS = {
     "modules": 239,
     "product lines": 45_983,
-    "test files": 201,
+    "test files": 200,
     "test lines": 37_975,
-    "words of docs": 45_714,
+    "words of docs": 45_707,
     "options of run": 40,
 }
 SLACK = {"modules": 5, "test files": 5, "options of run": 0}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import find
 from mmcalib.text import MIB
+from tests.engine.conftest import folder_of
+from tests.programs import answer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -431,3 +435,29 @@ def test_an_unknown_mask_of_rows_lets_all_through(gpu: ImaginaryGpu) -> None:
     unknown = (activation(4096, 64) > 0).any(dim=-1)
     assert scores[unknown].shape == (4096, 64)
     assert gpu.whole_masks == 1
+
+
+_BESIDE_FAKES = Path(__file__).with_name("meta_kernels_beside_fakes.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model_id",
+    [
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "Qwen/Qwen3.5-4B",
+        "google/gemma-4-E4B-it",
+        "Qwen/Qwen2.5-Omni-7B",
+    ],
+)
+def test_the_same_for_each_operation_of_a_startup(
+    model_id: str, with_vllm: None, engine_cache: Path, tmp_path: Path
+) -> None:
+    """What torch's meta kernels are asked for is what its fake mode would say."""
+    folder = folder_of(model_id, engine_cache)
+    cut = cut_checkpoint(folder, tmp_path / "cut", text_layers=4, encoder_layers=4).path
+    found = answer_of(_BESIDE_FAKES, cut)
+    assert found["differing"] == {}
+    assert found["peak"] > 0
+    assert len(found["compared"]) > 15
+    assert sum(found["compared"].values()) > 300
