@@ -247,7 +247,9 @@ def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: s
     seen = examine_whole(item)
     assert isinstance(seen, Encoded), seen
     assert isinstance(seen.shape, AudioShape)
-    assert seen.shape.num_samples == samples
+    # FFmpeg's releases write the length of a Matroska track with and without its padding.
+    within = 0.03 if name == "a.mka" else 0.0
+    assert seen.shape.num_samples == pytest.approx(samples, rel=within)
     assert seen.encoding.claimed_samples == pytest.approx(claimed, rel=0.01)
     assert seen.encoding.fault == fault
     assert examine(item) == seen, "run counts what check judges"
