@@ -97,8 +97,11 @@ TOOL = {"type": "function", "function": {"name": "f", "strict": True, "own": "x"
         # "strict": true}}
         ({"tools": [TOOL], "tool_choice": "none"}, 14),
         ({"tools": [{**TOOL, "defer_loading": True}]}, None),
-        ({"add_generation_prompt": "no"}, None),
-        ({"truncate_prompt_tokens": 5}, None),
+        ({"add_generation_prompt": "no"}, 2),
+        ({"add_generation_prompt": 0}, 2),
+        ({"add_generation_prompt": 7}, None),
+        ({"truncate_prompt_tokens": 5}, 3),
+        ({"truncate_prompt_tokens": 0}, None),
         ({"chat_template_kwargs": {"tokenize": True}}, None),
     ],
 )
@@ -108,6 +111,34 @@ def test_what_a_template_gets_is_counted(
     """Each of these was left to the bound, and nothing bounds most of them."""
     counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
     assert counting.tokens(says("b", fields)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        ({"type": "text", "text": 7}, 3),
+        ({"type": "output_text", "text": ["a", "b"]}, 4),
+        ({"type": "thinking", "thinking": 7}, 3),
+        ({"type": "input_text"}, 3),
+        ({"type": "refusal", "refusal": None}, 2),
+        ({"type": "text", "text": "a b", "refusal": "a"}, None),
+    ],
+)
+def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: int | None) -> None:
+    """As 7, ['a', 'b'] and None: such parts were not counted."""
+    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    assert counting.tokens(says(["a", part])) == tokens
+
+
+def test_what_is_no_text_is_not_joined(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    counting = Counting(folder_of(tmp_path, template), replace(HOW, fields=True), "string")
+    words = {"type": "text", "text": "a"}
+    assert counting.tokens(says([words, {"type": "input_text", "text": []}])) == 1
+    assert "joined" in str(counting.tokens(says([words, {"type": "text", "text": 7}])))
+    answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": 7}]}
+    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    assert "joined" in str(counting.tokens(ChatRequest([answer])))
 
 
 def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:

@@ -125,6 +125,66 @@ def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
     assert (refused.answer, "--tool-call-parser" in refused.reason) == ("no", True)
 
 
+class Counted:
+    """Counts so many tokens in every text."""
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def tokens(self, _: object, *, tokenise: bool = True) -> int | None:
+        return self._tokens if tokenise else None
+
+
+WHOLE = GATE.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("kept", "tokens", "answer"),
+    [
+        (5, None, "fits"),
+        ("5", None, "fits"),
+        (5, 9 * WHOLE, "fits"),
+        (WHOLE, None, "unknown"),
+        (WHOLE, 9, "fits"),
+        (WHOLE, 9 * WHOLE, "no"),
+        (WHOLE + 1, 9, "no"),
+        (-1, 9 * WHOLE, "no"),
+        (-1, 9, "fits"),
+        (0, None, "unknown"),
+    ],
+)
+def test_a_text_that_is_cut_takes_no_more(kept: object, tokens: int | None, answer: str) -> None:
+    """Nothing bounded it; vLLM refuses to cut to more than the context."""
+    body = {"messages": [{"role": "user", "content": "a"}], "truncate_prompt_tokens": kept}
+    counting: Any = Counted(tokens) if tokens else None
+    found = admit_item(GATE, body, None, counting)
+    assert found.answer == answer, found.reason
+    if kept == -1 and tokens != 9:
+        assert admit_item(GATE, {**body, "max_tokens": 1}, None, counting).fits
+
+
+def test_items_are_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+    asked = {**asking((tmp_path / "a.png").as_uri()), "truncate_prompt_tokens": 5}
+    assert admit_item(GATE, asked, tmp_path).answer == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        ({"role": "user", "content": {}}, "fits"),
+        ({"role": "ipython", "content": {}}, "no"),
+        ({"role": "user", "content": {"a": 1}}, "no"),
+        ({"role": "user", "content": [{"type": "text", "text": 7}]}, "unknown"),
+        ({"role": "user", "content": [{"type": "text", "text": None}]}, "fits"),
+        ({"role": "user", "content": [{"type": "thinking"}]}, "unknown"),
+    ],
+)
+def test_what_pydantic_takes_for_a_text(message: dict[str, Any], answer: str) -> None:
+    """A template may make of a number what it likes: without its count nothing is known."""
+    assert admit_item(GATE, {"messages": [message]}).answer == answer
+
+
 def test_a_calibration_travels_to_workers() -> None:
     kept = calibration()
     assert kept.admits(Image.new("RGB", (1316, 756))).fits
