@@ -240,7 +240,7 @@ def _words(part: object) -> str | None:
 
 def _is_usual(part: object) -> bool:
     """Whether it is a medium or a text: vLLM takes numbers and lists for texts, too."""
-    if not isinstance(part, Mapping) or medium_of(part):
+    if not isinstance(part, Mapping) or part.get("type") not in TEXT_FIELDS:
         return True
     words = _told(part)
     return isinstance(words, str) or (words is None and part.get("type") in WORDLESS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -127,6 +128,9 @@ class Grammar:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"it has tools, which vLLM refuses without {flags}")
         doubts = self._doubts_of_parts(request)
+        # A server of `prompt_embeds` looks for their mark in each text.
+        if self._embeds and not ChatRequest(request.messages).is_plain:
+            doubts.append("a text of another type is not modelled")
         if not self._found:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
             doubts = [*doubts, *(f"{name} is not known to this calibration" for name in names)]
@@ -145,8 +149,8 @@ class Grammar:
         known = _JUDGED | request.fields.keys() | (held.keys() if judged else set())
         # The last message is answered with where the answer has its role, and must be texts
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
-        if request.is_plain and not request.items() and not fields.get("stream"):
-            known |= {"echo"}
+        if fields.get("echo") and not fields.get("stream"):
+            known |= {"echo"} if request.is_plain and not request.items() else set()
         for name in sorted(schema.keys() & fields.keys() - known):
             nothing = name in _GIVEN_ON and not fields[name]
             if not nothing and fields[name] not in (None, schema[name].get("default")):
@@ -175,19 +179,15 @@ class Grammar:
     def _validate_parts(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
         if isinstance(content, list):
-            for part in content:
-                if isinstance(part, Mapping):
-                    self._validate_part(part)
+            parts = [part for part in content if isinstance(part, Mapping)]
+            for part in parts:
+                self._validate_part(part)
             # pydantic reads content of OpenAI's own types when it is used, and prefers vLLM's type
             # by the number of fields that it knows: with none, OpenAI's is meant (smart mode).
             ours = message["role"] in OPENAI_ROLES or {"tool_call_id"} <= message.keys()
-            known = (
-                part.keys() & names and one.is_valid(part)
-                for one, names in self._members
-                for part in content
-                if isinstance(part, Mapping)
-            )
-            if content and ours and not any(known):
+            each = itertools.product(self._members, parts)
+            known = any(p.keys() & names and one.is_valid(p) for (one, names), p in each)
+            if content and ours and not known:
                 raise BadRequest("content of parts of which vLLM knows none without another")
         for call in message.get("tool_calls") or ():
             if isinstance(call, Mapping) and call.get("type", "function") != "function":

@@ -169,6 +169,13 @@ def test_parts(found: dict[str, Any], part: object, right: str) -> None:
     assert answer(Grammar(found), body) == right
 
 
+@pytest.mark.slow
+def test_a_server_of_embeddings_looks_into_texts(found: dict[str, Any]) -> None:
+    for words, right in (("a", "fits"), (7, "unknown")):
+        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": words}, WORDS]}]}
+        assert answer(Grammar(found, embeds=True), body) == right
+
+
 CONTENTS: tuple[Any, ...] = (
     *(["a"], ["a", WORDS], [{"type": "input_text", "text": "a"}], [{"type": "text"}]),
     *([{"type": "refusal", "refusal": "a"}], [{"type": "thinking", "thinking": "a"}], [], "a"),
