@@ -67,10 +67,6 @@ REASONS: Sequence[tuple[str, str]] = (
         "Its host is not one of those that `check` may ask.",
     ),
     (
-        "unknown: .*(a text of another type|without a text|an empty object)",
-        "vLLM takes some texts that are none, and its template makes something of them.",
-    ),
-    (
         "unknown: .*a sound without samples",
         "Some models take it, and some refuse it.",
     ),

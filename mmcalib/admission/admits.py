@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.counting import Counting
@@ -14,7 +13,7 @@ from mmcalib.admission.inputs import describe_item, is_cell, not_taken
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE
-from mmcalib.corpus.requests import RequestLines
+from mmcalib.corpus.requests import Reading, RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.derive.admission import (
     Admission,
@@ -55,14 +54,8 @@ def admit_item(
         line = _request_line(item)
         # Inline media are kept until the answer.
         with Scratch() as scratch:
-            allowed = Path(root) if root is not None else None
-            reader = RequestLines(
-                os.getcwd(),
-                allowed_root=allowed,
-                scratch=scratch.path,
-                grammar=grammar,
-                as_sent=True,
-            )
+            how = Reading(allowed_root=root, scratch=scratch.path, as_sent=True, grammar=grammar)
+            reader = RequestLines(os.getcwd(), **how)
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return unusable(prompt.reason)
@@ -95,14 +88,23 @@ def admit_request(
     # What the calibration counted this very text to take.
     known = gate.counted.get(prompt.request.digest()) if gate.counted else None
     text = None if known is None else Between.exactly(known)
+    kept, context = prompt.request.kept_tokens, gate.max_model_len
+    if kept is not None and kept > context:
+        why = f"truncate_prompt_tokens of {kept}, max_model_len is {context}"
+        return tuple(files), rejected(why, f"{context} at most", basis="none")
+    if kept is not None and kept < 0:
+        # `TokenizeParams.max_truncation_tokens` (vllm/renderers/params.py, 0.32).
+        kept = context - bool(wants.answer_tokens)
+    if kept and text is None and not files:
+        text = Between(1, kept)
     answer = admit_prompt(gate, files, wants, text)
     decides = text_decides(gate, files, answer)
-    if counting and text is None and (answer.fits or decides):
+    if counting and known is None and (answer.fits or decides):
         found = counting.tokens(prompt.request, tokenise=decides)
         if isinstance(found, str):
             return tuple(files), unusable(found)
         if found is not None:
-            text = Between.exactly(found)
+            text = Between.exactly(min(found, kept or found))
             answer = admit_prompt(gate, files, wants, text)
     if answer.fits and prompt.doubt:
         return tuple(files), undecided(prompt.doubt, _ASK)

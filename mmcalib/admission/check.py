@@ -12,7 +12,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.counting import Counting
 from mmcalib.admission.inputs import NOWHERE, item_named
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.requests import RequestLines, RequestsSource, labels
+from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
@@ -47,17 +47,10 @@ def check(
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
-        files = [
-            RequestsSource(
-                path,
-                allowed_root=allowed_root,
-                scratch=scratch.path,
-                label=label,
-                grammar=calibration.grammar,
-                as_sent=True,
-            )
-            for path, label in zip(requests, labels(requests), strict=True)
-        ]
+        how = Reading(allowed_root=allowed_root, scratch=scratch.path, as_sent=True)
+        how["grammar"] = calibration.grammar
+        labelled = zip(requests, labels(requests), strict=True)
+        files = [RequestsSource(path, label=label, **how) for path, label in labelled]
         for one, source in found:
             # The path that its item has, if it is one file or object itself.
             path = os.fspath(one)
@@ -65,13 +58,7 @@ def check(
             yield from gate.source(source, named=named)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(
-            os.getcwd(),
-            allowed_root=allowed_root,
-            scratch=scratch.path,
-            grammar=calibration.grammar,
-            as_sent=True,
-        )
+        reader = RequestLines(os.getcwd(), **how)
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)

@@ -63,10 +63,6 @@ class Admits:
         """Of each row of an Arrow table, whose media are still the files that they were."""
         return [self(row) for row in table.to_pylist()]
 
-    def of_batches(self, batches: Iterable[Any]) -> list[bool]:
-        """Of each row of all these tables."""
-        return list(itertools.chain.from_iterable(map(self.of_table, batches)))
-
     def of_each(self, samples: Iterable[Any]) -> Iterator[Any]:
         """Those that are kept, and at their end the totals of the others."""
         yield from (sample for sample in samples if self(sample))
@@ -140,7 +136,7 @@ def _arrow(dataset: Any, keeps: Admits) -> Any:
     if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
         return None
     starts = range(0, dataset.num_rows, _ROWS)
-    answers = keeps.of_batches(dataset.slice(start, _ROWS) for start in starts)
+    answers = [one for at in starts for one in keeps.of_table(dataset.slice(at, _ROWS))]
     return dataset.filter(arrow.array(answers, arrow.bool_()))
 
 
@@ -156,7 +152,8 @@ def _hf(dataset: Any, keeps: Admits) -> Any:
         return tables.with_format(form)
     if not isinstance(dataset, datasets.Dataset):
         return None
-    answers = keeps.of_batches(dataset.with_format("arrow").iter(batch_size=_ROWS))
+    tables = dataset.with_format("arrow").iter(batch_size=_ROWS)
+    answers = itertools.chain.from_iterable(map(keeps.of_table, tables))
     return dataset.select([number for number, keeps_it in enumerate(answers) if keeps_it])
 
 

@@ -13,8 +13,8 @@ from mmcalib.corpus.urls import (
     file_url_path,
     is_inline,
     remote_url,
+    sent_frames,
 )
-from mmcalib.corpus.urls import sent_frames as frames_of
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, VideoShape, flaw
 from mmcalib.storage.location import Location, is_allowed
@@ -101,7 +101,7 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
         if name.lower().startswith(_FILE):
             return Item(os.path.abspath(file_url_path(name)))
         if is_inline(name):
-            return _in_memory(frames_of(name) or decode_data_url(name)[0])
+            return _in_memory(sent_frames(name) or decode_data_url(name)[0])
         remote = remote_url(name)
     except Unresolved as error:
         return Skipped(NOWHERE, str(error))

@@ -197,13 +197,8 @@ class _Seeker:
     modality: Modality
 
     def seek(self) -> ProvenRule | None:
-        match self.modality:
-            case "image":
-                return self._image()
-            case "video":
-                return self._video()
-            case "audio":
-                return self._audio()
+        seekers = {"image": self._image, "video": self._video, "audio": self._audio}
+        return seekers[self.modality]()
 
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
         """Blank items of these shapes. What only this machine's memory forbids is left out."""

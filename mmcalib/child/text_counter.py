@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, medium_of
+from pydantic import TypeAdapter, ValidationError
+
+from mmcalib.corpus.chat import MODALITY_OF, TEXT_FIELDS, WORDLESS, ChatRequest, medium_of
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import confine, serve_parent
@@ -23,6 +25,8 @@ from mmcalib.processes import confine, serve_parent
 # these both that nothing else gives.
 _GIVEN = ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")
 _GROWS = {"add_generation_prompt": True, "continue_final_message": False}
+# pydantic reads them of "no" and 1, too.
+_SWITCHES = TypeAdapter(dict[str, bool])
 _ROLES = ("system", "user", "assistant")
 # vLLM drops such a line of a system message (vllm/renderers/chat_utils.py:2039, 0.32).
 _BILLING = "x-anthropic-billing-header"
@@ -65,11 +69,18 @@ class TextCounter:
         makes it; without `tokenise` it is only rendered. Raises `Uncounted`.
         """
         fields, items = request.fields, request.items()
+        switches = {n: fields[n] for n in (*_GROWS, "add_special_tokens") if n in fields}
+        try:
+            fields = fields | _SWITCHES.validate_python(switches)
+        except ValidationError as error:
+            raise Uncounted("fields of an unusual kind") from error
         plain = request.is_plain and not fields.get("tools")
         for one in request.messages:
             plain &= one.keys() == {"role", "content"} and one["role"] in _ROLES
         if not (plain or counting.fields):
             raise Uncounted("it gives the template more than messages")
+        if request.kept_tokens is not None and (items or not request.kept_tokens):
+            raise Uncounted("a prompt that is cut between its items, or to nothing")
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"what {missing[0]} items add to a text is not known")
         turns = [_turn(message, self._content, counting.marks) for message in request.messages]
@@ -105,9 +116,7 @@ class TextCounter:
         if fields.get("reasoning_effort") and "enable_thinking" not in theirs:
             ours["enable_thinking"] = fields["reasoning_effort"] != "none"
         taken = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
-        switches = (*(ours[name] for name in _GROWS), fields.get("add_special_tokens", False))
-        odd = not all(isinstance(one, bool) for one in switches)
-        if odd or theirs.keys() & taken - ours.keys() or fields.get("truncate_prompt_tokens"):
+        if theirs.keys() & taken - ours.keys():
             raise Uncounted("fields of an unusual kind")
         given = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
         return {**defaults, **{k: v for k, v in given.items() if v not in (None, "auto")}}
@@ -123,16 +132,19 @@ def _turn(
     odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
     if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
         raise Uncounted("a message of an unusual kind")
-    parts = [_part(part) for part in ([content] if isinstance(content, str) else content or [])]
+    parts = [*filter(None, map(_part, [content] if isinstance(content, str) else content or []))]
     texts = [part["text"] for part in parts if part["type"] == "text"]
-    if role == "system" and any(text.startswith(_BILLING) for text in texts):
+    if role == "system" and any(str(text).startswith(_BILLING) for text in texts):
         raise Uncounted("a header that vLLM drops")
     made: dict[str, Any] = {"role": role, "content": parts}
-    if content_format == "string":
-        kinds = [part["type"] for part in parts if part["type"] != "text"]
-        made["content"] = _joined([text for text in texts if text], kinds, marks)
-    elif role == "tool" and len(texts) == len(parts):
-        made["content"] = "\n".join(texts)
+    try:
+        if content_format == "string":
+            kinds = [part["type"] for part in parts if part["type"] != "text"]
+            made["content"] = _joined([text for text in texts if text], kinds, marks)
+        elif role == "tool" and len(texts) == len(parts):
+            made["content"] = "\n".join(texts)
+    except TypeError as error:
+        raise Unrendered(f"texts are joined, of which one is none: {error}") from error
     if role == "assistant" and message.get("tool_calls"):
         made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     if role == "tool" and "tool_call_id" in message:
@@ -181,19 +193,18 @@ def _tool(tool: Any) -> dict[str, Any]:
     raise Uncounted("a tool of an unusual kind")
 
 
-def _part(part: object) -> dict[str, str]:
+def _part(part: Any) -> dict[str, Any] | None:
+    """None for what vLLM drops; texts may be of any type."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if (medium := medium_of(part)) is not None:
         return {"type": str(MODALITY_OF[medium[0]])}
-    match part:
-        case {"type": "text" | "input_text" | "output_text", "text": str(words), **more}:
-            if not more:
-                return {"type": "text", "text": words}
-        case {"type": "refusal" | "thinking" as kind, **more}:
-            if more.keys() == {kind} and isinstance(more[kind], str):
-                return {"type": "text", "text": str(more[kind])}
-    raise Uncounted("a part of an unusual kind")
+    kind = part.get("type")
+    field = TEXT_FIELDS.get(kind)
+    if field is None or part.keys() - {"type", field}:
+        raise Uncounted("a part of an unusual kind")
+    words = part.get(field)
+    return None if words is None and kind in WORDLESS else {"type": "text", "text": words}
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:

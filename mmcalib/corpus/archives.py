@@ -9,18 +9,11 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
-from mmcalib.corpus.rows import MOST_SENT_BYTES
+from mmcalib.corpus.rows import MOST_SENT_BYTES, guessed_modality
 from mmcalib.corpus.source import Source, is_hidden
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
-from mmcalib.media.sniff import (
-    HEAD_BYTES,
-    MEDIA_ENDINGS,
-    SOUND_ENDINGS,
-    VIDEO_ENDINGS,
-    is_media,
-    sniff,
-)
+from mmcalib.media.sniff import HEAD_BYTES, MEDIA_ENDINGS, is_media
 from mmcalib.processes import Worker
 from mmcalib.storage.archive import ARCHIVES, Archive, Member
 from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, inside, is_here
@@ -265,11 +258,7 @@ class _File:
 
     @property
     def part_type(self) -> UrlType:
-        kind = sniff(self.head[:HEAD_BYTES])
-        sound = self.ending in SOUND_ENDINGS
-        if kind == "audio" or (sound and kind != "image"):
-            return PART_OF["audio"]
-        return PART_OF["video" if kind == "container" or self.ending in VIDEO_ENDINGS else "image"]
+        return PART_OF[guessed_modality(self.head, self.ending)]
 
 
 @dataclass(slots=True)
@@ -288,8 +277,9 @@ class _Sample:
         texts = [file for file in self.files if file.is_text]
         if sum(file.item.held.size_bytes for file in texts if file.item.held) > _LONGEST_TEXT_BYTES:
             return Skipped(origin, f"text of more than {_LONGEST_TEXT_BYTES >> 20} MiB")
-        words = filter(None, map(_plain, texts))
-        text = "\n".join(words) or "\n".join(filter(None, map(_field, texts)))
+        plain = [file for file in texts if file.ending in _WORDS]
+        words = (file.head.decode(errors="replace").strip() for file in plain)
+        text = "\n".join(filter(None, words)) or "\n".join(filter(None, map(_field, texts)))
         media = self.media
         parts = [url_part(file.part_type, file.item.path) for file in media]
         if text:
@@ -310,10 +300,6 @@ def _key(name: str) -> tuple[str, str]:
     folder, slash, base = name.rpartition("/")
     stem, _, endings = base.partition(".")
     return folder + slash + stem, endings.rpartition(".")[2].lower()
-
-
-def _plain(file: _File) -> str:
-    return file.head.decode(errors="replace").strip() if file.ending in _WORDS else ""
 
 
 def _field(file: _File) -> str:

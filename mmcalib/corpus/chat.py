@@ -26,6 +26,13 @@ PART_OF: Mapping[Modality, UrlType] = {
     "audio": "audio_url",
 }
 MODALITY_OF: Mapping[str, Modality] = {part: modality for modality, part in PART_OF.items()}
+# The field in which vLLM looks for the words of a part, by its type.
+TEXT_FIELDS: Mapping[str, str] = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    **{kind: kind for kind in ("refusal", "thinking")},
+}
+# Parts of these types that have no words are dropped.
+WORDLESS = ("text", "refusal")
 
 # Fields that vLLM hands to the template or the tokenizer (`build_chat_params`, `build_tok_params`
 # in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that change
@@ -142,8 +149,15 @@ class ChatRequest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the template gets no more than messages and tools."""
-        return all(self.fields.get(n) in (None, *idle) for n, idle in _TEMPLATE_FIELDS.items())
+        """Whether the template gets no more than messages of texts and media, and tools."""
+        given = self.fields
+        idle = all(given.get(n) in (None, *values) for n, values in _TEMPLATE_FIELDS.items())
+        return idle and all(map(_is_usual, self._parts()))
+
+    @property
+    def kept_tokens(self) -> int | None:
+        """To how many its prompt is cut, if at all; -1: to what the context holds."""
+        return _tokens(self.fields.get("truncate_prompt_tokens"), least=-1)
 
     def _parts(self) -> Iterable[object]:
         for message in self.messages:
@@ -211,19 +225,31 @@ def medium_of(part: object) -> tuple[UrlType, str] | None:
     return None
 
 
+def _told(part: Mapping[str, Any]) -> object:
+    return part.get(TEXT_FIELDS.get(str(part.get("type")), "text"))
+
+
 def _words(part: object) -> str | None:
     """The words of a part, which stand in the field that vLLM names after some of the types; None
     for media.
     """
     if isinstance(part, Mapping) and not medium_of(part):
-        return part.get("text") or part.get("refusal") or part.get("thinking") or ""
+        return str(_told(part) or "")
     return part if isinstance(part, str) else None
 
 
-def _tokens(given: object) -> int | None:
+def _is_usual(part: object) -> bool:
+    """Whether it is a medium or a text: vLLM takes numbers and lists for texts, too."""
+    if not isinstance(part, Mapping) or part.get("type") not in TEXT_FIELDS:
+        return True
+    words = _told(part)
+    return isinstance(words, str) or (words is None and part.get("type") in WORDLESS)
+
+
+def _tokens(given: object, least: int = 0) -> int | None:
     """As pydantic reads it: of "7" and 7.0, too."""
     try:
-        return max(0, _INT.validate_python(given))
+        return max(least, _INT.validate_python(given))
     except ValidationError:
         return None
 
@@ -236,21 +262,12 @@ def _message_bytes(message: Message) -> int:
             continue
         if name == "content":
             parts = value if isinstance(value, list) else [value]
-            total += sum(map(_part_bytes, parts))
+            total += sum(text_bytes(_words(part) or "") + 1 for part in parts)
         elif isinstance(value, str):
             total += text_bytes(value)
         else:
             total += _json_bytes(value)
     return total
-
-
-def _part_bytes(part: object) -> int:
-    if isinstance(part, str):
-        return text_bytes(part) + 1
-    if not isinstance(part, Mapping) or medium_of(part):
-        return 1
-    words = (part.get(name) for name in ("text", "refusal", "thinking"))
-    return sum(text_bytes(text) for text in words if isinstance(text, str)) + 1
 
 
 def _json_bytes(value: object) -> int:

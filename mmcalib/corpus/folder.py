@@ -12,7 +12,7 @@ from typing import IO, Generic, TypeVar
 
 from mmcalib.corpus.archives import archive_at
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Folders, Source, at_least_one, is_listed_file, walk
+from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.storage.location import Location
@@ -28,7 +28,12 @@ class Files(Generic[P]):
 
     def items(self) -> Iterator[Item | Skipped]:
         """Raise CorpusError, at the end, when there was no path at all."""
-        yield from at_least_one(self._items(), self._nothing)
+        empty = True
+        for one in self._items():
+            empty = False
+            yield one
+        if empty:
+            raise self._nothing
 
     def _items(self) -> Iterator[Item | Skipped]:
         for path in self._paths():

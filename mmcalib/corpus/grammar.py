@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -11,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.lines import NOT_MODELLED, TEXT_TYPES, BadRequest, UnknownPart
+from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
+from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
 
 # What bears on no more than the answer, once the schema takes it.
 _JUDGED = frozenset(
@@ -25,6 +26,8 @@ _JUDGED = frozenset(
         *("return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt"),
         *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval", "n"),
         *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "truncation_side"),
+        # Without a scheduler or a watermark of its kind vLLM passes it over.
+        *("priority", "watermarking"),
         # Empty ones: `parse_line` refuses others.
         *("mm_processor_kwargs", "media_io_kwargs"),
     )
@@ -51,8 +54,13 @@ def _holding(*names: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*properties, *names]}
 
 
+def _between(least: int, most: int = 1000) -> dict[str, Any]:
+    return {"minimum": least, "maximum": most}
+
+
+_SIZES = ("min_pattern_size", "max_pattern_size")
 # Values of other fields that are known to bear on no more than the answer.
-_JUDGED_VALUES: Mapping[str, Any] = {
+_KNOWN_VALUES: Mapping[str, Any] = {
     "$defs": {"simple": _SIMPLE_SCHEMA},
     "not": {"required": ["response_format", "structured_outputs"]},
     "properties": {
@@ -73,6 +81,16 @@ _JUDGED_VALUES: Mapping[str, Any] = {
                 _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
             ],
         },
+        # Up to the length of the prompt.
+        "routed_experts_prompt_start": _between(0, 1),
+        # `RepetitionDetectionParams.__post_init__` (vllm/sampling_params.py:186, 0.32).
+        "repetition_detection": {
+            "properties": {"min_pattern_size": _between(0, 1), "min_count": _between(-1)},
+            "anyOf": [
+                {"properties": dict.fromkeys(_SIZES, _between(0, 0))},
+                _holding(max_pattern_size=_between(1), min_count=_between(2)),
+            ],
+        },
     },
 }
 # Without a schema nothing is known of their values.
@@ -86,7 +104,6 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
     "boolean": TypeAdapter(bool),
 }
 _NUMBERS = _LAX["integer"], _LAX["number"]
-_ROLES = {"user", "assistant", "system", "developer"}
 _LONGEST = 80
 
 
@@ -99,7 +116,7 @@ class Grammar:
         self, found: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
     ) -> None:
         self._found, self._tools = found, tools or bool(found.get("tools"))
-        self._embeds = embeds
+        self._embeds, self._is_string = embeds, found.get("content") == "string"
 
     def doubt(self, request: ChatRequest) -> str:
         """What of it nobody modelled, empty where nothing. Raises `BadRequest` for what vLLM
@@ -111,6 +128,9 @@ class Grammar:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"it has tools, which vLLM refuses without {flags}")
         doubts = self._doubts_of_parts(request)
+        # A server of `prompt_embeds` looks for their mark in each text.
+        if self._embeds and not ChatRequest(request.messages).is_plain:
+            doubts.append("a text of another type is not modelled")
         if not self._found:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
             doubts = [*doubts, *(f"{name} is not known to this calibration" for name in names)]
@@ -122,10 +142,15 @@ class Grammar:
         for message in () if request.endpoint else request.messages:
             self._validate_parts(message)
         schema = self._found["schema"]["properties"]
-        held = {name: fields[name] for name in _JUDGED_VALUES["properties"] if fields.get(name)}
+        valued = fields.keys() & _KNOWN_VALUES["properties"].keys()
+        held = {name: fields[name] for name in valued if fields[name] is not None}
         # A template gets the fields of a template alone; what is in code may get any.
         judged = "content" in self._found and self._values.is_valid(held)
         known = _JUDGED | request.fields.keys() | (held.keys() if judged else set())
+        # The last message is answered with where the answer has its role, and must be texts
+        # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
+        if fields.get("echo") and not fields.get("stream"):
+            known |= {"echo"} if request.is_plain and not request.items() else set()
         for name in sorted(schema.keys() & fields.keys() - known):
             nothing = name in _GIVEN_ON and not fields[name]
             if not nothing and fields[name] not in (None, schema[name].get("default")):
@@ -151,20 +176,18 @@ class Grammar:
             if text in words
         ]
 
-    @property
-    def _is_string(self) -> bool:
-        return self._found.get("content") == "string"
-
     def _validate_parts(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
         if isinstance(content, list):
-            for part in content:
-                if isinstance(part, Mapping):
-                    self._validate_part(part)
+            parts = [part for part in content if isinstance(part, Mapping)]
+            for part in parts:
+                self._validate_part(part)
             # pydantic reads content of OpenAI's own types when it is used, and prefers vLLM's type
             # by the number of fields that it knows: with none, OpenAI's is meant (smart mode).
-            ours = message["role"] in _ROLES or {"tool_call_id"} <= message.keys()
-            if content and ours and not any(map(self._is_known, content)):
+            ours = message["role"] in OPENAI_ROLES or {"tool_call_id"} <= message.keys()
+            each = itertools.product(self._members, parts)
+            known = any(p.keys() & names and one.is_valid(p) for (one, names), p in each)
+            if content and ours and not known:
                 raise BadRequest("content of parts of which vLLM knows none without another")
         for call in message.get("tool_calls") or ():
             if isinstance(call, Mapping) and call.get("type", "function") != "function":
@@ -183,19 +206,12 @@ class Grammar:
     def _validate_part(self, part: Mapping[str, Any]) -> None:
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
-            if not part.keys() & (self._parts.keys() - set(TEXT_TYPES)):
+            if not part.keys() & (self._parts.keys() - TEXT_FIELDS.keys()):
                 raise BadRequest("a part with a uuid or without a type, of no medium")
             return
         if kind not in self._parts:
             raise BadRequest(f"a part of type {kind}, which vLLM does not know")
         self._validate(self._parts[kind], part, f"{kind}.")
-        if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
-            raise BadRequest(f"a part of type {kind} without a text {NOT_MODELLED}")
-
-    def _is_known(self, part: object) -> bool:
-        return isinstance(part, Mapping) and any(
-            part.keys() & names and one.is_valid(part) for one, names in self._members
-        )
 
     def _validate(self, validator: Any, value: object, where: str) -> None:
         from jsonschema.exceptions import best_match
@@ -210,7 +226,7 @@ class Grammar:
 
     @cached_property
     def _values(self) -> Any:
-        return _validator(_JUDGED_VALUES)
+        return _validator(_KNOWN_VALUES)
 
     @cached_property
     def _body(self) -> Any:

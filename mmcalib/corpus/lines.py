@@ -16,7 +16,15 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, medium_of, text_part, url_part
+from mmcalib.corpus.chat import (
+    PART_OF,
+    TEXT_FIELDS,
+    ChatRequest,
+    Message,
+    medium_of,
+    text_part,
+    url_part,
+)
 from mmcalib.domain.shapes import Modality
 
 # Inline media of up to 36 MiB, because base64 makes four bytes of three. A line is held in memory
@@ -292,8 +300,8 @@ def _chat_parts(content: object) -> object:
     return made
 
 
-# Text parts, in the field that vLLM names after some of the types.
-TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "thinking")
+# Of which vLLM has OpenAI's own types of messages, too.
+OPENAI_ROLES = {"user", "assistant", "system", "developer"}
 
 
 def _check_messages(messages: object) -> None:
@@ -304,8 +312,9 @@ def _check_messages(messages: object) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad(f"messages.{number}", "a role is required")
         content = message.get("content")
-        if content == {}:
-            raise BadRequest(f"{number}.content: an empty object {NOT_MODELLED}")
+        if content == {} and message["role"] in OPENAI_ROLES:
+            # Those types go through whatever can be gone through.
+            content = message["content"] = []
         if content is not None and not isinstance(content, str | list):
             raise _bad(f"{number}.content", "text or a list of parts is required")
         for place, part in enumerate(content if isinstance(content, list) else ()):
@@ -327,8 +336,6 @@ def _check_part(part: object, where: str) -> None:
             raise _bad(f"{where}.{name}", "a URL is required")
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "its data are required")
-    elif part.get("type") not in TEXT_TYPES:
+    elif part.get("type") not in TEXT_FIELDS:
         named = "tool_reference" if "tool_reference" in part else None
         raise UnknownPart(part.get("type") or named, where)
-    elif not all(isinstance(part.get(n), str | None) for n in ("text", "refusal", "thinking")):
-        raise BadRequest(f"{where}: a text of another type {NOT_MODELLED}")

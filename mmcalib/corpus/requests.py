@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
@@ -44,6 +45,16 @@ class _Medium:
     there: bool
 
 
+class Reading(TypedDict, total=False):
+    """How `RequestLines` reads."""
+
+    allowed_root: str | os.PathLike[str] | None
+    scratch: Required[Path]
+    at_rest: bool
+    grammar: Grammar | None
+    as_sent: bool
+
+
 class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path.
 
@@ -58,7 +69,7 @@ class RequestLines:
         self,
         folder: str,
         *,
-        allowed_root: str | Path | None = None,
+        allowed_root: str | os.PathLike[str] | None = None,
         scratch: Path,
         at_rest: bool = False,
         grammar: Grammar | None = None,
@@ -159,25 +170,14 @@ def labels(paths: Sequence[Path]) -> list[str]:
 class RequestsSource:
     """Each line of the file at `path` is one request; blank lines do not count.
 
-    Relative paths start at the file's own folder. Media must lie below `allowed_root` (default:
-    that folder), links resolved; else UsageError. Inline media are written to `scratch` and are
-    items like the others. Remote media are items by their URLs where their hosts are allowed, and
-    otherwise refused. `label` names the file in the origins of its requests (default: its name).
-    The file is read line by line, once per call. With `at_rest` neither it nor the media change
-    meanwhile: then `items` behind `prompts` gives what was met there, and reads unusable lines
-    only.
+    Relative paths start at the file's own folder. `label` names the file in the origins of its
+    requests (default: its name). The file is read line by line, once per call. With `at_rest`
+    neither it nor the media change meanwhile: then `items` behind `prompts` gives what was met
+    there, and reads unusable lines only.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        allowed_root: str | Path | None = None,
-        scratch: Path,
-        label: str | None = None,
-        at_rest: bool = False,
-        grammar: Grammar | None = None,
-        as_sent: bool = False,
+        self, path: str | Path, *, label: str | None = None, **reading: Unpack[Reading]
     ) -> None:
         self.path = Path(path)
         if self.path.is_dir():
@@ -192,16 +192,9 @@ class RequestsSource:
             )
         _refuse_other_forms(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
-        self._reader = RequestLines(
-            folder,
-            allowed_root=allowed_root,
-            scratch=scratch,
-            at_rest=at_rest,
-            grammar=grammar,
-            as_sent=as_sent,
-        )
+        self._reader = RequestLines(folder, **reading)
         self._label = label or self.path.name
-        self._at_rest = at_rest
+        self._at_rest = reading.get("at_rest", False)
         # What the lines named, in their order: the items of usable ones, and of each unusable one
         # three numbers: how many items come before it, the number of the line, and its offset.
         self._named: tuple[dict[Item, None], array[int]] | None = None

@@ -79,7 +79,7 @@ class Table:
             case {"bytes": bytes() as data, **rest}:
                 yield self._held(location, data, str(rest.get("path") or ""))
             case {"path": str() as path}:
-                yield self.named(path), _modality(b"", path)
+                yield self.named(path), guessed_modality(b"", ending_of(path))
             case bytes() if self._is_media(cell.column, value):
                 yield self._held(location, value, "")
 
@@ -91,16 +91,13 @@ class Table:
     def _held(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
         held = ByteSource(self.version, len(data), data=sent)
-        return Item(location, held=held), _modality(data, path)
+        return Item(location, held=held), guessed_modality(data, ending_of(path))
 
 
-def _modality(data: bytes, path: str) -> Modality:
-    """A guess for the content part; the probe says what it is."""
+def guessed_modality(data: bytes, ending: str) -> Modality:
+    """Of what begins so and has such a name; the probe says what it is."""
     kind = sniff(data[:HEAD_BYTES])
-    if kind in ("container", "audio") or data == b"":
-        ending = ending_of(path)
-        if kind == "audio" or ending in SOUND_ENDINGS:
-            return "audio"
-        if kind == "container" or ending in VIDEO_ENDINGS:
-            return "video"
-    return "image"
+    if kind == "audio" or (kind != "image" and ending in SOUND_ENDINGS):
+        return "audio"
+    video = kind == "container" or (kind != "image" and ending in VIDEO_ENDINGS)
+    return "video" if video else "image"

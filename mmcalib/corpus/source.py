@@ -5,24 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.errors import CorpusError
 from mmcalib.storage.location import NOT_REGULAR
 from mmcalib.text import NO_ACCESS, NO_FILE, NO_PERMISSION
-
-
-def at_least_one(found: Iterable[Item | Skipped], nothing: CorpusError) -> Iterator[Item | Skipped]:
-    """All that was found. Raises `nothing`, at the end, when nothing was."""
-    empty = True
-    for one in found:
-        empty = False
-        yield one
-    if empty:
-        raise nothing
 
 
 class Source(Protocol):

@@ -69,18 +69,16 @@ def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     return resolved
 
 
+# Requests name many files of few folders, and each look at a path looks at all its parts.
+_real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+
+
 def _real(path: str) -> str:
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
         return os.path.realpath(path)
     path = os.path.join(_real_folder(folder), name)
     return os.path.realpath(path) if os.path.islink(path) else path
-
-
-@functools.lru_cache(maxsize=4096)
-def _real_folder(path: str) -> str:
-    """Requests name many files of few folders, and each look at a path looks at all its parts."""
-    return os.path.realpath(path)
 
 
 def file_url_path(url: str) -> str:

@@ -51,71 +51,53 @@ def json_format(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 # Each with what vLLM 0.32 makes of it (`ChatCompletionRequest`, `SamplingParams`).
-FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"temperature": 3}, "no"),
-    ({"temperature": "0.5"}, "fits"),
-    ({"temperature": "nan"}, "no"),
-    ({"repetition_penalty": "inf"}, "no"),
-    ({"top_p": 0}, "no"),
-    ({"top_p": 1.0}, "fits"),
-    ({"n": 0}, "no"),
-    ({"n": 2}, "fits"),
-    ({"n": "2", "temperature": 0.5}, "fits"),
-    ({"n": 2, "temperature": 0}, "no"),
-    ({"n": 1, "temperature": 0}, "fits"),
-    ({"prompt_logprobs": 99}, "no"),
-    ({"prompt_logprobs": "1"}, "no"),
-    ({"prompt_logprobs": 1}, "fits"),
-    ({"prompt_logprobs": 1, "stream": True}, "no"),
-    ({"top_logprobs": 2}, "no"),
-    ({"top_logprobs": 2, "logprobs": True}, "fits"),
-    ({"stream_options": {"include_usage": True}}, "no"),
-    ({"stream_options": {"include_usage": True}, "stream": True}, "fits"),
-    ({"tools": []}, "no"),
-    ({"tools": [TOOL]}, "no"),
-    ({"tools": [TOOL], "tool_choice": "none"}, "fits"),
-    ({"tool_choice": "auto"}, "no"),
-    ({"logit_bias": {"1": 1}}, "unknown"),
-    ({"allowed_token_ids": []}, "no"),
-    ({"allowed_token_ids": [1, "2"]}, "fits"),
-    ({"allowed_token_ids": [-1]}, "no"),
-    ({"stop_token_ids": [1 << 40]}, "no"),
-    ({"logprob_token_ids": [1]}, "no"),
-    ({"logprob_token_ids": [1], "logprobs": True}, "fits"),
-    ({"logprob_token_ids": [1] * 129, "logprobs": True}, "no"),
-    ({"stop": [""]}, "no"),
-    ({"top_k": 1 << 40}, "fits"),
-    ({"top_k": 1 << 64}, "no"),
-    ({"cache_salt": "a" * 128}, "fits"),
-    ({"cache_salt": "a" * 129}, "no"),
-    ({"cache_salt": "a/b"}, "no"),
-    ({"seed": 1 << 63}, "no"),
-    ({"seed": (1 << 63) - 1}, "fits"),
-    ({"seed": -(1 << 63)}, "fits"),
-    ({"stop": "a"}, "fits"),
-    ({"max_tokens": "2881"}, "fits"),
-    ({"max_tokens": 2881.0}, "fits"),
-    ({"max_tokens": 1.5}, "no"),
-    ({"min_tokens": -1}, "no"),
-    ({"structured_outputs": {"regex": "a"}}, "unknown"),
-    ({"structured_outputs": {}}, "unknown"),
-    ({"structured_outputs": {"choice": ["a", "b"]}}, "fits"),
-    ({"response_format": {"type": "text"}}, "fits"),
-    ({"response_format": {"type": "json_object"}}, "fits"),
-    ({"response_format": json_format({"type": "object", "properties": {"a": INT}})}, "fits"),
-    ({"response_format": json_format({"type": "string", "pattern": "("})}, "unknown"),
-    ({"response_format": {"type": "json_schema"}}, "unknown"),
-    ({"response_format": {"type": "text"}, "structured_outputs": {"choice": ["a"]}}, "unknown"),
-    ({"vllm_xargs": {}, "logit_bias": {}, "media_io_kwargs": {}}, "fits"),
-    ({"chat_template": ""}, "no"),
-    ({"priority": 1}, "unknown"),
-    ({"mm_processor_kwargs": {"fps": 1}}, "no"),
-    ({"nobody_knows": 1}, "fits"),
-]
+FIELDS: dict[str, list[dict[str, Any]]] = {
+    "no": [
+        *({"temperature": 3}, {"temperature": "nan"}, {"repetition_penalty": "inf"}, {"top_p": 0}),
+        *({"n": 0}, {"n": 2, "temperature": 0}, {"prompt_logprobs": 99}, {"prompt_logprobs": "1"}),
+        *({"prompt_logprobs": 1, "stream": True}, {"top_logprobs": 2}),
+        *({"stream_options": {"include_usage": True}}, {"tools": []}, {"tools": [TOOL]}),
+        *({"tool_choice": "auto"}, {"allowed_token_ids": []}, {"allowed_token_ids": [-1]}),
+        *({"stop_token_ids": [1 << 40]}, {"logprob_token_ids": [1]}),
+        *({"logprob_token_ids": [1] * 129, "logprobs": True}, {"stop": [""]}, {"top_k": 1 << 64}),
+        *({"cache_salt": "a" * 129}, {"cache_salt": "a/b"}, {"seed": 1 << 63}, {"max_tokens": 1.5}),
+        *({"min_tokens": -1}, {"chat_template": ""}, {"priority": 1 << 63}),
+        {"mm_processor_kwargs": {"fps": 1}},
+    ],
+    "fits": [
+        *({"temperature": "0.5"}, {"top_p": 1.0}, {"n": 2}, {"n": "2", "temperature": 0.5}),
+        *({"n": 1, "temperature": 0}, {"prompt_logprobs": 1}),
+        {"top_logprobs": 2, "logprobs": True},
+        {"stream_options": {"include_usage": True}, "stream": True},
+        *({"tools": [TOOL], "tool_choice": "none"}, {"allowed_token_ids": [1, "2"]}),
+        *({"logprob_token_ids": [1], "logprobs": True}, {"top_k": 1 << 40}),
+        *({"cache_salt": "a" * 128}, {"seed": (1 << 63) - 1}, {"seed": -(1 << 63)}, {"stop": "a"}),
+        *({"max_tokens": "2881"}, {"max_tokens": 2881.0}),
+        *({"structured_outputs": {"choice": ["a", "b"]}}, {"response_format": {"type": "text"}}),
+        {"response_format": {"type": "json_object"}},
+        {"response_format": json_format({"type": "object", "properties": {"a": INT}})},
+        *({"vllm_xargs": {}, "logit_bias": {}, "media_io_kwargs": {}}, {"priority": 1}),
+        *({"watermarking": True}, {"echo": True}, {"routed_experts_prompt_start": 1}),
+        *({"repetition_detection": {}}, {"repetition_detection": {"min_count": -1}}),
+        *({"repetition_detection": {"max_pattern_size": 4, "min_count": "3"}}, {"nobody_knows": 1}),
+    ],
+    "unknown": [
+        *({"logit_bias": {"1": 1}}, {"structured_outputs": {"regex": "a"}}),
+        {"structured_outputs": {}},
+        {"response_format": json_format({"type": "string", "pattern": "("})},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "text"}, "structured_outputs": {"choice": ["a"]}},
+        *({"echo": True, "stream": True}, {"echo": True, "add_generation_prompt": False}),
+        *({"routed_experts_prompt_start": 2}, {"repetition_detection": {"max_pattern_size": 4}}),
+        {"repetition_detection": {"min_pattern_size": 1}},
+    ],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fields", "right"), FIELDS)
+@pytest.mark.parametrize(
+    ("right", "fields"), [(right, one) for right, each in FIELDS.items() for one in each]
+)
 def test_fields(found: dict[str, Any], fields: dict[str, Any], right: str) -> None:
     assert answer(Grammar(found), {"messages": [USER], **fields}) == right
 
@@ -136,6 +118,8 @@ PARTS: list[tuple[object, str]] = [
     ({"type": "input_image", "image_url": URL, "detail": "auto"}, "fits"),
     ({"type": "input_image", "image_url": URL}, "no"),
     ({"type": "input_text", "text": "a"}, "fits"),
+    ({"type": "input_text"}, "fits"),
+    ({"type": "text", "text": 7}, "fits"),
     ({"type": "tool_reference", "name": "f"}, "unknown"),
     ({"tool_reference": "f", "name": "f"}, "unknown"),
     ({"type": "image_embeds", "image_embeds": "x"}, "no"),
@@ -155,11 +139,21 @@ def test_parts(found: dict[str, Any], part: object, right: str) -> None:
     assert answer(Grammar(found), body) == right
 
 
+@pytest.mark.slow
+def test_a_server_of_embeddings_looks_into_texts(found: dict[str, Any]) -> None:
+    for words, right in (("a", "fits"), (7, "unknown")):
+        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": words}, WORDS]}]}
+        assert answer(Grammar(found, embeds=True), body) == right
+
+
 CONTENTS: tuple[Any, ...] = (
     *(["a"], ["a", WORDS], [{"type": "input_text", "text": "a"}], [{"type": "text"}]),
     *([{"type": "refusal", "refusal": "a"}], [{"type": "thinking", "thinking": "a"}], [], "a"),
     *([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], None, 5),
     *([{"type": "input_text", "text": "a"}, WORDS], [{"type": "text", "text": None}, WORDS]),
+    *([{"type": "text", "text": 7}, WORDS], [{"type": "thinking", "thinking": 7}, WORDS], {}),
+    *([{"type": "refusal", "refusal": ["a"]}, WORDS], [{"type": "output_text"}, WORDS]),
+    *([{"type": "text", "text": 7}], [{"type": "thinking"}]),
 )
 CALLS = (
     {"type": "function", "function": {"name": "f", "arguments": "{}"}},

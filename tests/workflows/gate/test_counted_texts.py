@@ -58,13 +58,10 @@ def test_words_and_items_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        says("a", {"chat_template_kwargs": {"x": 1}}),
+        *(says("a", {"chat_template_kwargs": {"x": 1}}), says("a", name="n")),
         says("a", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
-        says(["a", url_part("video_url", "x")]),
-        says("a", name="n"),
-        says([{"type": "text", "text": "a", "own": 1}]),
-        says("a", role="developer"),
-        ChatRequest([{"content": "a"}]),
+        *(says(["a", url_part("video_url", "x")]), says([{"type": "text", "text": "a", "own": 1}])),
+        *(says("a", role="developer"), ChatRequest([{"content": "a"}])),
     ],
 )
 def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
@@ -88,17 +85,15 @@ TOOL = {"type": "function", "function": {"name": "f", "strict": True, "own": "x"
 @pytest.mark.parametrize(
     ("fields", "tokens"),
     [
-        ({}, 3),
-        ({"add_generation_prompt": False}, 2),
-        ({"reasoning_effort": "low"}, 6),
-        ({"reasoning_effort": "none"}, 3),
+        *(({}, 3), ({"add_generation_prompt": False}, 2)),
+        *(({"reasoning_effort": "low"}, 6), ({"reasoning_effort": "none"}, 3)),
         ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}, 3),
         # {"type": "function", "function": {"name": "f", "description": null, "parameters": null,
         # "strict": true}}
         ({"tools": [TOOL], "tool_choice": "none"}, 14),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, None),
-        ({"add_generation_prompt": "no"}, None),
-        ({"truncate_prompt_tokens": 5}, None),
+        *(({"tools": [{**TOOL, "defer_loading": True}]}, None), ({"documents": [{}]}, 3)),
+        *(({"add_generation_prompt": one}, n) for one, n in (("no", 2), (0, 2), (7, None))),
+        *(({"truncate_prompt_tokens": one}, n) for one, n in ((5, 3), (0, None))),
         ({"chat_template_kwargs": {"tokenize": True}}, None),
     ],
 )
@@ -108,6 +103,26 @@ def test_what_a_template_gets_is_counted(
     """Each of these was left to the bound, and nothing bounds most of them."""
     counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
     assert counting.tokens(says("b", fields)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        *(({"type": "text", "text": 7}, 3), ({"type": "output_text", "text": ["a", "b"]}, 4)),
+        *(({"type": "input_text"}, 3), ({"type": "refusal", "refusal": None}, 2)),
+        *(({"type": "thinking", "thinking": 7}, 3), ({"type": "text", "own": "a"}, None)),
+    ],
+)
+def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: int | None) -> None:
+    """As 7, ['a', 'b'] and None: such parts were not counted."""
+    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    assert counting.tokens(says(["a", part])) == tokens
+
+
+def test_what_is_no_text_is_not_joined(tmp_path: Path) -> None:
+    answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": 7}]}
+    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    assert "joined" in str(counting.tokens(ChatRequest([answer])))
 
 
 def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
@@ -121,10 +136,13 @@ def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
     assert counting.tokens(ChatRequest([{**turns[0], "tool_calls": [{"id": "1"}]}])) is None
 
 
-def test_a_template_of_texts_gets_marks_for_items(tmp_path: Path) -> None:
+def test_a_template_of_texts_gets_texts_and_marks_for_items(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
-    how = replace(HOW, marks={"image": "<image>"})
+    how = replace(HOW, marks={"image": "<image>"}, fields=True)
     counting = Counting(folder_of(tmp_path, template), how, "string")
+    words = {"type": "text", "text": "a b"}
+    assert counting.tokens(says([words, "c", {"type": "input_text", "text": []}])) == 3
+    assert "joined" in str(counting.tokens(says([words, {"type": "text", "text": 7}])))
     image = url_part("image_url", "x")
     assert counting.tokens(says(["a", "b", image, image])) == 8
     assert counting.tokens(says(["a <image>", image])) == 4
@@ -181,10 +199,3 @@ def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
     template = "{{ lead }} {% for m in messages %}{{ m.content[0].text }}{% endfor %}"
     counting = TextCounting(template=template, kwargs={"lead": "a a a"})
     assert Counting(folder_of(tmp_path), counting, "openai").tokens(says("a b")) == 5
-
-
-def test_a_template_of_texts_gets_texts(tmp_path: Path) -> None:
-    template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
-    counting = Counting(folder_of(tmp_path, template), TextCounting(), "string")
-    parts = [{"type": "text", "text": "a b"}, "c"]
-    assert counting.tokens(says(parts)) == 4

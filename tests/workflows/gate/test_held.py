@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,7 @@ def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        {},
-        {"image": "a.png"},
-        {"image": Image.new("RGB", PAGE), "prompt": "What?"},
+        *({}, {"image": "a.png"}, {"image": Image.new("RGB", PAGE), "prompt": "What?"}),
         {"image": Image.new("RGB", PAGE), **asking()},
     ],
 )
@@ -123,6 +122,45 @@ def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
     tools = {**asked, "tools": [{"type": "function", "function": {"name": "f"}}]}
     refused = admit_item(GATE, tools, tmp_path, None, grammar)
     assert (refused.answer, "--tool-call-parser" in refused.reason) == ("no", True)
+
+
+WHOLE, LONG = GATE.max_model_len, 9 * GATE.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("kept", "tokens", "answer"),
+    [
+        *((5, None, "fits"), ("5", None, "fits"), (5, LONG, "fits"), (0, None, "unknown")),
+        *((WHOLE, None, "unknown"), (WHOLE, 9, "fits"), (WHOLE, LONG, "no"), (WHOLE + 1, 9, "no")),
+        *((-1, LONG, "no"), (-1, 9, "fits")),
+    ],
+)
+def test_a_text_that_is_cut_takes_no_more(
+    tmp_path: Path, kept: object, tokens: int | None, answer: str
+) -> None:
+    """Nothing bounded it; vLLM refuses to cut to more than the context."""
+    body = {"messages": [{"role": "user", "content": "a"}], "truncate_prompt_tokens": kept}
+    counting: Any = tokens and SimpleNamespace(tokens=lambda _, tokenise: tokenise and tokens)
+    assert admit_item(GATE, body, None, counting).answer == answer
+    if (kept, tokens) == (-1, LONG):
+        assert admit_item(GATE, {**body, "max_tokens": 1}, None, counting).fits
+    (tmp_path / "a.png").write_bytes(png(PAGE))
+    pictured = {**asking((tmp_path / "a.png").as_uri()), "truncate_prompt_tokens": 5}
+    assert admit_item(GATE, pictured, tmp_path).answer == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        *(({}, "fits"), ({"a": 1}, "no"), ([{"type": "text", "text": None}], "fits")),
+        *(([{"type": "text", "text": 7}], "unknown"), ([{"type": "thinking"}], "unknown")),
+    ],
+)
+def test_what_pydantic_takes_for_a_text(content: object, answer: str) -> None:
+    """A template may make of a number what it likes: without its count nothing is known."""
+    for role, right in (("user", answer), ("ipython", answer if content else "no")):
+        asked = {"messages": [{"role": role, "content": content}]}
+        assert admit_item(GATE, asked).answer == right
 
 
 def test_a_calibration_travels_to_workers() -> None:
@@ -158,8 +196,5 @@ def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
 
 def test_a_heic_is_to_be_converted() -> None:
     answer = admit_item(GATE, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
-    assert (answer.answer, answer.reason, answer.remedy) == (
-        "no",
-        "HEIC, which vLLM does not open",
-        "convert it to JPEG",
-    )
+    told = (answer.answer, answer.reason, answer.remedy)
+    assert told == ("no", "HEIC, which vLLM does not open", "convert it to JPEG")
