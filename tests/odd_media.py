@@ -107,6 +107,26 @@ def hiding(path: Path, frames: int, hidden: int, rate: int = 30) -> Path:
     return path
 
 
+def titled(source: Path, path: Path, title: bytes) -> Path:
+    """The first track of `source` in a Matroska of this title, which need not be UTF-8."""
+    plain = bytes(byte if byte < 128 else ord("@") for byte in title)
+    # A changed byte must not break a checksum.
+    options = {"write_crc32": "0"}
+    with (
+        av.open(str(source)) as whole,
+        av.open(str(path), "w", format="matroska", options=options) as file,
+    ):
+        file.metadata["title"] = plain.decode()
+        of = whole.streams[0]
+        stream = file.add_stream_from_template(of)
+        for packet in whole.demux(of):
+            if packet.dts is not None:
+                packet.stream = stream
+                file.mux(packet)
+    path.write_bytes(path.read_bytes().replace(plain, title))
+    return path
+
+
 def heard(path: Path, codec: str, form: str, seconds: float, rate_hz: int = 16_000) -> Path:
     """Half silence and half noise by one of FFmpeg's encoders, without a header of its length."""
     options = {"write_xing": "0", "id3v2_version": "0"} if form == "mp3" else {}

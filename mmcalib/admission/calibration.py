@@ -42,9 +42,9 @@ class Calibration(CalibrationDocument):
         given = self.engine_config
         tools = bool(given.get("enable_auto_tool_choice") and given.get("tool_call_parser"))
         embeds = bool(given.get("enable_mm_embeds") or given.get("enable_prompt_embeds"))
-        if self._grammar is None or self._grammar[0] != (self.costs, tools, embeds):
-            made = Grammar(self.costs.grammar, tools=tools, embeds=embeds)
-            self._grammar = (self.costs, tools, embeds), made
+        asked = self.costs, tools, embeds
+        if self._grammar is None or self._grammar[0] != asked:
+            self._grammar = asked, Grammar(self.costs.grammar, tools=tools, embeds=embeds)
         return self._grammar[1]
 
     def admits(

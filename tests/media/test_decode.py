@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, Vid
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
-from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence
+from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence, titled
 
 
 def cut(path: str, share: float) -> str:
@@ -209,16 +209,8 @@ def test_a_stream_without_its_end_is_seen(tmp_path: Path, name: str) -> None:
 
 def tagged(path: Path) -> Path:
     """With a title in Latin-1."""
-    heard(path, "aac", "matroska", 2)
-    with av.open(str(path)) as source, av.open(str(path) + "2", "w", format="matroska") as file:
-        file.metadata["title"] = "caf@"
-        stream = file.add_stream_from_template(source.streams.audio[0])
-        for packet in source.demux(source.streams.audio[0]):
-            if packet.dts is not None:
-                packet.stream = stream
-                file.mux(packet)
-    path.write_bytes(Path(str(path) + "2").read_bytes().replace(b"caf@", b"caf\xe9"))
-    return path
+    whole = heard(path.with_name(f"whole-{path.name}"), "aac", "matroska", 2)
+    return titled(whole, path, b"caf\xe9")
 
 
 # The server's, too; from 19 on it reads what is no UTF-8.

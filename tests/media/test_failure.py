@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import av
 import pytest
 from PIL import Image, ImageFile
 
@@ -14,6 +13,7 @@ from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 from mmcalib.media.probe import probe
 from tests.media import hostile as make
+from tests.odd_media import titled
 
 
 def test_what_pillow_raises_on_bytes_is_damage() -> None:
@@ -33,17 +33,7 @@ def test_no_bug_counts_as_damage() -> None:
 def test_metadata_that_is_no_utf_8_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "named.mp4"
     make.video(path, (64, 48))
-    marked = tmp_path / "marked.mkv"
-    # A changed byte must not break a checksum.
-    plain = {"write_crc32": "0"}
-    with av.open(str(path)) as source, av.open(str(marked), "w", options=plain) as file:
-        file.metadata["title"] = "TITLE-TITLE"
-        stream = file.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(source.streams.video[0]):
-            if packet.dts is not None:
-                packet.stream = stream
-                file.mux(packet)
-    marked.write_bytes(marked.read_bytes().replace(b"TITLE-TITLE", b"\xff\xfe\xe9TLE-TITLE"))
+    marked = titled(path, tmp_path / "marked.mkv", b"\xff\xfe\xe9TLE-TITLE")
     with open_container(str(marked)) as container:
         assert "TLE" in container.metadata["title"]
     assert probe(Item(str(marked))) == probe(Item(str(path)))
