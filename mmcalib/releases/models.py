@@ -99,9 +99,9 @@ def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
     """
     from vllm.config.compilation import CUDAGraphMode
 
-    kind = type(config.compilation_config)
-    own = kind.resolve_cudagraph_mode_and_sizes if VLLM_0_20.reached else None
-    if own is None:
+    kind, name = type(config.compilation_config), "resolve_cudagraph_mode_and_sizes"
+    # Older releases have no such check.
+    if (own := getattr(kind, name, None)) is None:
         yield
         return
 
@@ -113,11 +113,8 @@ def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
         own(asked, *args, **kwargs)
         return own(forgoing, *args, **kwargs)
 
-    kind.resolve_cudagraph_mode_and_sizes = resolve
-    try:
+    with patch.object(kind, name, resolve):
         yield
-    finally:
-        kind.resolve_cudagraph_mode_and_sizes = own
 
 
 def forgo_warmup(config: Any) -> None:
