@@ -14,7 +14,7 @@ from typing import Any
 from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
-from mmcalib.corpus.chat import ChatRequest, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.environment import CARD
 from mmcalib.engine.host import EngineHost
@@ -34,8 +34,6 @@ from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import depths, read_config
 from mmcalib.models.gpus import Gpu
 
-# Enough of the largest images that each step of either configuration is full more than once.
-BURST_ITEMS = 12
 # Rehearsals are single-threaded; the starts beside them take cores too.
 CORES_PER_REHEARSAL = 2
 PROFILE_S = 60.0
@@ -146,7 +144,7 @@ class Bench:
             return None, None
         if case.burst is None:
             return started, None
-        sent = {"items": BURST_ITEMS, "survived": False}
+        sent = {"items": case.burst_items, "survived": False}
         try:
             answer = host.ask(self._burst(case), "answering the burst")
         except MmcalibError as error:
@@ -167,12 +165,12 @@ class Bench:
 
     def _burst(self, case: Case) -> Replay:
         assert case.burst is not None
-        folder = self.scratch / f"burst-{case.burst.width_px}"
+        folder, kind = self.scratch / "burst", PART_OF[case.burst.modality]
         folder.mkdir(exist_ok=True)
         prompts = []
-        for number in range(BURST_ITEMS):
+        for number in range(case.burst_items):
             path = write_blank(case.burst, number, folder)
-            content = [text_part("Describe this."), url_part("image_url", path.as_uri())]
+            content = [text_part("Describe this."), url_part(kind, path.as_uri())]
             prompts.append(ReplayPrompt(path.name, ChatRequest.of_user(content), ()))
         return Replay(tuple(prompts))
 

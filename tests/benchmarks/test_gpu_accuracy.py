@@ -54,7 +54,7 @@ def test_a_smaller_card_takes_its_share_and_has_keys_of_its_own() -> None:
 
 def test_the_next_case_is_the_first_that_ends_in_time() -> None:
     assert next_case(ALL, (), 1000) is ALL[0]
-    # The trap's burst takes longer than is left; the plain start after it does not.
+    # Bursts and graphs take longer than is left; a plain start does not.
     found = next_case(ALL, {ALL[0].key}, 70)
     assert found is not None
     assert found.burst is None
