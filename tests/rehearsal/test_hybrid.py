@@ -236,10 +236,10 @@ def refusal(seqs: int, blocks: int) -> str:
 @pytest.mark.parametrize(
     ("model", "gpu", "seqs", "blocks"),
     [
-        ("Qwen/Qwen3.5-27B", "H100-PCIe", 1024, 377),
-        ("Qwen/Qwen3.5-4B", "L4", 256, 567),
-        ("Qwen/Qwen3.5-9B", "RTX-5090", 256, 528),
-        ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 518),
+        ("Qwen/Qwen3.5-27B", "H100-PCIe", 1024, 362),
+        ("Qwen/Qwen3.5-4B", "L4", 256, 563),
+        ("Qwen/Qwen3.5-9B", "RTX-5090", 256, 524),
+        ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 530),
     ],
 )
 def test_a_start_is_refused_for_its_sequences_as_vllm_does(
