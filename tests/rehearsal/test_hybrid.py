@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,11 @@ from mmcalib.domain.memory import Rehearsed
 from mmcalib.engine.environment import shimmed_environment
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.rehearsal.conftest import Theatre
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from memory.allowances import load  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -43,6 +49,16 @@ def test_it_starts_with_the_published_weights(hybrid: Rehearsed) -> None:
     assert "GDN_ATTN" in hybrid.attention
 
 
+def test_allowances_are_what_public_logs_say(h100: Theatre, hybrid: Rehearsed) -> None:
+    public = load(BENCHMARKS / "memory_allowances.toml")
+    for found, layers in ((hybrid, 64), (h100.rehearse(), 0)):
+        allowance = found.cudagraph_bytes - found.cudagraph_attention_bytes
+        fitted = public.fit().predict(found.cudagraphs, layers)
+        assert allowance == pytest.approx(fitted, rel=0.01)
+        assert found.non_torch_bytes == pytest.approx(0.08 * GIB, abs=MIB)
+    assert any("CUDA graphs of a gated-delta model take" in line for line in hybrid.assumptions)
+
+
 def test_only_attention_grows_with_the_context(hybrid: Rehearsed) -> None:
     assert hybrid.kv_bytes_per_token == PER_TOKEN
 
@@ -67,6 +83,7 @@ def test_a_published_pool_holds_as_many_tokens(theatres: Callable[[str], Theatre
         hf_overrides={"text_config": {"max_position_embeddings": longest}},
     )
     assert found.kv_cache_tokens == pytest.approx(820_013, rel=0.005)
+    assert found.non_torch_bytes == pytest.approx(2.92 * GIB, abs=MIB)
     assert found.max_concurrency == pytest.approx(1.04, abs=0.005)
 
 
@@ -219,10 +236,10 @@ def refusal(seqs: int, blocks: int) -> str:
 @pytest.mark.parametrize(
     ("model", "gpu", "seqs", "blocks"),
     [
-        ("Qwen/Qwen3.5-27B", "H100-PCIe", 1024, 377),
-        ("Qwen/Qwen3.5-4B", "L4", 256, 567),
-        ("Qwen/Qwen3.5-9B", "RTX-5090", 256, 528),
-        ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 518),
+        ("Qwen/Qwen3.5-27B", "H100-PCIe", 1024, 362),
+        ("Qwen/Qwen3.5-4B", "L4", 256, 563),
+        ("Qwen/Qwen3.5-9B", "RTX-5090", 256, 524),
+        ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 530),
     ],
 )
 def test_a_start_is_refused_for_its_sequences_as_vllm_does(
