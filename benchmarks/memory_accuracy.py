@@ -64,6 +64,7 @@ def main() -> int:
     given.out.write_text(page, encoding="utf-8")
     for group, error in report.worst(scores).items():
         print(f"{group}: largest error of the KV pool {error:.2f} GiB")
+    print(*report.leave_one_out(fitted), sep="\n")
     print(f"wrote {given.out}")
     return 0
 

@@ -4,59 +4,129 @@ from __future__ import annotations
 
 import statistics
 import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from memory.cases import GIB
+
+GRAPHS = ("dense", "gated-delta")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One public figure in bytes; `log` is the case that it comes from, None where it is none."""
+    """One public figure in bytes; `log` is the case that it comes from, None where it is none.
+
+    Graphs are of a gated-delta model where `layers` is not 0; of these bytes a rehearsal computes
+    `workspace_bytes`, which hold what the first graph takes.
+    """
 
     nbytes: float
     graphs: int
+    layers: int
+    workspace_bytes: float
     log: str | None
     what: str
     source: str
 
+    @property
+    def kind(self) -> str:
+        return GRAPHS[self.layers > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Bytes of a first graph, of each graph, of each layer of each graph of a gated-delta model."""
+
+    first: float
+    each: float
+    each_layer: float
+
+    def predict(self, graphs: int, layers: int, workspace_bytes: float = 0) -> float:
+        """What startup would subtract for so many graphs, 0 for none."""
+        more = self.each_layer * layers if layers else self.each
+        return (workspace_bytes or self.first) + graphs * more if graphs else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """Every public figure of memory outside torch, and of CUDA graphs as startup estimates them."""
+    """Every public figure of memory outside torch, and of CUDA graphs as startup estimates them.
+
+    `held_out` are graphs of gated-delta models on unified memory, which the fit does not see.
+    """
 
     non_torch: tuple[Figure, ...]
+    unified: tuple[Figure, ...]
     cuda_graphs: tuple[Figure, ...]
+    held_out: tuple[Figure, ...]
 
-    def non_torch_bytes(self, without: str | None = None) -> float:
-        """The median of the figures, but for those of one log."""
-        return statistics.median(one.nbytes for one in self.non_torch if one.log != without)
+    def non_torch_bytes(self, *, unified: bool, without: str | None = None) -> float:
+        """The median of the figures for such memory, but for those of one log."""
+        figures = _without(self.unified if unified else self.non_torch, without)
+        return statistics.median(one.nbytes for one in figures)
 
-    def line(self, without: str | None = None) -> tuple[float, float]:
-        """(bytes of none, bytes of each graph): least squares, but for the figures of one log."""
-        rest = [one for one in self.cuda_graphs if one.log != without]
-        slope, intercept = statistics.linear_regression(
-            [one.graphs for one in rest], [one.nbytes for one in rest]
-        )
-        return intercept, slope
+    def fit(self, without: str | None = None) -> Coefficients:
+        """Least squares through both kinds, which share the first graph; but for one log."""
+        return _fit(_without(self.cuda_graphs, without))
 
-    def cuda_graph_bytes(self, graphs: int, without: str | None = None) -> float:
-        """What startup would subtract for so many graphs; 0 for none."""
-        first, each = self.line(without)
-        return first + graphs * each if graphs else 0.0
+    def errors(self) -> Iterator[tuple[str, Figure, float]]:
+        """Each figure's kind, itself, and the error of its prediction from all others."""
+        for kind, figures in (("discrete", self.non_torch), ("unified", self.unified)):
+            yield from ((kind, one, error) for one, error in _each(figures, _median_error))
+        for one, error in _each(self.cuda_graphs, _graphs_error):
+            yield one.kind, one, error
+        for one in self.held_out:
+            yield "held out", one, _graphs_error(self.cuda_graphs, one)
+
+
+def _without(figures: Sequence[Figure], log: str | None) -> list[Figure]:
+    return [one for one in figures if log is None or one.log != log]
+
+
+def _fit(figures: Sequence[Figure]) -> Coefficients:
+    rows = [
+        (not one.workspace_bytes, 0 if one.layers else one.graphs, one.graphs * one.layers)
+        for one in figures
+    ]
+    left = [one.nbytes - one.workspace_bytes for one in figures]
+    found = np.linalg.lstsq(np.array(rows, float), np.array(left), rcond=None)[0]
+    return Coefficients(*map(float, found))
+
+
+def _each(
+    figures: Sequence[Figure], error: Callable[[Sequence[Figure], Figure], float]
+) -> Iterator[tuple[Figure, float]]:
+    for one in figures:
+        yield one, error([other for other in figures if other is not one], one)
+
+
+def _median_error(others: Sequence[Figure], one: Figure) -> float:
+    return statistics.median(other.nbytes for other in others) - one.nbytes
+
+
+def _graphs_error(others: Sequence[Figure], one: Figure) -> float:
+    return _fit(others).predict(one.graphs, one.layers, one.workspace_bytes) - one.nbytes
 
 
 def load(path: Path) -> Allowances:
     """Read the table of public figures."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Allowances(
-        tuple(_figure(entry) for entry in document["non_torch"]),
-        tuple(_figure(entry) for entry in document["cuda_graphs"]),
-    )
+    names = ("non_torch", "unified", "cuda_graphs", "held_out")
+    return Allowances(*(tuple(map(_figure, document[name])) for name in names))
 
 
 def _figure(entry: dict[str, Any]) -> Figure:
     log = entry.get("log")
     source = log or (f"public file {entry['file']}" if "file" in entry else "")
-    return Figure(entry["gib"] * GIB, entry.get("graphs", 0), log, entry["what"], source)
+    return Figure(
+        nbytes=entry["gib"] * GIB,
+        graphs=entry.get("graphs", 0),
+        layers=entry.get("layers", 0),
+        workspace_bytes=entry.get("workspace_gib", 0) * GIB,
+        log=log,
+        what=entry["what"],
+        source=source,
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memory.allowances import Allowances, Figure
+from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case, Excluded
 from memory.scores import Row, Score, mean_absolute, per_token_is_exact, with_pool
 
+MIB = 2**20
 _GROUPS = {"same": "shares the code path", "control": "text-only controls", "drift": "drift"}
 _INTRO = """# How near the rehearsal comes
 
@@ -193,21 +194,34 @@ def _cell(text: str) -> str:
 
 
 def _allowances(allowances: Allowances) -> Iterator[str]:
-    first, each = allowances.line()
-    yield "\n## The allowances\n"
-    yield f"Memory outside torch: {allowances.non_torch_bytes() / GIB:.3f} GiB, the median of"
-    yield from _figures(allowances.non_torch)
-    yield (
-        f"\nCUDA graphs: {first / 2**20:.0f} MiB and {each / 2**20:.1f} MiB for each graph, "
-        "a least-squares line through"
+    fitted = allowances.fit()
+    discrete, unified = (
+        allowances.non_torch_bytes(unified=is_unified) / GIB for is_unified in (False, True)
     )
-    yield from _figures(allowances.cuda_graphs)
+    yield "\n## The allowances\n"
+    yield f"- Memory outside torch: {discrete:.2f} GiB, the median of what logs print; on unified"
+    yield f"  memory {unified:.2f} GiB."
+    first, each, layer = fitted.first / MIB, fitted.each / MIB, fitted.each_layer / MIB
+    yield f"- CUDA graphs: {first:.0f} MiB for the first, {each:.2f} for each, of gated-delta"
+    yield f"  models {layer:.3f} for each layer of each: least squares through both kinds."
+    yield "\nEach figure predicted from all others, in GiB:\n"
+    yield from leave_one_out(allowances)
+    columns = ("GiB", "graphs", "layers", "error", "kind", "from", "source")
+    yield f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    for kind, one, error in allowances.errors():
+        figures = f"{one.nbytes / GIB:.2f} | {one.graphs or ''} | {one.layers or ''}"
+        yield f"| {figures} | {error / GIB:+.2f} | {kind} | {one.what} | {one.source} |"
 
 
-def _figures(figures: Sequence[Figure]) -> Iterator[str]:
-    yield "\n| GiB | graphs | from | source |\n|---|---|---|---|"
-    for one in figures:
-        yield f"| {one.nbytes / GIB:.2f} | {one.graphs or ''} | {one.what} | {one.source} |"
+def leave_one_out(allowances: Allowances) -> Iterator[str]:
+    """A table of errors by kind, each figure predicted without itself."""
+    by_kind: dict[str, list[float]] = {}
+    for kind, _, error in allowances.errors():
+        by_kind.setdefault(kind, []).append(error / GIB)
+    yield "| kind | figures | mean absolute error | largest |\n|---|---|---|---|"
+    for kind, found in by_kind.items():
+        largest = max(found, key=abs)
+        yield f"| {kind} | {len(found)} | {mean_absolute(found):.2f} | {largest:+.2f} |"
 
 
 def worst(scores: Sequence[Score]) -> Mapping[str, float]:

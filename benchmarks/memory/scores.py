@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case
-from mmcalib.child.rehearsal.startup import ONE_RANK_BYTES
 from mmcalib.domain.memory import Rehearsed
+from mmcalib.models import gpus
+from mmcalib.models.catalogue import find
 
 # The second baseline: what is often recommended to leave for activations.
 CONSTANT_ACTIVATION_BYTES = int(2.5 * GIB)
@@ -52,10 +53,12 @@ class Score:
 
 def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
     """Compare everything that the log prints and the case allows; allowances without this case."""
-    outside = answer.non_torch_bytes - ONE_RANK_BYTES + allowances.non_torch_bytes(case.id)
-    subtracted = answer.cudagraph_bytes > 0
-    graphs = allowances.cuda_graph_bytes(answer.cudagraphs, case.id) if subtracted else 0.0
-    graphs += answer.cudagraph_attention_bytes
+    unified = gpus.find(case.gpu).unified
+    outside = allowances.non_torch_bytes(unified=unified, without=case.id)
+    graphs = float(answer.cudagraph_attention_bytes)
+    if answer.cudagraph_bytes:
+        fitted = allowances.fit(case.id)
+        graphs += fitted.predict(answer.cudagraphs, _gated_delta_layers(case, answer))
     pool = answer.kv_cache_bytes + answer.non_torch_bytes + answer.cudagraph_bytes
     pool = round(pool - outside - graphs)
     predicted: dict[str, float] = {
@@ -101,6 +104,14 @@ def per_token_is_exact(row: Row, case: Case) -> bool:
     assert pool is not None
     assert tokens
     return abs(row.predicted * tokens - pool) <= _TOKENS_ROUNDING * GIB + row.predicted * 16
+
+
+def _gated_delta_layers(case: Case, answer: Rehearsed) -> int:
+    """0 where the model has none."""
+    geometry = find(case.geometry)
+    if "GDN_ATTN" not in answer.attention or geometry is None:
+        return 0
+    return int(geometry.values("config")["text_config"]["num_hidden_layers"])
 
 
 def _budget(answer: Rehearsed) -> tuple[int, int, str] | None:

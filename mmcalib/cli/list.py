@@ -83,7 +83,7 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
             rest = f"{rest}; inferred" if rest else "inferred"
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
     print(
-        "memory as torch reports it, less than advertised; "
-        "from public sources, unless marked inferred",
+        "memory as torch reports it on Linux, from public sources unless marked inferred; "
+        "WSL 2 shows more, which --gpu-memory takes",
         file=sys.stderr,
     )

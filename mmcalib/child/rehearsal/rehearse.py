@@ -14,10 +14,10 @@ import torch
 
 from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
-    ONE_RANK_BYTES,
     Stage,
     StartedWorker,
     note_outputs,
+    outside_bytes,
     start_worker,
 )
 from mmcalib.child.service import root_cause
@@ -31,10 +31,11 @@ from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
 from mmcalib.text import MIB, gib
 
-# A least-squares line through six public estimates for dense decoders since 0.19, 13 to 86 graphs
-# (benchmarks/memory_allowances.toml has them): the pool with a first graph, and each graph.
-PER_GRAPH_BYTES: Final = 6.2 * MIB
-FIRST_GRAPH_BYTES: Final = 52 * MIB
+# Least squares through public estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
+# with a first graph, each graph, and of gated-delta models each layer of each graph.
+FIRST_GRAPH_BYTES: Final = 69 * MIB
+PER_GRAPH_BYTES: Final = 6.35 * MIB
+PER_GATED_DELTA_LAYER_BYTES: Final = 0.207 * MIB
 # Its workspace comes with the first step that attends; the models of that line have none.
 _FLASHINFER: Final = "FLASHINFER"
 # A prompt for whatever drafts there are: no longer step allocates more.
@@ -43,7 +44,7 @@ PROMPT_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """`count` graphs would be captured; `nbytes` is what startup subtracts for them.
+    """`count` graphs of a `kind` would be captured; startup subtracts `nbytes` for them.
 
     `attention_bytes` of these are computed: by how much they are more for what attention keeps.
     `beside_bytes` is what attention keeps and no estimate has. `problem` is why that is not known.
@@ -52,6 +53,7 @@ class Graphs:
 
     count: int
     nbytes: int = 0
+    kind: str = ""
     attention_bytes: int = 0
     beside_bytes: int = 0
     problem: str = ""
@@ -62,10 +64,8 @@ class Graphs:
 def count_graphs(config: Any) -> int:
     """By the capture sizes and mode of the user's engine config, not of the eager one rehearsed."""
     mode, sizes = models.graph_mode(config), models.capture_sizes(config)
-    count = len(sizes) if "PIECEWISE" in mode else 0
-    if "FULL" in mode:
-        count += sum(size <= config.scheduler_config.max_num_seqs for size in sizes)
-    return count
+    full: int = sum(size <= config.scheduler_config.max_num_seqs for size in sizes)
+    return len(sizes) * ("PIECEWISE" in mode) + full * ("FULL" in mode)
 
 
 def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
@@ -79,8 +79,12 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     gpu/cudagraph_utils.py of 0.32). Leaves the GPU as it was.
     """
     worker, ledger = started.worker, started.ledger
-    graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * PER_GRAPH_BYTES))
-    attends = _FLASHINFER in models.attention(worker.vllm_config).split(", ")
+    backends = models.attention(worker.vllm_config).split(", ")
+    attends, each, kind = _FLASHINFER in backends, PER_GRAPH_BYTES, ""
+    if "GDN_ATTN" in backends:
+        layers = started.config.model_config.hf_text_config.num_hidden_layers
+        each, kind = PER_GATED_DELTA_LAYER_BYTES * layers, " of a gated-delta model"
+    graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * each), kind=kind)
     if not attends and not started.config.model_config.is_hybrid:
         return graphs
     runner.resolve_layout(started.config, worker, list(worker.get_kv_cache_spec().values()))
@@ -90,9 +94,8 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
         with models.estimated(worker, mode) as sampled:
             left_bytes = ledger.free_bytes
             if left_bytes < 0 or not attends:
-                cache_bytes = free_bytes - left_bytes
                 return dataclasses.replace(
-                    graphs, cache_bytes=cache_bytes, short_bytes=max(0, -left_bytes)
+                    graphs, cache_bytes=free_bytes - left_bytes, short_bytes=max(0, -left_bytes)
                 )
             beside = ledger.booked_bytes(sampled.before)
             for step in sampled.steps:
@@ -105,14 +108,14 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
                 beside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - without it the allowance stands alone
         problem = " ".join(str(error).split()) or type(error).__name__
-        return Graphs(count, graphs.nbytes, problem=problem)
+        return dataclasses.replace(graphs, problem=problem)
     more = sum(taken)
     if taken and not runner.uses_v2_runner(worker):
         first, second = taken[0], taken[1] if len(taken) > 1 else 0
         if sampled.overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (sampled.full - 1)
-    return Graphs(count, graphs.nbytes + more, attention_bytes=more, beside_bytes=beside)
+    return Graphs(count, graphs.nbytes + more, kind, more, beside)
 
 
 # Items that any model takes, of every modality: an icon, a second of video or sound.
@@ -178,10 +181,6 @@ def _run_encoder(started: StartedWorker, step: memory.EncoderStep) -> LedgerPhas
     return phase
 
 
-# A step of one token is no prompt (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
-_SHORTEST_PROMPT: Final = 2
-
-
 def prefill_steps(
     started: StartedWorker, layout: Any, graphs: Graphs
 ) -> Iterator[memory.PromptsPeak]:
@@ -200,7 +199,8 @@ def prefill_steps(
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
     at_once = min(config.scheduler_config.max_num_seqs, runner.sequences_at_once(layout))
-    most = max(fewest, min(at_once, tokens // _SHORTEST_PROMPT))
+    # One token is no prompt (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
+    most = max(fewest, min(at_once, tokens // 2))
     with ledger.phase("first step") as first:
         runner.run_prefill(started.worker, tokens, fewest)
     kept = started.profile.end_bytes - started.profile.start_bytes
@@ -257,9 +257,8 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
             available -= graphs.nbytes
         kv = lay_out(config, started.worker, available)
         if graphs.short_bytes:
-            kv = KvCache(
-                kv.bytes_per_token, None, None, _too_many_sequences(config, graphs, captured)
-            )
+            problem = _too_many_sequences(config, graphs, captured)
+            kv = KvCache(kv.bytes_per_token, None, None, problem)
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
@@ -268,7 +267,7 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
         steps = tuple(encoder_steps(started, request.steps))
         # Comes last: a profile would not find its memory afterwards.
         kv = fill_cache(started, kv, mode)
-        kept = requested - available - graphs.nbytes - ONE_RANK_BYTES - activation
+        kept = requested - available - graphs.nbytes - outside_bytes(stage.gpu) - activation
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
@@ -290,7 +289,7 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
             phases=tuple(_peak(phase) for phase in started.phases),
             prefills=tuple(prefill_steps(started, kv.layout, graphs)),
             encoder_tokens=sum(phase.embeddings for phase in started.phases),
-            non_torch_bytes=ONE_RANK_BYTES,
+            non_torch_bytes=outside_bytes(stage.gpu),
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
             cudagraph_attention_bytes=graphs.attention_bytes,
@@ -366,18 +365,17 @@ def _peak(phase: LedgerPhase) -> memory.PhasePeak:
 
 def _assumptions(stage: Stage, started: StartedWorker, graphs: Graphs) -> Iterator[str]:
     gpu, config = stage.gpu, started.config
-    version = installed("vllm")
+    version, tried = installed("vllm"), ", ".join(TRIED)
     if ".".join(version.split(".")[:2]) not in TRIED:
-        tried = ", ".join(TRIED)
         yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
-    yield f"{gib(ONE_RANK_BYTES)} outside torch: an allowance"
+    seen = "2.8 to 4.4 GiB on unified memory" if gpu.unified else "0.02 to 0.26 GiB"
+    yield f"{gib(outside_bytes(gpu))} outside torch: an allowance; public logs have {seen}"
     if graphs.count:
-        assumed = graphs.nbytes - graphs.attention_bytes
-        yield f"{graphs.count} CUDA graphs take {gib(assumed)}: an allowance"
+        assumed = gib(graphs.nbytes - graphs.attention_bytes)
+        yield f"{graphs.count} CUDA graphs{graphs.kind} take {assumed}: an allowance"
     if graphs.attention_bytes:
-        attention = gib(graphs.attention_bytes)
-        yield f"attention keeps {attention} more in vLLM's estimate of them: computed"
+        yield f"attention keeps {gib(graphs.attention_bytes)} more in vLLM's estimate: computed"
     if graphs.beside_bytes:
         yield f"attention keeps {gib(graphs.beside_bytes)} that startup reserves nowhere: computed"
     if graphs.problem:

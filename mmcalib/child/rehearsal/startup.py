@@ -118,9 +118,11 @@ class StartedWorker:
     kept_bytes: int
 
 
-# The median of eleven public startup logs on one GPU, 0.02 to 0.26 GiB: kernels that are loaded at
-# first use (benchmarks/memory_allowances.toml has them all).
-ONE_RANK_BYTES: Final = 72 * MIB
+def outside_bytes(gpu: Gpu) -> int:
+    """What a start takes outside torch after vLLM's first look: kernels that load at first use, on
+    unified memory the system's too. Medians of the logs in benchmarks/memory_allowances.toml.
+    """
+    return (2990 if gpu.unified else 82) * MIB
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         worker.load_model()
         platform.fit_block_size(config)
         # Taken between vLLM's first look at the memory and its last.
-        stage.machine.other_bytes += ONE_RANK_BYTES
+        stage.machine.other_bytes += outside_bytes(stage.gpu)
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,
