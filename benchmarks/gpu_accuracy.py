@@ -1,12 +1,14 @@
 """Rehearse on a GPU that is there, start for real, compare; then send the trap its burst.
 
     python benchmarks/gpu_accuracy.py --out DIR [--limit-s 470] [--runner v1] [--card 16]
-    python benchmarks/gpu_accuracy.py --out DIR --render          tables again, needs no GPU
+    python benchmarks/gpu_accuracy.py --out DIR --again --runner v1     rehearses anew
+    python benchmarks/gpu_accuracy.py --out DIR --render          tables again
     python benchmarks/gpu_accuracy.py --out DIR --device cpu      shows that the program runs
 
 Each configuration is rehearsed by the vLLM that then starts it with dummy weights. Results are
 appended to DIR/results.jsonl as they come; a second call goes on with the cases that are missing.
-The page is DIR/<gpu>-<vllm>.md, and reports/gpu has a copy. Exits 1 where an aim is missed.
+The page is DIR/accuracy.md; reports/gpu is such a folder. Exits 1 where an aim is missed. Neither
+`--again` nor `--render` needs a GPU; the first needs the vLLM that was measured.
 
 Needs beside vLLM what vLLM itself has: pydantic (with typing_inspection), psutil and Pillow, and of
 mmcalib only its sources. `--card GIB` makes every allocation of torch beyond so much fail; what is
@@ -16,11 +18,11 @@ taken outside torch after the start (kernels loaded at first use) is not bounded
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gpu import surroundings  # noqa: E402
 from gpu.cases import UTILIZATION, Case, cases, next_case, on_cpu, wanted  # noqa: E402
-from gpu.report import CPU_MARK, render  # noqa: E402
+from gpu.report import render  # noqa: E402
 from gpu.results import Result, Results, read  # noqa: E402
 from gpu.scores import disagreed, scores  # noqa: E402
 from gpu.trial import Bench  # noqa: E402
@@ -37,7 +39,6 @@ from mmcalib.errors import MmcalibError  # noqa: E402
 from mmcalib.models.gpus import find as find_gpu  # noqa: E402
 from mmcalib.models.gpus import present  # noqa: E402
 
-PAGES = ROOT / "reports" / "gpu"
 # Imagined where there is none.
 CPU_GPU = "L4"
 
@@ -47,8 +48,10 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "results.jsonl"
     if given.render:
-        return _pages(path, given.out)
+        return _page(path, given.out)
     surroundings.prepare(given.runner)
+    if given.again:
+        return _again(path, given)
     try:
         gpu = find_gpu(CPU_GPU) if given.device == "cpu" else present()
     except MmcalibError as error:
@@ -69,7 +72,29 @@ def main() -> int:
             _run(bench, found, results, time.monotonic() + given.limit_s, given)
         finally:
             bench.close()
-    return _pages(path, given.out)
+    return _page(path, given.out)
+
+
+def _again(path: Path, given: argparse.Namespace) -> int:
+    """Rehearse anew each case of this vLLM and runner that was measured, on its GPU, imagined."""
+    vllm = surroundings.vllm_version()
+    for name in dict.fromkeys(one.gpu for one in read(path)):
+        results = Results(path, name, vllm)
+        known = [one for one in results if one.started and one.rehearsed]
+        measured = [one for one in known if one.key.split(":")[3] == given.runner]
+        if not measured:
+            continue
+        total = (measured[0].rehearsed or {})["total_bytes"]
+        gpu = replace(find_gpu(name), total_bytes=total)
+        with tempfile.TemporaryDirectory(prefix="mmcalib-benchmark-") as scratch:
+            bench = Bench(gpu, vllm, "cuda", Path(scratch), given.out, given.step_s)
+            try:
+                for result in bench.again(measured):
+                    results.add(result)
+                    print(_line(result), flush=True)
+            finally:
+                bench.close()
+    return _page(path, given.out)
 
 
 def _run(
@@ -109,29 +134,26 @@ def _line(result: Result) -> str:
     return f"{result.key}: {result.seconds:.0f} s; " + "; ".join(said)
 
 
-def _pages(path: Path, out: Path) -> int:
-    """Write a page for each GPU and vLLM that the results are of; 1 where an aim is missed."""
+def _page(path: Path, out: Path) -> int:
+    """Write the page, a part for each GPU and vLLM that the results are of; 1 where an aim is
+    missed. Results of the CPU have a page of their own, which compares nothing.
+    """
     groups: dict[tuple[str, str, str], None] = {}
     for one in read(path):
         groups[one.gpu, one.vllm, one.device] = None
-    failed = False
+    failed, parts = False, {"cuda": "", "cpu": ""}
     for gpu, vllm, device in groups:
-        results = [one for one in Results(path, gpu, vllm) if one.device == device]
-        name = re.sub(r"[^a-z0-9.]+", "-", f"{gpu}-{vllm}".lower()).strip("-") + ".md"
-        command = "python benchmarks/gpu_accuracy.py --out DIR"
-        text = render(results, gpu, vllm, command)
-        if device == "cpu":
-            name = f"cpu-{name}"
-            print(CPU_MARK.strip("*"))
-        else:
-            PAGES.mkdir(parents=True, exist_ok=True)
-            (PAGES / name).write_text(text, encoding="utf-8")
+        kept = Results(path, gpu, vllm)
+        results = [one for one in kept if one.device == device]
+        parts[device] += render(results, gpu, vllm, kept.first_pools())
+        if device == "cuda":
             found = scores(results)
-            for said in (*found, *disagreed(results)):
-                print(said)
+            print(*found, *disagreed(results), sep="\n")
             failed = failed or any(score.verdict == "fail" for score in found)
-        (out / name).write_text(text, encoding="utf-8")
-        print(f"wrote {out / name}")
+    for device, name in (("cuda", "accuracy.md"), ("cpu", "cpu.md")):
+        if parts[device]:
+            (out / name).write_text(parts[device], encoding="utf-8")
+            print(f"wrote {out / name}")
     if not groups:
         print(f"no results in {path}", file=sys.stderr)
     return 1 if failed or not groups else 0
@@ -152,6 +174,7 @@ def _arguments() -> argparse.Namespace:
     add("--utilization", type=float, default=UTILIZATION, help=f"share asked for ({UTILIZATION})")
     add("--retry", action="store_true", help="try failed cases again")
     add("--cold", action="store_true", help="import vLLM for no case before its turn")
+    add("--again", action="store_true", help="rehearse anew what was measured")
     add("--render", action="store_true", help="only write the pages again")
     return parser.parse_args()
 

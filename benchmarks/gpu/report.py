@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpu.results import Result
 from gpu.scores import disagreed, scores
+from mmcalib.memory.checks import Component
 
 GIB = 2**30
 CPU_MARK = "**CPU: shows that the program runs, compares nothing.**"
 
 
-def render(results: Sequence[Result], gpu: str, vllm: str, command: str) -> str:
-    """The whole page, of the results of one GPU and one vLLM."""
-    lines = [f"# Predicted and measured: {gpu}, vLLM {vllm}", "", f"`{command}`", ""]
+NAMED = ("weights", "encoder peak", "language model peak", "sampler peak", "CUDA graphs")
+
+
+def render(results: Sequence[Result], gpu: str, vllm: str, first_pools: Mapping[str, int]) -> str:
+    """The results of one GPU and one vLLM; `first_pools` were predicted before the measurement."""
+    lines = [f"# Predicted and measured: {gpu}, vLLM {vllm}", ""]
     if all(one.device == "cpu" for one in results):
         lines += [CPU_MARK, ""]
     else:
-        lines += ["## Aims", "", *(f"- {score}" for score in scores(results))]
+        lines += [*(f"- {score}" for score in scores(results))]
         lines += [f"- {said}" for said in disagreed(results)] + [""]
-    lines += ["## Parts", "", *_parts(results), "", "## Bursts", "", *_bursts(results)]
-    lines += ["", "## Starts", "", *_starts(results)]
+    lines += ["## How much KV cache is left?", "", *_pools(results, first_pools)]
+    lines += ["", "## What takes the rest?", "", *_parts(results)]
+    lines += ["", "## Does load stay within what was profiled?", "", *_bursts(results)]
+    lines += ["", "## How did each start go?", "", *_starts(results)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _parts(results: Sequence[Result]) -> Iterator[str]:
-    yield "GiB, but for bytes and tokens; off = predicted ÷ measured − 1."
+def _pools(results: Sequence[Result], first: Mapping[str, int]) -> Iterator[str]:
+    yield "GiB. *First* was predicted before the measurement, *now* is predicted by this version,"
+    yield "whose allowances these starts are part of; off = now − measured."
     yield ""
-    yield "| case | part | predicted | measured | off |"
-    yield "|---|---|--:|--:|--:|"
+    yield "| case | first | now | measured | off | of the card | tokens, now | measured |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     for one in results:
-        for part in one.parts:
-            cells = (_amount(part.name, value) for value in (part.predicted, part.measured))
-            off = "–" if part.off is None else f"{part.off:+.2%}"
-            yield f"| {one.key} | {part.name} | {' | '.join(cells)} | {off} |"
+        found = {part.name: part for part in one.parts}
+        if pool := found.get("KV pool"):
+            off = pool.predicted - pool.measured
+            tokens = found["KV pool, tokens"]
+            yield (
+                f"| {one.key} | {first[one.key] / GIB:.2f} | {pool.predicted / GIB:.2f} "
+                f"| {pool.measured / GIB:.2f} | {off / GIB:+.2f} | {off / one.card_bytes:+.2%} "
+                f"| {tokens.predicted:,} | {tokens.measured:,} |"
+            )
 
 
-def _amount(name: str, value: int) -> str:
-    if name in ("KV bytes per token", "KV pool, tokens"):
-        return f"{value:,}"
-    return f"{value / GIB:.3f}"
+def _parts(results: Sequence[Result]) -> Iterator[str]:
+    yield "GiB, predicted / measured. Phases are peaks above the loaded model."
+    yield ""
+    yield f"| case | {' | '.join(NAMED)} | outside torch |"
+    yield f"|---|{'--:|' * (len(NAMED) + 1)}"
+    for one in results:
+        found = {part.name: part for part in one.parts}
+        if found:
+            cells = [_pair(found.get(name)) for name in NAMED]
+            beside = _pair(found.get("beside the weights"))
+            yield f"| {one.key} | {' | '.join(cells)} | {beside} |"
+
+
+def _pair(part: Component | None) -> str:
+    if part is None or not (part.predicted or part.measured):
+        return "–"
+    return f"{part.predicted / GIB:.3f} / {part.measured / GIB:.3f}"
 
 
 def _bursts(results: Sequence[Result]) -> Iterator[str]:
-    yield "The same largest images at once, each a request of its own."
+    yield "The largest item that vLLM admits under a budget of 8,192 tokens, many times at once."
+    yield "*Peak* is what serving took above the model and its KV cache, *profiled* what startup"
+    yield "had measured for it."
     yield ""
-    yield "| case | items | tokens each | largest step | peak, GiB | reserved, GiB | outcome |"
-    yield "|---|--:|--:|--:|--:|--:|---|"
+    yield (
+        "| case | items | tokens each | largest step | peak, GiB | profiled, GiB | peak ÷ profiled "
+        "| outcome |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|---|"
     for one in results:
         if one.burst is not None:
             sent = one.burst
@@ -58,7 +88,7 @@ def _bursts(results: Sequence[Result]) -> Iterator[str]:
             yield (
                 f"| {one.key} | {sent['items']} | {_number(sent.get('item_tokens'))} "
                 f"| {_number(sent.get('largest_encoder_step_tokens'))} | {_gib(peak)} "
-                f"| {_gib(reserved)} | {outcome} |"
+                f"| {_gib(reserved)} | {_ratio(peak, reserved)} | {outcome} |"
             )
 
 
@@ -74,6 +104,10 @@ def _starts(results: Sequence[Result]) -> Iterator[str]:
             f"| {one.key} | {runner} | {one.seconds:.0f} | {_gib(found.get('free_before_bytes'))} "
             f"| {used} | {_gib(found.get('cudagraph_captured_bytes'))} | {_cell(failed)} |"
         )
+
+
+def _ratio(peak: int | None, reserved: int | None) -> str:
+    return f"{peak / reserved:.2f}" if peak and reserved else "–"
 
 
 def _gib(value: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,13 @@ class Result:
     used_after_bytes: int | None = None
 
     @property
+    def card_bytes(self) -> int:
+        """The size of the GPU, or of the smaller one that it was bounded to."""
+        if bounded := re.search(r":([\d.]+)gib", self.key):
+            return int(float(bounded[1]) * 2**30)
+        return int(self.started["gpu"]["total_bytes"]) if self.started else 0
+
+    @property
     def parts(self) -> list[Component]:
         """The components, as they were compared."""
         return [Component(**one) for one in self.components]
@@ -49,11 +57,19 @@ class Results:
 
     def __iter__(self) -> Iterator[Result]:
         """The last result of each case, in the order in which cases were first tried."""
-        last: dict[str, Result] = {}
-        for one in read(self._path):
-            if (one.gpu, one.vllm) == self._of:
-                last[one.key] = one
-        return iter(last.values())
+        return iter({one.key: one for one in self._all()}.values())
+
+    def first_pools(self) -> dict[str, int]:
+        """By case the KV pool in bytes that was predicted before it was ever measured."""
+        found: dict[str, int] = {}
+        for one in self._all():
+            for part in one.parts:
+                if part.name == "KV pool":
+                    found.setdefault(one.key, part.predicted)
+        return found
+
+    def _all(self) -> Iterator[Result]:
+        return (one for one in read(self._path) if (one.gpu, one.vllm) == self._of)
 
     def done(self, *, retry: bool = False) -> set[str]:
         """Cases not to be tried again; with `retry` only those without a failure."""

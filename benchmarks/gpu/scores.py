@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu.results import Result
-from mmcalib.memory.checks import ENCODER_OFF, KV_OFF, KV_OVER
+from mmcalib.memory.checks import ENCODER_OFF
+from mmcalib.text import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Score:
     value: float
     limit: float
     cases: int
+    form: str = "{:.2%}"
 
     @property
     def verdict(self) -> str:
@@ -29,8 +30,8 @@ class Score:
         if not self.cases:
             return f"{self.name}: no case has it"
         return (
-            f"{self.name}: {self.value:.2%} of at most {self.limit:.0%}, "
-            f"{self.cases} cases: {self.verdict}"
+            f"{self.name}: {self.form.format(self.value)} of at most "
+            f"{self.form.format(self.limit)}, {self.cases} cases: {self.verdict}"
         )
 
 
@@ -45,12 +46,19 @@ def offs(results: Iterable[Result], component: str) -> list[float]:
 
 
 def scores(results: Sequence[Result]) -> list[Score]:
-    """Mean absolute error and worst over-promise of the KV pool, worst error of the encoder."""
-    pool, encoder = offs(results, "KV pool"), offs(results, "encoder peak")
-    mean = statistics.fmean(map(abs, pool)) if pool else 0.0
+    """Worst errors of the KV pool, and of the encoder's peak either way."""
+    pools = [
+        (part.predicted - part.measured, one.card_bytes)
+        for one in results
+        for part in one.parts
+        if part.name == "KV pool"
+    ]
+    encoder = offs(results, "encoder peak")
+    shares = [abs(off) / card for off, card in pools]
+    over = max((off / GIB for off, _ in pools), default=0.0)
     return [
-        Score("KV pool, mean absolute error", mean, KV_OFF, len(pool)),
-        Score("KV pool, worst over-promise", max(0.0, *pool, 0.0), KV_OVER, len(pool)),
+        Score("KV pool, worst error of the card", max(shares, default=0.0), 0.01, len(pools)),
+        Score("KV pool, most promised too much, GiB", max(over, 0.0), 0.3, len(pools), "{:.2f}"),
         Score(
             "encoder peak, worst error", max(map(abs, encoder), default=0.0), ENCODER_OFF,
             len(encoder),

@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from gpu import nvml
 from gpu.cases import Case
@@ -173,6 +175,23 @@ class Bench:
             content = [text_part("Describe this."), url_part(kind, path.as_uri())]
             prompts.append(ReplayPrompt(path.name, ChatRequest.of_user(content), ()))
         return Replay(tuple(prompts))
+
+    def again(self, results: Sequence[Result]) -> Iterator[Result]:
+        """The same measured figures beside what is rehearsed now. Raises what rehearsing raises."""
+        cases = [
+            Case(
+                *(one.model, one.kind, one.engine_args),
+                runner=one.key.split(":")[3],
+                graphs=":graphs:" in one.key,
+            )
+            for one in results
+        ]
+        futures = self.rehearse(cases)
+        for one, case in zip(results, cases, strict=True):
+            rehearsed = futures[case.key].result()
+            started = TypeAdapter(EngineStarted).validate_python(one.started)
+            found = [asdict(part) for part in components(rehearsed, started)]
+            yield replace(one, components=found, rehearsed=_short(rehearsed))
 
     def warm(self, case: Case) -> None:
         """Let the process of the case to come import vLLM already: that takes no memory of the

@@ -1,10 +1,10 @@
-"""The two allowances, fitted on public figures, each case predicted without its own."""
+"""The two allowances, fitted on real starts, each case predicted without its own."""
 
 from __future__ import annotations
 
 import statistics
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import numpy as np
 from memory.cases import GIB
 
 GRAPHS = ("dense", "gated-delta")
+OUTSIDE = ("older", "newer", "unified")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One public figure in bytes; `log` is the case that it comes from, None where it is none.
+    """One figure in bytes; `log` is the case that it comes from, None where it is none.
 
     Graphs are of a gated-delta model where `layers` is not 0; of these bytes a rehearsal computes
     `workspace_bytes`, which hold what the first graph takes.
@@ -53,20 +54,20 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """Every public figure of memory outside torch, and of CUDA graphs as startup estimates them.
+    """Every figure of memory outside torch, and of CUDA graphs as startup estimates them.
 
-    `held_out` are graphs of gated-delta models on unified memory, which the fit does not see.
+    `outside` has kinds of GPU; `convolution` is what an encoder that convolves adds. `held_out` are
+    graphs of gated-delta models on unified memory, which the fit does not see.
     """
 
-    non_torch: tuple[Figure, ...]
-    unified: tuple[Figure, ...]
+    outside: Mapping[str, tuple[Figure, ...]]
+    convolution: tuple[Figure, ...]
     cuda_graphs: tuple[Figure, ...]
     held_out: tuple[Figure, ...]
 
-    def non_torch_bytes(self, *, unified: bool, without: str | None = None) -> float:
-        """The median of the figures for such memory, but for those of one log."""
-        figures = _without(self.unified if unified else self.non_torch, without)
-        return statistics.median(one.nbytes for one in figures)
+    def outside_bytes(self, kind: str, without: str | None = None) -> float:
+        """The median of the figures of such GPUs, but for those of one log."""
+        return statistics.median(one.nbytes for one in _without(self.outside[kind], without))
 
     def fit(self, without: str | None = None) -> Coefficients:
         """Least squares through both kinds, which share the first graph; but for one log."""
@@ -74,7 +75,7 @@ class Allowances:
 
     def errors(self) -> Iterator[tuple[str, Figure, float]]:
         """Each figure's kind, itself, and the error of its prediction from all others."""
-        for kind, figures in (("discrete", self.non_torch), ("unified", self.unified)):
+        for kind, figures in self.outside.items():
             yield from ((kind, one, error) for one, error in _each(figures, _median_error))
         for one, error in _each(self.cuda_graphs, _graphs_error):
             yield one.kind, one, error
@@ -114,8 +115,9 @@ def _graphs_error(others: Sequence[Figure], one: Figure) -> float:
 def load(path: Path) -> Allowances:
     """Read the table of public figures."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    names = ("non_torch", "unified", "cuda_graphs", "held_out")
-    return Allowances(*(tuple(map(_figure, document[name])) for name in names))
+    found = {name: tuple(map(_figure, figures)) for name, figures in document.items()}
+    outside = {kind: found.pop(kind) for kind in OUTSIDE}
+    return Allowances(outside=outside, **found)
 
 
 def _figure(entry: dict[str, Any]) -> Figure:

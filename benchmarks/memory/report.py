@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memory.allowances import Allowances
+from memory.allowances import OUTSIDE, Allowances
 from memory.cases import COMPONENTS, GIB, Case, Excluded
 from memory.scores import Row, Score, mean_absolute, per_token_is_exact, with_pool
 
@@ -25,7 +25,7 @@ Rules:
   others are **drift**: rehearsed with the nearest release at hand. Logs of models that take text
   alone, each rehearsed with its own release, are **controls**: they score all but the encoder.
 - Nothing is fitted per case. Two global allowances are not computed: memory outside torch, and CUDA
-  graphs. Both are fitted on the public figures listed at the end, and every case is predicted
+  graphs. Both are fitted on the figures listed at the end, and every case is predicted
   without its own.
 - A GPU's total is printed in the log, or torch's total of that GPU in mmcalib's catalogue. Where it
   is unknown the KV pool is not scored.
@@ -195,12 +195,12 @@ def _cell(text: str) -> str:
 
 def _allowances(allowances: Allowances) -> Iterator[str]:
     fitted = allowances.fit()
-    discrete, unified = (
-        allowances.non_torch_bytes(unified=is_unified) / GIB for is_unified in (False, True)
-    )
+    older, newer, unified = (allowances.outside_bytes(kind) / GIB for kind in OUTSIDE)
+    more = max(one.nbytes for one in allowances.convolution) / GIB
     yield "\n## The allowances\n"
-    yield f"- Memory outside torch: {discrete:.2f} GiB, the median of what logs print; on unified"
-    yield f"  memory {unified:.2f} GiB."
+    yield f"- Memory outside torch: {older:.2f} GiB, the median of what starts took. Since 0.20, on"
+    yield f"  compute capability 9.0 and more, {newer:.2f} GiB, and {more:.2f} GiB more where the"
+    yield f"  encoder convolves. On unified memory {unified:.2f} GiB."
     first, each, layer = fitted.first / MIB, fitted.each / MIB, fitted.each_layer / MIB
     yield f"- CUDA graphs: {first:.0f} MiB for the first, {each:.2f} for each, of gated-delta"
     yield f"  models {layer:.3f} for each layer of each: least squares through both kinds."

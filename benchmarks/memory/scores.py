@@ -53,8 +53,7 @@ class Score:
 
 def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
     """Compare everything that the log prints and the case allows; allowances without this case."""
-    unified = gpus.find(case.gpu).unified
-    outside = allowances.non_torch_bytes(unified=unified, without=case.id)
+    outside = allowances.outside_bytes(_kind(case), without=case.id)
     graphs = float(answer.cudagraph_attention_bytes)
     if answer.cudagraph_bytes:
         fitted = allowances.fit(case.id)
@@ -104,6 +103,14 @@ def per_token_is_exact(row: Row, case: Case) -> bool:
     assert pool is not None
     assert tokens
     return abs(row.predicted * tokens - pool) <= _TOKENS_ROUNDING * GIB + row.predicted * 16
+
+
+def _kind(case: Case) -> str:
+    gpu, (major, minor) = gpus.find(case.gpu), map(int, case.release.split(".")[:2])
+    if gpu.unified:
+        return "unified"
+    is_newer = (major, minor) >= (0, 20) and (gpu.capability or (0, 0)) >= (9, 0)
+    return "newer" if is_newer else "older"
 
 
 def _gated_delta_layers(case: Case, answer: Rehearsed) -> int:

@@ -71,8 +71,9 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
     with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
         llm = engine.start_llm(args)
     start_s = time.perf_counter() - started
-    kv_bytes_per_token, kv_layers = _ask(llm, "mmcalib_kv")
-    kv_bytes_per_token *= share
+    kv_bytes_per_token = _ask(llm, "mmcalib_kv") * share
+    # A decoder's layer may have two caches (Whisper), or share another's.
+    layers = llm.llm_engine.model_config.hf_text_config.num_hidden_layers
     budget = _ask(llm, "mmcalib_budget")
     tokens = budget["max_tokens"] * budget["items"]
     seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
@@ -104,7 +105,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
         weights_bytes=weights,
         weights_full_bytes=full,
         kv_bytes_per_token=round(kv_bytes_per_token),
-        kv_full_bytes_per_token=round(kv_bytes_per_token / kv_layers * text_layers),
+        kv_full_bytes_per_token=round(kv_bytes_per_token / layers * text_layers),
         encoder_seconds_per_token=seconds_per_token,
         profile_estimate_s=estimate_s,
         profile_s=profile_s,

@@ -68,10 +68,9 @@ class WorkerMethods:
 
     model_runner: Any
 
-    def mmcalib_kv(self) -> tuple[float, int]:
-        """KV cache: (bytes per token over all layers of this worker, number of layers)."""
-        specs = self.model_runner.get_kv_cache_spec().values()
-        return runner.bytes_per_token(specs), len(specs)
+    def mmcalib_kv(self) -> float:
+        """KV cache: bytes per token over all layers of this worker."""
+        return runner.bytes_per_token(self.model_runner.get_kv_cache_spec().values())
 
     def mmcalib_budget(self) -> dict[str, Any]:
         """The encoder budget that this worker really has."""

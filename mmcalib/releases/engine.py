@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
@@ -19,9 +20,18 @@ from vllm.v1.request import Request
 
 from mmcalib.releases.constants import PROMPTING
 
+# librosa brings it. It answers for its `__dict__` with a function, on which 0.32's search for
+# Triton kernels on a CPU ends (`_rebind_kernels`, triton_utils/dispatcher.py).
+_UNSEARCHABLE = "llvmlite.binding.ffi"
+
 
 def start_llm(arguments: dict[str, Any]) -> Any:
-    return LLM(**_of_engine(arguments))
+    hidden = sys.modules.pop(_UNSEARCHABLE, None)
+    try:
+        return LLM(**_of_engine(arguments))
+    finally:
+        if hidden is not None:
+            sys.modules[_UNSEARCHABLE] = hidden
 
 
 def _of_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,6 +93,11 @@ def subtracts_graphs() -> bool:
     return release.VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
+def loads_more(capability: tuple[int, int]) -> bool:
+    """Whether this release takes more outside torch there (benchmarks/memory_allowances.toml)."""
+    return capability >= (9, 0) and release.VLLM_0_20.reached
+
+
 @cache
 def _raising() -> Any:
     if release.VLLM_0_13.reached:

@@ -62,3 +62,5 @@ def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(
     checks = {check.name: check.status for check in calibration.checks}
     assert "prompts fit" not in checks
     assert (checks["engine start"], checks["replay"]) == ("pass", "skip")
+    # Keys and values of 1,280 numbers of two bytes, of 32 layers' own and cross attention.
+    assert calibration.memory.calibrated.kv_bytes_per_token == 2 * 1280 * 2 * 32 * 2

@@ -17,7 +17,6 @@ from mmcalib.child.rehearsal.startup import (
     Stage,
     StartedWorker,
     note_outputs,
-    outside_bytes,
     start_worker,
 )
 from mmcalib.child.service import root_cause
@@ -31,11 +30,11 @@ from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.release import TRIED, installed
 from mmcalib.text import MIB, gib
 
-# Least squares through public estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
+# Least squares through estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
 # with a first graph, each graph, and of gated-delta models each layer of each graph.
-FIRST_GRAPH_BYTES: Final = 69 * MIB
-PER_GRAPH_BYTES: Final = 6.35 * MIB
-PER_GATED_DELTA_LAYER_BYTES: Final = 0.207 * MIB
+FIRST_GRAPH_BYTES: Final = 42 * MIB
+PER_GRAPH_BYTES: Final = 6.55 * MIB
+PER_GATED_DELTA_LAYER_BYTES: Final = 0.215 * MIB
 # Its workspace comes with the first step that attends; the models of that line have none.
 _FLASHINFER: Final = "FLASHINFER"
 # A prompt for whatever drafts there are: no longer step allocates more.
@@ -267,7 +266,7 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
         steps = tuple(encoder_steps(started, request.steps))
         # Comes last: a profile would not find its memory afterwards.
         kv = fill_cache(started, kv, mode)
-        kept = requested - available - graphs.nbytes - outside_bytes(stage.gpu) - activation
+        kept = requested - available - graphs.nbytes - started.outside_bytes - activation
         spare = 0
         if given_bytes is not None:
             # The user's word, whatever else is taken.
@@ -289,7 +288,7 @@ def rehearse(stage: Stage, request: Rehearse) -> memory.Rehearsed:
             phases=tuple(_peak(phase) for phase in started.phases),
             prefills=tuple(prefill_steps(started, kv.layout, graphs)),
             encoder_tokens=sum(phase.embeddings for phase in started.phases),
-            non_torch_bytes=outside_bytes(stage.gpu),
+            non_torch_bytes=started.outside_bytes,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
             cudagraph_attention_bytes=graphs.attention_bytes,
@@ -369,8 +368,8 @@ def _assumptions(stage: Stage, started: StartedWorker, graphs: Graphs) -> Iterat
     if ".".join(version.split(".")[:2]) not in TRIED:
         yield f"rehearsals were tried with vLLM {tried}: with {version} figures may drift"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
-    seen = "2.8 to 4.4 GiB on unified memory" if gpu.unified else "0.02 to 0.26 GiB"
-    yield f"{gib(outside_bytes(gpu))} outside torch: an allowance; public logs have {seen}"
+    seen = "2.8 to 4.4 GiB on unified memory" if gpu.unified else "0.02 to 0.44 GiB"
+    yield f"{gib(started.outside_bytes)} outside torch: an allowance; real starts took {seen}"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)
         yield f"{graphs.count} CUDA graphs{graphs.kind} take {assumed}: an allowance"

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.allocator import given_settings
-from mmcalib.child.rehearsal.device import ImaginaryGpu
+from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
 from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Machine, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storages
@@ -56,7 +56,16 @@ class Stage:
             config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
         )
-        self.device.clear(on_matmul=workspaces.use)
+        convolved = False
+
+        def used(operation: Operation) -> None:
+            nonlocal convolved
+            workspaces.use(operation)
+            if operation == torch.ops.aten.convolution.default and not convolved:
+                convolved = True
+                self.machine.other_bytes += cudnn_bytes(self.gpu)
+
+        self.device.clear(on_matmul=used)
         self.products.clear()
 
 
@@ -103,7 +112,8 @@ def install(gpu: Gpu) -> Stage:
 class StartedWorker:
     """A worker that knows how much memory is left, its engine config and the GPU's books; bytes.
 
-    `available_bytes` is what vLLM's own `determine_available_memory` returned. Phases overlap in
+    `available_bytes` is what vLLM's own `determine_available_memory` returned, `outside_bytes` the
+    allowance for what is taken outside torch. Phases overlap in
     nothing: encoder, language model, sampler, as far as they ran. `kept_bytes` live on that were
     made after the encoder's, such as the workspace of experts.
     """
@@ -115,14 +125,24 @@ class StartedWorker:
     profile: LedgerPhase
     phases: tuple[LedgerPhase, ...]
     available_bytes: int
+    outside_bytes: int
     kept_bytes: int
 
 
 def outside_bytes(gpu: Gpu) -> int:
     """What a start takes outside torch after vLLM's first look: kernels that load at first use, on
-    unified memory the system's too. Medians of the logs in benchmarks/memory_allowances.toml.
+    unified memory the system's too. Medians of the figures in benchmarks/memory_allowances.toml.
     """
-    return (2990 if gpu.unified else 82) * MIB
+    return (2990 if gpu.unified else 256 if _loads_more(gpu) else 72) * MIB
+
+
+def cudnn_bytes(gpu: Gpu) -> int:
+    """More of it with the first convolution: the most of three starts on an H100, 8 to 222 MiB."""
+    return (222 if _loads_more(gpu) else 0) * MIB
+
+
+def _loads_more(gpu: Gpu) -> bool:
+    return not gpu.unified and platform.loads_more(gpu.capability or (0, 0))
 
 
 @contextmanager
@@ -147,7 +167,15 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         kept = ledger.made_after(parts[-1])
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
-            config, ledger, worker, weights, profile, tuple(phases), available, kept
+            config,
+            ledger,
+            worker,
+            weights,
+            profile,
+            tuple(phases),
+            available,
+            stage.machine.other_bytes,
+            kept,
         )
 
 
