@@ -154,7 +154,7 @@ def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(
     last.scroll_into_view_if_needed()
     last.hover(force=True)
     assert "chosen" in tip.inner_text()
-    assert "291,504 tokens" in tip.inner_text()
+    assert "290,928 tokens" in tip.inner_text()
     page.mouse.move(0, 0)
     assert tip.is_hidden()
     assert chart.locator('[tabindex="0"]').count() == 1
