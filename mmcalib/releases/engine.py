@@ -14,7 +14,6 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.core import EngineCore
-from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -202,6 +201,8 @@ class SteppedCore:
         usual = config.model_config.get_diff_sampling_param()
         self._usual = {name: value for name, value in usual.items() if name != "max_tokens"}
         core = self
+        # Of 0.11, which starts and is not served from, elsewhere.
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
         class SteppedExecutor(UniProcExecutor):  # type: ignore[misc] # vLLM has no stubs
             def determine_available_memory(self) -> Any:

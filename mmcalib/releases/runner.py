@@ -101,7 +101,7 @@ LargestClip = Callable[[Any, Any], Clip | None]
 
 
 def multimodal_budget(config: Any) -> Any:
-    """vLLM's MultiModalBudget of an engine config, since 0.23."""
+    """vLLM's MultiModalBudget of an engine config, since 0.16."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
@@ -120,7 +120,7 @@ def worker_budget(worker: Any) -> Any:
 # Of a MultiModalBudget, by modality: the most tokens of an item, items of a prompt and of a batch.
 _FIGURES: Final = (
     ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
-    if release.VLLM_0_20.reached
+    if release.VLLM_0_16.reached
     else (
         "max_tokens_by_modality",
         "max_items_per_prompt_by_modality",
@@ -157,7 +157,7 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """The encoder budget of a config, before 0.20 of its runner; None for a text-only model."""
     if not config.model_config.is_multimodal_model:
         return None
-    mm = multimodal_budget(config) if release.VLLM_0_20.reached else runner.mm_budget
+    mm = multimodal_budget(config) if release.VLLM_0_16.reached else runner.mm_budget
     return None if mm is None else budget_of(config, mm, largest_clip)
 
 

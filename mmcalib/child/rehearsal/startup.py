@@ -167,15 +167,8 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         kept = ledger.made_after(parts[-1])
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
-            config,
-            ledger,
-            worker,
-            weights,
-            profile,
-            tuple(phases),
-            available,
-            stage.machine.other_bytes,
-            kept,
+            *(config, ledger, worker, weights, profile, tuple(phases), available),
+            *(stage.machine.other_bytes, kept),
         )
 
 

@@ -84,6 +84,10 @@ def install_operations(stage: Stage) -> None:
     spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
         radix_sort_scratch_bytes(rows, 4, 4)
     )
+    # As vLLM's own, which 0.11 does not have.
+    spaces["_C"].awq_marlin_repack.fake = lambda w, k, n, bits: w.new_empty(
+        (k // 16, n * bits // 2)
+    )
     register = torch.library.register_fake
 
     def register_fake(op: Any, func: Any = None, /, **kwargs: Any) -> Any:
