@@ -50,11 +50,9 @@ class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
         )
 
 
-# Each is the first release tried that has what is dated by it: of 0.11.0, 0.13.0, 0.15.1, 0.20.0
-# (by one rehearsal), 0.23.0, 0.26.0, 0.27.1 and 0.28.0 to 0.33.0 (torch 2.8, 2.9, 2.9, 2.11, 2.11,
-# 2.11, 2.13, 2.13, of 0.33 2.14). Those in between were not; 0.19 is known by its source, 0.21 by
-# its notes alone, 0.24 by what its wheel holds.
-TRIED = ("0.11", "0.13", "0.15", "0.23", "0.26", "0.27", *TESTED)
+# Each is the first release that has what is dated by it, of those that benchmarks/releases.py
+# rehearses with: all but 0.12 and 0.14.
+TRIED = ("0.11", "0.13", *(f"0.{minor}" for minor in range(15, 28)), *TESTED)
 VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)
 VLLM_0_16 = Release("vllm", 0, 16)
