@@ -81,7 +81,7 @@ def _again(path: Path, given: argparse.Namespace) -> int:
     for name in dict.fromkeys(one.gpu for one in read(path)):
         results = Results(path, name, vllm)
         known = [one for one in results if one.started and one.rehearsed]
-        measured = [one for one in known if one.key.split(":")[3] == given.runner]
+        measured = [one for one in known if one.runner == given.runner]
         if not measured:
             continue
         total = (measured[0].rehearsed or {})["total_bytes"]

@@ -134,8 +134,8 @@ def cases(
     for model in MODELS[:1] if card_gib is not None else MODELS:
         for kind, args in (("default", {}), (TRAP, model.hint), (CALIBRATED, model.calibrated)):
             # On a smaller card the default's video needs more than there is, which is its result.
-            sent, args = model.largest, {**common, **args}
-            yield Case(model.id, kind, args, sent, model.items, runner, card_gib=card_gib)
+            sent, given = (model.largest, model.items), {**common, **args}
+            yield Case(model.id, kind, given, *sent, runner, card_gib=card_gib)
         if model is _WITH_GRAPHS and card_gib is None:
             args = {**common, **model.calibrated}
             yield Case(model.id, CALIBRATED, args, runner=runner, graphs=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpu.results import Result
 from gpu.scores import disagreed, scores
 from mmcalib.memory.checks import Component
+from mmcalib.text import GIB
 
-GIB = 2**30
 CPU_MARK = "**CPU: shows that the program runs, compares nothing.**"
 
 
@@ -37,7 +37,7 @@ def _pools(results: Sequence[Result], first: Mapping[str, int]) -> Iterator[str]
     yield "| case | first | now | measured | off | of the card | tokens, now | measured |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     for one in results:
-        found = {part.name: part for part in one.parts}
+        found = one.parts
         if pool := found.get("KV pool"):
             off = pool.predicted - pool.measured
             tokens = found["KV pool, tokens"]
@@ -54,8 +54,7 @@ def _parts(results: Sequence[Result]) -> Iterator[str]:
     yield f"| case | {' | '.join(NAMED)} | outside torch |"
     yield f"|---|{'--:|' * (len(NAMED) + 1)}"
     for one in results:
-        found = {part.name: part for part in one.parts}
-        if found:
+        if found := one.parts:
             cells = [_pair(found.get(name)) for name in NAMED]
             beside = _pair(found.get("beside the weights"))
             yield f"| {one.key} | {' | '.join(cells)} | {beside} |"

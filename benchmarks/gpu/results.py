@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu.lines import append, read_lines
 from mmcalib.memory.checks import Component
+from mmcalib.text import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,21 @@ class Result:
     used_after_bytes: int | None = None
 
     @property
+    def runner(self) -> str:
+        """As it was asked for."""
+        return self.key.split(":")[3]
+
+    @property
     def card_bytes(self) -> int:
         """The size of the GPU, or of the smaller one that it was bounded to."""
         if bounded := re.search(r":([\d.]+)gib", self.key):
-            return int(float(bounded[1]) * 2**30)
+            return int(float(bounded[1]) * GIB)
         return int(self.started["gpu"]["total_bytes"]) if self.started else 0
 
     @property
-    def parts(self) -> list[Component]:
-        """The components, as they were compared."""
-        return [Component(**one) for one in self.components]
+    def parts(self) -> dict[str, Component]:
+        """The components by name, as they were compared."""
+        return {one["name"]: Component(**one) for one in self.components}
 
 
 class Results:
@@ -63,9 +69,8 @@ class Results:
         """By case the KV pool in bytes that was predicted before it was ever measured."""
         found: dict[str, int] = {}
         for one in self._all():
-            for part in one.parts:
-                if part.name == "KV pool":
-                    found.setdefault(one.key, part.predicted)
+            if pool := one.parts.get("KV pool"):
+                found.setdefault(one.key, pool.predicted)
         return found
 
     def _all(self) -> Iterator[Result]:

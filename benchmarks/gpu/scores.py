@@ -35,32 +35,22 @@ class Score:
         )
 
 
-def offs(results: Iterable[Result], component: str) -> list[float]:
-    """The errors of one component as shares of what was measured, where it was more than none."""
-    return [
-        one.off
-        for result in results
-        for one in result.parts
-        if one.name == component and one.off is not None
-    ]
-
-
 def scores(results: Sequence[Result]) -> list[Score]:
     """Worst errors of the KV pool, and of the encoder's peak either way."""
     pools = [
-        (part.predicted - part.measured, one.card_bytes)
+        (pool.predicted - pool.measured, one.card_bytes)
         for one in results
-        for part in one.parts
-        if part.name == "KV pool"
+        if (pool := one.parts.get("KV pool"))
     ]
-    encoder = offs(results, "encoder peak")
+    peaks = (one.parts.get("encoder peak") for one in results)
+    encoder = [abs(peak.off) for peak in peaks if peak and peak.off is not None]
     shares = [abs(off) / card for off, card in pools]
     over = max((off / GIB for off, _ in pools), default=0.0)
     return [
         Score("KV pool, worst error of the card", max(shares, default=0.0), 0.01, len(pools)),
         Score("KV pool, most promised too much, GiB", max(over, 0.0), 0.3, len(pools), "{:.2f}"),
         Score(
-            "encoder peak, worst error", max(map(abs, encoder), default=0.0), ENCODER_OFF,
+            "encoder peak, worst error", max(encoder, default=0.0), ENCODER_OFF,
             len(encoder),
         ),
     ]  # fmt: skip

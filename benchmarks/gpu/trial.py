@@ -181,7 +181,7 @@ class Bench:
         cases = [
             Case(
                 *(one.model, one.kind, one.engine_args),
-                runner=one.key.split(":")[3],
+                runner=one.runner,
                 graphs=":graphs:" in one.key,
             )
             for one in results
