@@ -160,10 +160,10 @@ def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> N
     ("text", "says"),
     [
         ("max_modellen", "no fix changes --max-modellen"),
-        ("max_model_len=", "not a value"),
-        ("max_model_len=0", "not a value"),
-        ("max_model_len=lots", "not a value"),
-        ("kv_cache_dtype=fp8", "not a value"),
+        ("max_model_len=", "invalid value"),
+        ("max_model_len=0", "invalid value"),
+        ("max_model_len=lots", "invalid value"),
+        ("kv_cache_dtype=fp8", "invalid value"),
     ],
 )
 def test_what_cannot_be_kept_is_said(text: str, says: str) -> None:
