@@ -124,15 +124,15 @@ def server_refuses(
         case AudioShape() as shape:
             return unheard(shape, hearing) or _check_audio(file, shape, server)
         case ImageShape() as shape:
-            if found := _check_image(shape, "an image", server):
-                return found
+            if refusal := _check_image(shape, "an image", server):
+                return refusal
         case VideoShape() as shape:
             if file.encoding.sent_frames:
-                found = _check_image(shape, "frames", server)
+                refusal = _check_image(shape, "frames", server)
             else:
-                found = _check_pixels(shape, "frames", server)
-            if found:
-                return found
+                refusal = _check_pixels(shape, "frames", server)
+            if refusal:
+                return refusal
             if file.encoding.lone_frame and not server.lone_frames:
                 return ServerRefusal(
                     "a clip of one frame: the server's decoder returns none",
@@ -190,8 +190,8 @@ def _check_audio(file: Encoded, shape: AudioShape, server: Server) -> ServerRefu
     most = server.limits.get(AUDIO_FILE)
     if most is not None and mib > most:
         return _exceeds(AUDIO_FILE, mib, f"a file of {mib} MiB", f"{most} MiB")
-    if found := _check_download(file, server):
-        return found
+    if refusal := _check_download(file, server):
+        return refusal
     by_libsndfile = not (encoding.sample_format or server.torchcodec)
     if encoding.fault and not server.torchcodec:
         remedy = "export it again" if encoding.fault == "cut_short" else _CONVERT
@@ -341,18 +341,18 @@ def undecided(reason: str, remedy: str = "") -> Admission:
     return Admission("unknown", None, None, exact=False, basis="none", reason=reason, remedy=remedy)
 
 
-def admit(gate: Gate, given: Given) -> Admission:
+def admit(gate: Gate, item: Given) -> Admission:
     """Judge one item alone, without `remedies`: `fits` if even its highest cost leaves the reserve
     for text and answer; `no` if even its lowest is too much. Items of an encoder-decoder model
     take no context.
     """
     reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
-    return admit_beside(gate, given, reserve_tokens)
+    return admit_beside(gate, item, reserve_tokens)
 
 
-def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
+def admit_beside(gate: Gate, item: Given, reserve_tokens: int) -> Admission:
     """Judge one item with this reserve; 0 for an item of a prompt, which is judged whole."""
-    file = encoded(given)
+    file = encoded(item)
     shape, modality = file.shape, file.modality
     count = gate.counts.get(modality)
     if not count:
@@ -398,8 +398,8 @@ def _decoded_bytes(gate: Gate, file: Encoded) -> int:
         case VideoShape(width_px=width, height_px=height) as shape:
             rule = gate.rules.get("video")
             sampling = rule.sampling if isinstance(rule, Frames) else None
-            kept = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
-            return kept * width * height * _FRAME_BYTES
+            frames = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
+            return frames * width * height * _FRAME_BYTES
         case AudioShape():
             return decoded_bytes(file, gate.server)
 
@@ -411,8 +411,8 @@ def _is_odd(encoding: Encoding) -> bool:
 
 def _apply_rule(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
     match rule.bound(file.shape, file.encoding):
-        case Bound() as found:
-            return _judge_cost(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
+        case Bound() as cost:
+            return _judge_cost(gate, cost, _BASIS[rule.kind], reserve_tokens, exact=False)
         case Refused(reason=why, remedy=remedy):
             return rejected(why, remedy, exact=False)
     return _unmeasured(file.modality)
@@ -470,7 +470,7 @@ class _Costs:
 
 
 def admit_prompt(
-    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
 ) -> Admission:
     """Judge a prompt: each of its items, their number, and all together with its text and answer.
     A counted `text` replaces the bound.
@@ -490,10 +490,10 @@ def admit_prompt(
     if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
         return costs.to_admission("no", refusal.reason, refusal.remedy)
     media = Between(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
-    words = text or text_tokens(gate.text, asked, kinds)
+    words = text or text_tokens(gate.text, request, kinds)
     in_context = Between.exactly(0) if gate.encoder_decoder else media
     return _judge_prompt(
-        gate, costs, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
+        gate, costs, Needs(in_context, words, request.answer_tokens, request.least_answer_tokens)
     )
 
 
@@ -527,11 +527,11 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     return costs.to_admission(answer, reason)
 
 
-def _least_tokens(gate: Gate, given: Given) -> int:
+def _least_tokens(gate: Gate, item: Given) -> int:
     """The least tokens of an item that fits."""
-    file = encoded(given)
+    file = encoded(item)
     rule, known = gate.rules.get(file.modality), gate.known.get(file.shape)
     if known and not (rule and _is_odd(file.encoding)):
         return known.tokens
-    found = rule.bound(file.shape, file.encoding) if rule else None
-    return found.least_tokens if isinstance(found, Bound) else 0
+    bound = rule.bound(file.shape, file.encoding) if rule else None
+    return bound.least_tokens if isinstance(bound, Bound) else 0

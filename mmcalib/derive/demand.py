@@ -192,28 +192,28 @@ class ObservedOom:
     def before_kv_cache(self) -> bool:
         return self.phase in _BEFORE_KV_CACHE
 
-    def lacking(self, found: Rehearsed, shortfall: Shortfall | None) -> int:
+    def lacking(self, memory: Rehearsed, shortfall: Shortfall | None) -> int:
         """Bytes missing in another configuration, by its rehearsal; at most 0 if it fits."""
-        return self.lacking_bytes + self.spare_bytes - _spare(self.phase, found, shortfall)
+        return self.lacking_bytes + self.spare_bytes - _spare(self.phase, memory, shortfall)
 
 
-def _spare(phase: Phase | None, found: Rehearsed, shortfall: Shortfall | None) -> int:
+def _spare(phase: Phase | None, memory: Rehearsed, shortfall: Shortfall | None) -> int:
     """Free bytes of a rehearsal besides the profile or, with a KV cache, the costliest demand."""
     if phase in _BEFORE_KV_CACHE:
-        used = found.weights_bytes + found.buffers_bytes + found.activation_peak_bytes
-        return found.total_bytes - used
-    free = found.total_bytes - found.requested_bytes + found.non_torch_bytes
+        used = memory.weights_bytes + memory.buffers_bytes + memory.activation_peak_bytes
+        return memory.total_bytes - used
+    free = memory.total_bytes - memory.requested_bytes + memory.non_torch_bytes
     return free - (shortfall.nbytes if shortfall else 0)
 
 
 def observed_oom(
     cause: OutOfMemory,
     phase: Phase | None,
-    found: Rehearsed,
+    memory: Rehearsed,
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
-    """Compare PyTorch's message with `found`, the rehearsal of that configuration. Missing bytes
+    """Compare PyTorch's message with `memory`, the rehearsal of that configuration. Missing bytes
     are the wanted minus the free ones, the costliest demand above that step, and vLLM's slack.
     """
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
@@ -223,8 +223,8 @@ def observed_oom(
     serving = phase not in _BEFORE_KV_CACHE
     if serving and allocated is not None and wanted is not None:
         graphs = cause.graph_pools_bytes
-        static = found.weights_bytes + found.buffers_bytes + max(found.kv_cache_bytes, 0)
-        static += found.cudagraph_bytes if graphs is None else graphs
+        static = memory.weights_bytes + memory.buffers_bytes + max(memory.kv_cache_bytes, 0)
+        static += memory.cudagraph_bytes if graphs is None else graphs
         step = max(0, allocated + wanted - static) or None
     lacking = max(0, (wanted or 0) - (free or 0)) + VLLM_SLACK_BYTES
     if step is not None and shortfall is not None:
@@ -234,9 +234,9 @@ def observed_oom(
     if phase is not None and "encoder" not in phase:
         of = None
     tokens = items = 0
-    if of is not None and step is not None and found.budget is not None:
+    if of is not None and step is not None and memory.budget is not None:
         tokens = round(step * of.tokens / of.nbytes)
-        items = -(-tokens // max(1, found.budget.max_tokens_per_item.get(of.modality, 1)))
+        items = -(-tokens // max(1, memory.budget.max_tokens_per_item.get(of.modality, 1)))
     return ObservedOom(
         phase=phase,
         wanted_bytes=wanted,
@@ -248,7 +248,7 @@ def observed_oom(
         step_items=items,
         step_limit_tokens=of.tokens if tokens and of else 0,
         lacking_bytes=lacking,
-        spare_bytes=_spare(phase, found, shortfall),
+        spare_bytes=_spare(phase, memory, shortfall),
     )
 
 
@@ -264,8 +264,8 @@ class Pinned:
     known: bool
 
 
-def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
-    """Bound the storage that the encoder cache keeps alive. `kept` are the embeds of the distinct
+def pinned(sizes: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
+    """Bound the storage that the encoder cache keeps alive. `sizes` are the embeds of the distinct
     items that may stay while others come and go; one batch has at most `batch_tokens`.
 
     When a batch is encoded the cache contains it whole, and at least one item of each batch that
@@ -273,7 +273,7 @@ def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: 
     never requested again leave in the order of arrival, and pin at most one batch more.
     """
     spent, tokens, batches = 0, 0, 0
-    for size in sorted(kept):
+    for size in sorted(sizes):
         most = min(batch_tokens, cache_tokens - spent)
         if most < size:
             break
@@ -350,64 +350,63 @@ class Engine:
         return {**engine_args, **self.values}
 
 
-def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
     """Lower the demand: fewer sequences of own items, else a smaller cache; None for neither."""
-    room = found.reserved_bytes + found.slack_bytes
-    match found.worst:
+    room = shortfall.reserved_bytes + shortfall.slack_bytes
+    match worst := shortfall.worst:
         case WorstStep(items=items) if items:
-            count = _per_prompt(found.worst, counts)
-            each = found.worst.peak_bytes / items
-            seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
+            count = _per_prompt(worst, counts)
+            each = worst.peak_bytes / items
+            seqs = int((room - worst.resident.nbytes) / each) // count if each else 0
             return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
         case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
             # Both the step and the workspaces scale with the tokens.
             largest = max(budget.max_tokens_per_item.values(), default=1)
-            batch = int(tokens * room / found.worst.nbytes) // largest * largest
+            batch = int(tokens * room / worst.nbytes) // largest * largest
         case WorstStep(peak_bytes=peak) if peak > room:
             # Residents are not the cause: another modality, or an item larger than profiled.
             return None
-        case PromptsStep() if seqs := _prompts_within(room, found.worst):
+        case PromptsStep() if seqs := _prompts_within(room, worst):
             return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
         case PromptsStep(tokens=tokens, profiled_bytes=profiled):
             largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
-            taken = found.worst.nbytes
-            share = room / taken
-            if profiled >= found.reserved_bytes:
+            share = room / worst.nbytes
+            if profiled >= shortfall.reserved_bytes:
                 # The reserve is for as many tokens, and shrinks with the step.
-                share = found.slack_bytes / max(1, taken - profiled)
+                share = shortfall.slack_bytes / max(1, worst.nbytes - profiled)
             batch = _whole(int(tokens * share), largest)
         case WorstStep() | LanguageStep() | Merge():
             # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
-            each = found.worst.resident.bytes_per_token
+            each = worst.resident.bytes_per_token
             if not each:
                 return None
-            over = -(-(found.nbytes - found.slack_bytes) // each)
+            over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
     fits = 0 < batch < budget.max_num_batched_tokens
     return Engine(max_num_batched_tokens=batch) if fits else None
 
 
-def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+def larger(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
     """Raise the reserve: sequences, or a step, full of dummies; None if it is full already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
         return None
-    match found.worst:
+    match worst := shortfall.worst:
         case PromptsStep(prompts=prompts) if prompts > 1:
             return None
         case WorstStep(items=items) if items:
-            seqs = -(-items // _per_prompt(found.worst, counts))
-            largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
+            seqs = -(-items // _per_prompt(worst, counts))
+            largest = budget.max_tokens_per_item.get(worst.modality, largest)
             # The reserve grows with the batch, or more slowly: then the next try takes more.
-            short = max(found.worst.nbytes - found.slack_bytes, 1) / max(found.reserved_bytes, 1)
+            short = max(worst.nbytes - shortfall.slack_bytes, 1) / max(shortfall.reserved_bytes, 1)
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
-            batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
+            batch = min(enough, seqs * _per_prompt(worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None
-        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + found.slack_bytes:
+        case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
             return None
         case WorstStep() | LanguageStep() | PromptsStep() | Merge():
             profiled = budget.profiled_modality
@@ -519,12 +518,12 @@ class FixedPool:
         return {**engine_args, **self.values}
 
 
-def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+def fixed_pool(memory: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
     """Fix the KV cache at whole MiB of what is left, less the slack in vLLM's own suggestion, and
     less `spared_bytes` for steps above the reserve; None if nothing is left.
     """
-    left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
-    if left < MIB or found.kv_cache_tokens is None:
+    left = memory.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
+    if left < MIB or memory.kv_cache_tokens is None:
         return None
     size = left // MIB * MIB
-    return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)
+    return FixedPool(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)

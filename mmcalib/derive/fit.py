@@ -92,11 +92,11 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     return "fits" if most is not None and most <= room else "unknown"
 
 
-def text_tokens(bound: TextBound | None, asked: Asked, items: Mapping[Modality, int]) -> Between:
+def text_tokens(bound: TextBound | None, request: Asked, items: Mapping[Modality, int]) -> Between:
     """Bound the text of a request that was not tokenised."""
     if bound is None or not bound.compared:
         return UNBOUNDED
-    most = bound.most(asked, items)
+    most = bound.most(request, items)
     return UNBOUNDED if most is None else Between(min(1, most), most)
 
 

@@ -162,25 +162,25 @@ class Goal:
     def __str__(self) -> str:
         return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
 
-    def reached(self, found: Rehearsed) -> bool:
-        if found.kv_cache_tokens is None or found.max_concurrency is None:
+    def reached(self, memory: Rehearsed) -> bool:
+        if memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
         concurrent = self.kind == "concurrency"
-        figure = found.max_concurrency if concurrent else found.kv_cache_tokens
+        figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
         return self.kind == "fits" or figure >= self.at_least
 
-    def lacking_bytes(self, found: Rehearsed, max_model_len: int) -> int:
+    def lacking_bytes(self, memory: Rehearsed, max_model_len: int) -> int:
         """KV cache that the goal needs beyond what there is, 0 if reached: exact to a block if all
         layers keep every token, too much if some keep a window.
         """
-        if self.reached(found):
+        if self.reached(memory):
             return 0
         tokens = {
             "fits": float(max_model_len),
             "concurrency": self.at_least * max_model_len,
             "kv_tokens": max(self.at_least, max_model_len),
         }[self.kind]
-        return max(1, round(tokens * found.kv_bytes_per_token) - found.kv_cache_bytes)
+        return max(1, round(tokens * memory.kv_bytes_per_token) - memory.kv_cache_bytes)
 
 
 def parse_goal(text: str) -> Goal:

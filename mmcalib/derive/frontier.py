@@ -57,7 +57,7 @@ def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
     """Compare the value with the default item by item; rejected items keep no tokens."""
     costs, before = table.of(knob.modality), default.of(knob.modality)
-    now, kept = tokens_of(costs, before), retention(costs, before)
+    now, retained = tokens_of(costs, before), retention(costs, before)
     accepted = costs.items()
     return Point(
         knob=knob,
@@ -66,12 +66,12 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
         items=before.items(),
-        items_downscaled=kept.items_smaller,
-        worst_retention=kept.worst,
+        items_downscaled=retained.items_smaller,
+        worst_retention=retained.worst,
         items_enlarged=int(before.counts[now > before.tokens].sum()),
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
-        mean_retention=kept.mean,
+        mean_retention=retained.mean,
         p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
         max_embeds=int(costs.embeds.max(initial=0)),
         process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,

@@ -18,11 +18,11 @@ _NEAR_PX = 64
 _MS = 1000
 
 
-def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
+def with_remedy(gate: Gate, item: Given, admission: Admission) -> Admission:
     """Add what would make the item fit; an item that fits stays as it is."""
     if admission.fits:
         return admission
-    file = encoded(given)
+    file = encoded(item)
     if not gate.counts.get(file.modality):
         remedy = "exclude it, or use a model that takes it"
         if file.modality in gate.counts:
@@ -41,21 +41,21 @@ def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
 def with_prompt_remedy(
     gate: Gate,
     shapes: Sequence[Given],
-    asked: Asked,
+    request: Asked,
     admission: Admission,
     text: Between | None = None,
 ) -> Admission:
     """Add the remedy of the first item that does not fit, else how to split the prompt."""
     if admission.fits:
         return admission
-    least = least_answer(asked.least_answer_tokens)
-    if not answers(asked.answer_tokens, least, gate.max_model_len):
+    least = least_answer(request.least_answer_tokens)
+    if not answers(request.answer_tokens, least, gate.max_model_len):
         return replace(admission, remedy=f"set max_tokens from {least} to {gate.max_model_len}")
     for shape in shapes:
         alone = admit_beside(gate, shape, 0)
         if alone.answer == admission.answer:
             return with_remedy(gate, shape, alone)
-    parts = prompts_needed(gate, shapes, asked, text)
+    parts = prompts_needed(gate, shapes, request, text)
     remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
     if parts is None and text is None and (why := _unbounded(gate)):
         remedies = [why]
@@ -78,14 +78,14 @@ def _unbounded(gate: Gate) -> str:
 
 
 def prompts_needed(
-    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
 ) -> int | None:
     """Number of prompts to split the items into, in order, with all text each; None if none fit."""
     parts, batch = 1, list[Given]()
     for shape in shapes:
-        if admit_prompt(gate, [*batch, shape], asked, text).fits:
+        if admit_prompt(gate, [*batch, shape], request, text).fits:
             batch.append(shape)
-        elif batch and admit_prompt(gate, [shape], asked, text).fits:
+        elif batch and admit_prompt(gate, [shape], request, text).fits:
             parts, batch = parts + 1, [shape]
         else:
             return None
@@ -101,9 +101,9 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
             def resized_image(to: int) -> Shape:
                 return ImageShape(to, _in_proportion(to, width, height))
 
-            found = _largest(gate, file, resized_image, width, near=_NEAR_PX)
-            if isinstance(found, ImageShape):
-                yield f"resize to {found}", found
+            best = _largest(gate, file, resized_image, width, near=_NEAR_PX)
+            if isinstance(best, ImageShape):
+                yield f"resize to {best}", best
         case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
 
             def cut_video(to: int) -> Shape:
@@ -112,20 +112,20 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
             def resized_video(to: int) -> Shape:
                 return replace(shape, width_px=to, height_px=_in_proportion(to, width, height))
 
-            found = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
-            if isinstance(found, VideoShape):
-                yield f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)", found
-            found = _largest(gate, file, resized_video, width, near=_NEAR_PX)
-            if isinstance(found, VideoShape):
-                yield f"resize to {found.width_px}×{found.height_px}", found
+            best = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
+            if isinstance(best, VideoShape):
+                yield f"cut to {best.num_frames} frames ({best.duration_s:.1f} s)", best
+            best = _largest(gate, file, resized_video, width, near=_NEAR_PX)
+            if isinstance(best, VideoShape):
+                yield f"resize to {best.width_px}×{best.height_px}", best
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
 
             def cut_audio(to: int) -> Shape:
                 return AudioShape(to * rate // _MS, rate)
 
-            found = _largest(gate, file, cut_audio, samples * _MS // rate)
-            if isinstance(found, AudioShape):
-                yield f"cut to {found.duration_s:.2f} s", found
+            best = _largest(gate, file, cut_audio, samples * _MS // rate)
+            if isinstance(best, AudioShape):
+                yield f"cut to {best.duration_s:.2f} s", best
 
 
 def _in_proportion(to: int, width: int, height: int) -> int:

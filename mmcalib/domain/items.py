@@ -111,13 +111,13 @@ class TextBound:
     tokens_per_byte: int = 1
     compared: int = 0
 
-    def most(self, asked: Asked, items: Mapping[Modality, int]) -> int | None:
+    def most(self, request: Asked, items: Mapping[Modality, int]) -> int | None:
         """Tokens of a request without its items' placeholders; None if unbounded."""
-        if not asked.plain or (asked.tool_bytes and self.tools_tokens is None):
+        if not request.plain or (request.tool_bytes and self.tools_tokens is None):
             return None
-        total = self.base_tokens + self.message_tokens * asked.messages
-        total += self.tokens_per_byte * (asked.text_bytes + asked.tool_bytes)
-        total += (self.tools_tokens or 0) if asked.tool_bytes else 0
+        total = self.base_tokens + self.message_tokens * request.messages
+        total += self.tokens_per_byte * (request.text_bytes + request.tool_bytes)
+        total += (self.tools_tokens or 0) if request.tool_bytes else 0
         for modality, count in items.items():
             if count and modality not in self.item_tokens:
                 return None

@@ -353,9 +353,9 @@ class FrameSampling(MediaOption):
 
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
         """The steps, plus the value that keeps the frames that the user wants."""
-        return sorted({*self.steps, *self._raised(items, wanted.min_video_frames)})
+        return sorted({*self.steps, *self._values_for_frames(items, wanted.min_video_frames)})
 
-    def _raised(self, items: Loaded, wanted: int) -> Iterator[Value]:
+    def _values_for_frames(self, items: Loaded, wanted: int) -> Iterator[Value]:
         thin = thinned(items)
         if not thin.any() or items.sampled[thin, 0].min() >= wanted:
             return
@@ -414,8 +414,8 @@ def thinned(items: Loaded) -> Column:
     """Mask of videos from which the loader returns fewer frames than they have."""
     if items.shapes.modality != "video":
         return items.shapes.mask(False)
-    kept = items.sampled[:, 0]
-    fewer: Column = (kept >= 0) & (kept < items.shapes.rows["num_frames"])
+    frames = items.sampled[:, 0]
+    fewer: Column = (frames >= 0) & (frames < items.shapes.rows["num_frames"])
     return fewer
 
 
@@ -423,7 +423,7 @@ def _fewer(steps: Sequence[int], value: Value) -> list[int]:
     """The largest step within each share of the value."""
     shares = (value // share for share in _SHARES)
     within = ([step for step in steps if 0 < step <= most] for most in shares)
-    return list(dict.fromkeys(max(found) for found in within if found))
+    return list(dict.fromkeys(max(candidates) for candidates in within if candidates))
 
 
 # measured: from running vLLM. rehearsed: from vLLM's code on imaginary memory. computed: from

@@ -29,7 +29,7 @@ MAX_PIXELS = 178_956_970
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Limits of the installed release's server, read from its code.
+    """Limits of the installed release's server, as mmcalib probed them.
 
     `limits` are the values of those `VARIABLES` that the release has, and `given` the ones set in
     its environment. `decodes`: does its loader decode a clip of this video codec? `lone_frames`:

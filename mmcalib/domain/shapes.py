@@ -175,6 +175,6 @@ Given = Shape | Encoded
 """An item to check: its shape alone, or as its file encodes it."""
 
 
-def encoded(given: Given) -> Encoded:
+def encoded(item: Given) -> Encoded:
     """Treat a bare shape as an ordinary file."""
-    return given if isinstance(given, Encoded) else Encoded(given)
+    return item if isinstance(item, Encoded) else Encoded(item)
