@@ -49,8 +49,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Limits on audio behind the server's loader: vLLM resamples it to `rate_hz` (None: otherwise,
-    or never), and a clip with a number of samples in `dies_of` stops the engine.
+    """Limits on audio behind the server's loader: vLLM resamples it to `rate_hz` (None: by another
+    method, or never), and a clip with a number of samples in `dies_of` stops the engine.
     """
 
     rate_hz: int | None = RESAMPLED_HZ

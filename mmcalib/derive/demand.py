@@ -96,8 +96,8 @@ Demand = WorstStep | LanguageStep | PromptsStep | Merge
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Bytes that the costliest demand takes above the reserve: that of the profile, and
-    `spare_bytes` of KV cache. `gpu_memory_utilization` leaves `outside_bytes` free.
+    """Bytes that the costliest demand takes above the reserve: the profile's plus `spare_bytes` of
+    KV cache. `gpu_memory_utilization` leaves `outside_bytes` free.
     """
 
     reserved_bytes: int
@@ -170,7 +170,7 @@ class ObservedOom:
 
     `outside_torch_bytes` = total − free − PyTorch's memory, allocated or cached. `step_bytes` is
     what the step used above the model and the KV cache, plus what it wanted: as much as
-    `step_tokens` of `step_modality` take, `step_items` of its largest, if one step encodes at most
+    `step_tokens` of `step_modality` take, `step_items` of its largest; one step encodes at most
     `step_limit_tokens` (None and 0: not an encoder step, or missing from the message).
     `lacking_bytes` is the room that the configuration needs beyond what it had, `spare_bytes` the
     room that its rehearsal has.

@@ -132,8 +132,8 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
 
     quality: the smallest value that downscales nothing. throughput: the smallest that downscales at
     most half of the items. `max_tokens_per_item`: the largest value within it. If memory or context
-    limits items to `at_most` tokens: the largest value within that. Only the user may lower the
-    frames that the loader returns; they are only raised to the floor.
+    limits items to `at_most` tokens: the largest value within that. The frames that the
+    loader returns are the user's choice, and are only raised to the floor.
     """
     allowed = [point for point in points if above_floor(point, policy)]
     if points[0].knob.by_loader:
@@ -149,7 +149,7 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
 
 
 def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
-    """Tokens per item to enforce one by one, if the policy's own choice is not enough."""
+    """Caps on tokens per item to try in turn, if the policy's own choice is not enough."""
     if policy.max_tokens_per_item is not None:
         return []
     turned = [f for f in frontiers if not f[0].knob.by_loader]

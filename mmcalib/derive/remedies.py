@@ -50,7 +50,7 @@ def with_prompt_remedy(
         return admission
     least = least_answer(request.least_answer_tokens)
     if not answers(request.answer_tokens, least, gate.max_model_len):
-        return replace(admission, remedy=f"set max_tokens from {least} to {gate.max_model_len}")
+        return replace(admission, remedy=f"set max_tokens between {least} and {gate.max_model_len}")
     for shape in shapes:
         alone = admit_beside(gate, shape, 0)
         if alone.answer == admission.answer:

@@ -134,7 +134,7 @@ class MediaOption(ABC):
         return {}
 
     def switches(self, value: Value) -> dict[str, bool]:
-        """Switches that make it take effect or not."""
+        """The switches that turn it on or off."""
         return {}
 
     def place(self, name: str = "") -> tuple[str, ...]:
@@ -186,8 +186,8 @@ _AREA_SHARES = (4, 16)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaCap(MediaOption):
-    """The most pixels of an image, frame or clip; `token_px` make one token, None if unknown. It
-    requires the fewest pixels, `least_px`, as `least_name`.
+    """The most pixels of an image, frame or clip; `token_px` make one token, None if unknown. The
+    processor also requires the minimum, `least_px`, as `least_name`.
     """
 
     kind: Literal["area"] = "area"
@@ -204,7 +204,7 @@ class AreaCap(MediaOption):
         areas = _distinct(nearest, above)
         volumes: set[int] = set()
         if items.shapes.modality == "video":
-            # The same for all frames that the loader keeps.
+            # The same for all frames that the loader returns.
             frames = items.sampled[:, 0]
             known = frames >= 0
             volumes = _distinct(nearest[known] * frames[known], above[known] * frames[known])

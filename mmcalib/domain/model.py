@@ -58,8 +58,8 @@ class ModelInfo:
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
     images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are not part
     of the context, and vLLM does not cache processed ones. `device` is where it computes; without
-    `starts_engines` it cannot do more there, such as a build for GPUs on a machine without one.
-    `server` lists the files that it admits. `moved`: facts that mmcalib could not read from this
+    `starts_engines` no engine starts there, as with a build for GPUs on a machine without one.
+    `server` has its limits on files. `moved`: facts that mmcalib could not read from this
     release, and why; they stay unknown.
     """
 

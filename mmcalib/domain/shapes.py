@@ -119,7 +119,7 @@ class Encoding:
     libsndfile decodes it to float32. `promised_frames` is the header's frame count of a video that
     has fewer frames, else 0. `sent_frames`: a client sent the frames themselves. `fetched`: the
     server downloads it from a URL. `transport_stream`: an MPEG-TS, such as the segments of HLS.
-    `claimed_samples` is the length that the server's loader assumes for a sound of another length,
+    `claimed_samples` is the length that the server's loader assumes for audio of another length,
     0 if it uses the real one. `fault` is any other problem for that loader.
     """
 

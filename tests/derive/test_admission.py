@@ -103,7 +103,7 @@ def test_an_answer_longer_than_the_context_is_refused() -> None:
     """Finding §2 of the server conformance work: "max_tokens cannot be greater"."""
     assert prompt(GATE, [], answer_tokens=4096).fits
     found = prompt(GATE, [], answer_tokens=4097)
-    assert (found.answer, found.remedy) == ("no", "set max_tokens from 1 to 4096")
+    assert (found.answer, found.remedy) == ("no", "set max_tokens between 1 and 4096")
     assert found.reason == "it requests 4097 tokens, max_model_len is 4096"
 
 
@@ -111,7 +111,7 @@ def test_an_answer_has_the_least_that_it_must_have() -> None:
     """New in the server conformance work: `min_tokens`, at which `check` did not look."""
     assert prompt(GATE, [], answer_tokens=30, least_answer_tokens=30).fits
     found = prompt(GATE, [], answer_tokens=29, least_answer_tokens=30)
-    assert (found.answer, found.remedy) == ("no", "set max_tokens from 30 to 4096")
+    assert (found.answer, found.remedy) == ("no", "set max_tokens between 30 and 4096")
     assert found.reason == "it requests 29 tokens, fewer than its minimum of 30"
     assert prompt(replace(GATE, max_model_len=2568), [PAGE, PAGE], least_answer_tokens=30).fits
     found = prompt(replace(GATE, max_model_len=2567), [PAGE, PAGE], least_answer_tokens=30)
