@@ -42,7 +42,7 @@ REASONS: Sequence[tuple[str, str]] = (
         "A placeholder that somebody wrote: where the tokens of an item stand is not certain then.",
     ),
     (
-        "unknown: .*a text that nothing bounds",
+        "unknown: .*text of unknown length",
         "A field changes what the template gets or how much of the prompt is kept, in a way that "
         "is not counted.",
     ),
@@ -75,7 +75,7 @@ REASONS: Sequence[tuple[str, str]] = (
         "OpenCV loses its first group of pictures, and may get no frame.",
     ),
     (
-        "unknown: .*its end is missing",
+        "unknown: .*a truncated image",
         "Pictures of more than 16 megapixels are not decoded to see whether Pillow takes them.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Does an item or prompt fit a calibration."""
+"""Decide whether an item or prompt fits a calibration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mmcalib.text import GIB, MIB
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The cost of a shape of the corpus, as measured or as vLLM counts it."""
+    """Cost of a shape in the corpus, as measured or as vLLM counts it."""
 
     tokens: int
     embeds: int
@@ -49,8 +49,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What becomes of a sound behind the server's loader: vLLM resamples it to `rate_hz` (None: by
-    another way, or not at all), and as many samples as are in `dies_of` end the engine.
+    """Limits on audio behind the server's loader: vLLM resamples it to `rate_hz` (None: by another
+    method, or never), and a clip with a number of samples in `dies_of` stops the engine.
     """
 
     rate_hz: int | None = RESAMPLED_HZ
@@ -62,11 +62,11 @@ ANY_HEARING = Hearing()
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a configuration admits, and all that is known of what items cost under it.
+    """Limits of a configuration, and the known costs of items under it.
 
     `counts` has the items per prompt of each modality that the model takes, `refused` the shapes
-    that vLLM refused, `counted` text tokens by the digests of requests. Items of an
-    `encoder_decoder` model are no part of its context.
+    that vLLM rejected, `counted` text tokens by the digests of requests. Items of an
+    `encoder_decoder` model do not take context.
     """
 
     budget_tokens: int
@@ -87,28 +87,28 @@ class Gate:
 _SAMPLE_BYTES = {"u8": 1, "s16": 2, "s32": 4, "flt": 4, "dbl": 8, "s64": 8}
 _FLOAT_BYTES = 4
 
-# What every FFmpeg since 2003 decodes, and all players.
+# Every FFmpeg since 2003 decodes it, and all players.
 _ANY_DECODER = "H.264"
 
-# Bytes of the largest resampling kernel that a server may make for one sound. It keeps an eighth of
-# them, for each of 32 rates (`_get_torchaudio_resampler`, vllm/multimodal/audio.py:272, 0.32).
-_MOST_KERNEL_BYTES = GIB
-# Of `_get_sinc_resample_kernel` (torchaudio/functional/functional.py:1305, 2.9): zero crossings and
-# roll-off of its filter, and the bytes of its four arrays of 64 bits that are there at once.
+# Bytes of the largest resampling kernel that a server may build for one clip. It keeps an eighth of
+# that for each of 32 rates (`_get_torchaudio_resampler`, vllm/multimodal/audio.py:272, 0.32).
+_MAX_KERNEL_BYTES = GIB
+# From `_get_sinc_resample_kernel` (torchaudio/functional/functional.py:1305, 2.9): zero crossings
+# and roll-off of its filter, and the bytes of its four 64-bit arrays that are alive together.
 _CROSSINGS, _ROLL_OFF, _CELL_BYTES = 6, 0.99, 32
 
 _UNREADABLE_SOUND: Mapping[Fault, str] = {
-    "unseekable": "libsndfile cannot seek in it, which the server needs to read it",
-    "unreadable": "libsndfile refuses it, and the server does not try FFmpeg after that",
-    "cut_short": "its end is missing",
-    "tags": "its tags are no UTF-8, with which the server's PyAV does not open it",
+    "unseekable": "libsndfile cannot seek in it, and the server needs to",
+    "unreadable": "libsndfile rejects it, and the server does not fall back to FFmpeg",
+    "cut_short": "the file is truncated",
+    "tags": "its tags are not UTF-8, so the server's PyAV cannot open it",
 }
 _CONVERT = "convert it to WAV or FLAC"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRefusal:
-    """Why a server refuses a file; at least `value` for `variable`, if any, admits it."""
+    """Why a server rejects a file; setting `variable`, if any, to `value` or more admits it."""
 
     reason: str
     remedy: str
@@ -119,45 +119,45 @@ class ServerRefusal:
 def server_refuses(
     file: Encoded, server: Server, hearing: Hearing = ANY_HEARING
 ) -> ServerRefusal | None:
-    """The first reason for which this server refuses the file, or must not get it."""
+    """Return the first reason why this server rejects the file, or must not receive it."""
     match file.shape:
         case AudioShape() as shape:
-            return unheard(shape, hearing) or _sound(file, shape, server)
+            return unheard(shape, hearing) or _check_audio(file, shape, server)
         case ImageShape() as shape:
-            if found := _picture(shape, "a picture", server):
-                return found
+            if refusal := _check_image(shape, "an image", server):
+                return refusal
         case VideoShape() as shape:
             if file.encoding.sent_frames:
-                found = _picture(shape, "frames", server)
+                refusal = _check_image(shape, "frames", server)
             else:
-                found = _pixels(shape, "frames", server)
-            if found:
-                return found
+                refusal = _check_pixels(shape, "frames", server)
+            if refusal:
+                return refusal
             if file.encoding.lone_frame and not server.lone_frames:
                 return ServerRefusal(
-                    "a clip of one frame: the server's decoder gets none out of it",
+                    "a clip of one frame: the server's decoder returns none",
                     "send the frame as an image",
                 )
             codec = file.encoding.codec
             if not server.decodes.get(codec, True):
                 return ServerRefusal(
-                    f"{codec}: the server's decoder gets no frame out of this codec",
+                    f"{codec}: the server cannot decode this codec",
                     f"convert it to {_ANY_DECODER}",
                 )
-    return _download(file, server)
+    return _check_download(file, server)
 
 
 def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
-    """The same for one request, by the bytes that each item has decoded (0.33)."""
+    """Return why the server rejects a whole request, by each item's decoded bytes (0.33)."""
     most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
     if 0 < most < total:
-        said = f"{total / MIB:.0f} MiB of decoded media in one request"
-        return _above(REQUEST_BYTES, total, said, f"{most / MIB:.0f} MiB")
+        size = f"{total / MIB:.0f} MiB of decoded media in one request"
+        return _exceeds(REQUEST_BYTES, total, size, f"{most / MIB:.0f} MiB")
     return None
 
 
 def needed(file: Encoded, server: Server) -> dict[str, int]:
-    """The least values of the server's environment with which it takes the file, if any."""
+    """Return the least values of the server's environment that admit the file, if any can."""
     limits: dict[str, int] = {}
     while refusal := server_refuses(file, replace(server, limits={**server.limits, **limits})):
         if not refusal.variable:
@@ -166,78 +166,80 @@ def needed(file: Encoded, server: Server) -> dict[str, int]:
     return limits
 
 
-def _picture(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
-    """Of what Pillow opens for the server."""
+def _check_image(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
+    """Check what Pillow opens for the server."""
     pixels = shape.width_px * shape.height_px
     if pixels > MAX_PIXELS:
         why = f"{what} of {pixels:,} pixels, the server's Pillow opens up to {MAX_PIXELS:,}"
         return ServerRefusal(why, "")
-    return _pixels(shape, what, server)
+    return _check_pixels(shape, what, server)
 
 
-def _pixels(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
-    """Zero and less: no limit. One that is not known, of an earlier calibration: vLLM's default."""
+def _check_pixels(
+    shape: ImageShape | VideoShape, what: str, server: Server
+) -> ServerRefusal | None:
+    # Zero or less: no limit. Missing in an earlier calibration: vLLM's default.
     most, pixels = server.limits.get(PIXELS, MAX_PIXELS), shape.width_px * shape.height_px
     if 0 < most < pixels:
-        return _above(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
+        return _exceeds(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
     return None
 
 
-def _sound(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | None:
-    held = file.encoding
+def _check_audio(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | None:
+    encoding, mib = file.encoding, file.encoding.file_mib
     most = server.limits.get(AUDIO_FILE)
-    if most is not None and held.file_mib > most:
-        return _above(AUDIO_FILE, held.file_mib, f"a file of {held.file_mib} MiB", f"{most} MiB")
-    if found := _download(file, server):
-        return found
-    by_libsndfile = not (held.sample_format or server.torchcodec)
-    if held.fault and not server.torchcodec:
-        remedy = "make it anew" if held.fault == "cut_short" else _CONVERT
-        return ServerRefusal(_UNREADABLE_SOUND[held.fault], remedy)
-    if by_libsndfile and held.claimed_samples >= OPEN_LENGTH_SAMPLES:
-        why = "its header has no length, which the server takes for endless"
-        return ServerRefusal(why, "write it anew, so that its header has the length")
+    if most is not None and mib > most:
+        return _exceeds(AUDIO_FILE, mib, f"a file of {mib} MiB", f"{most} MiB")
+    if refusal := _check_download(file, server):
+        return refusal
+    by_libsndfile = not (encoding.sample_format or server.torchcodec)
+    if encoding.fault and not server.torchcodec:
+        remedy = "export it again" if encoding.fault == "cut_short" else _CONVERT
+        return ServerRefusal(_UNREADABLE_SOUND[encoding.fault], remedy)
+    if by_libsndfile and encoding.claimed_samples >= OPEN_LENGTH_SAMPLES:
+        why = "its header has no length, so the server treats it as endless"
+        return ServerRefusal(why, "rewrite the file with the length in its header")
     believed = shape
-    if held.claimed_samples and (by_libsndfile or held.sample_format):
-        believed = replace(shape, num_samples=max(shape.num_samples, held.claimed_samples))
+    if encoding.claimed_samples and (by_libsndfile or encoding.sample_format):
+        believed = replace(shape, num_samples=max(shape.num_samples, encoding.claimed_samples))
         file = replace(file, shape=believed)
-    seconds = believed.duration_s * _counted_twice(file, server)
+    seconds = believed.duration_s * _counts_per_sample(file, server)
     most = server.limits.get(AUDIO_SECONDS)
     if most is not None and seconds > most:
-        said = f"{believed.duration_s:.1f} s"
+        length = f"{believed.duration_s:.1f} s"
         if believed != shape:
-            said += f" by its header or bit rate, {shape.duration_s:.1f} s in truth"
+            length += f" by its header or bit rate, actually {shape.duration_s:.1f} s"
         if seconds > believed.duration_s:
-            said += f", and packed samples of {held.channels} channels count each"
-        return _above(AUDIO_SECONDS, math.ceil(seconds), said, f"{most} s")
+            length += f", and vLLM counts its packed samples {encoding.channels} times"
+        return _exceeds(AUDIO_SECONDS, math.ceil(seconds), length, f"{most} s")
     most = server.limits.get(AUDIO_BYTES)
     decoded = decoded_bytes(file, server)
     if most is not None and decoded > most:
-        length = f"{held.channels} channels of {believed.duration_s:.1f} s"
-        said = f"{length}, {decoded / MIB:.0f} MiB decoded"
-        return _above(AUDIO_BYTES, decoded, said, f"{most / MIB:.0f} MiB")
+        length = f"{encoding.channels} channels of {believed.duration_s:.1f} s"
+        size = f"{length}, {decoded / MIB:.0f} MiB decoded"
+        return _exceeds(AUDIO_BYTES, decoded, size, f"{most / MIB:.0f} MiB")
     return None
 
 
 def unheard(shape: AudioShape, hearing: Hearing) -> ServerRefusal | None:
-    """Why no server of the model may get a sound of this shape, whatever the file."""
+    """Return why the model's server must not receive audio of this shape in any file."""
     if hearing.rate_hz is None:
         return None
     to = f"{hearing.rate_hz / 1000:g} kHz"
-    if (takes := kernel_bytes(shape.sample_rate_hz, hearing.rate_hz)) > _MOST_KERNEL_BYTES:
-        rate = f"sound at {shape.sample_rate_hz:,} Hz"
-        why = f"{rate}: to resample it to {to} the server takes {takes / GIB:.1f} GiB of memory"
+    if (takes := kernel_bytes(shape.sample_rate_hz, hearing.rate_hz)) > _MAX_KERNEL_BYTES:
+        rate = f"audio at {shape.sample_rate_hz:,} Hz"
+        why = f"{rate}: resampling it to {to} takes {takes / GIB:.1f} GiB of the server's memory"
         return ServerRefusal(why, f"resample to {to}")
     if -(-shape.num_samples * hearing.rate_hz // shape.sample_rate_hz) in hearing.dies_of:
         most_ms = 1000 * (hearing.dies_of.stop - 1) / hearing.rate_hz
-        why = f"so short a sound ends vLLM's engine: this model needs more than {most_ms:g} ms"
+        why = f"too short: it stops vLLM's engine; this model needs more than {most_ms:g} ms"
         return ServerRefusal(why, "pad it with silence")
     return None
 
 
 def kernel_bytes(rate_hz: int, to_hz: int) -> int:
-    """What torchaudio takes at most to make the kernel for these rates: a row for each of the new
-    samples after which their pattern repeats, as long as the old ones among them and the filter.
+    """Most bytes that torchaudio takes to build the kernel for these rates: a row for each new
+    sample until their pattern repeats, as long as the old samples among them and the filter.
     """
     shared = math.gcd(rate_hz, to_hz)
     old, new = rate_hz // shared, to_hz // shared
@@ -248,17 +250,17 @@ def kernel_bytes(rate_hz: int, to_hz: int) -> int:
 
 
 def decoded_bytes(file: Encoded, server: Server) -> int:
-    """Of a clip of sound, as the server decodes it."""
+    """Bytes of an audio clip as the server decodes it."""
     assert isinstance(file.shape, AudioShape)
-    held = file.encoding
-    each = _SAMPLE_BYTES.get(held.sample_format.removesuffix("p"), _FLOAT_BYTES)
-    if server.torchcodec or not held.sample_format:
+    encoding = file.encoding
+    each = _SAMPLE_BYTES.get(encoding.sample_format.removesuffix("p"), _FLOAT_BYTES)
+    if server.torchcodec or not encoding.sample_format:
         each = _FLOAT_BYTES
-    return file.shape.num_samples * max(1, held.channels) * each
+    return file.shape.num_samples * max(1, encoding.channels) * each
 
 
-def _counted_twice(file: Encoded, server: Server) -> int:
-    """How often vLLM counts a sample that PyAV decodes: once per channel, where these are packed
+def _counts_per_sample(file: Encoded, server: Server) -> int:
+    """How often vLLM counts a sample that PyAV decodes: packed ones once per channel
     (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
     """
     form = file.encoding.sample_format
@@ -266,23 +268,23 @@ def _counted_twice(file: Encoded, server: Server) -> int:
     return max(1, file.encoding.channels) if packed else 1
 
 
-def _download(file: Encoded, server: Server) -> ServerRefusal | None:
+def _check_download(file: Encoded, server: Server) -> ServerRefusal | None:
     most, size = server.limits.get(DOWNLOAD, 0), file.encoding.file_mib
-    # Zero and less: no limit.
+    # Zero or less: no limit.
     if file.encoding.fetched and 0 < most < size:
-        return _above(DOWNLOAD, size, f"a download of {size} MiB", f"{most} MiB")
+        return _exceeds(DOWNLOAD, size, f"a download of {size} MiB", f"{most} MiB")
     return None
 
 
-def _above(variable: str, value: int, said: str, most: str) -> ServerRefusal:
-    reason = f"{said}, the server takes up to {most} ({variable})"
+def _exceeds(variable: str, value: int, size: str, most: str) -> ServerRefusal:
+    reason = f"{size}, the server takes up to {most} ({variable})"
     return ServerRefusal(reason, f"{variable}={value} for the server", variable, value)
 
 
 Answer = Literal["fits", "no", "unknown"]
-# real, blank: this very shape was measured. counted: vLLM counts it. formula, ceiling, ladder:
-# bounded by such a rule. refused: the processor takes no such item. none: nothing is known, or
-# nothing is served.
+# real, blank: an item of this shape was measured. counted: by vLLM's own count. formula, ceiling,
+# ladder: bounded by that rule. refused: the processor rejects the shape. none: nothing is known, or
+# the configuration admits no such item.
 Basis = Literal["real", "blank", "counted", "formula", "ceiling", "ladder", "refused", "none"]
 
 _BASIS: Mapping[str, Basis] = {
@@ -299,7 +301,7 @@ Picture = Any
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The answer for one item or prompt. `tokens` and `embeds` are exact or, without `exact`, the
-    most that it can cost. `remedy` and `largest`, of the same proportions, would make it fit.
+    most that it can cost. `remedy` makes it fit, as does `largest` with the same aspect ratio.
     `unread` is why the item, or one of the prompt, could not be read.
     """
 
@@ -318,11 +320,11 @@ class Admission:
         return self.answer == "fits"
 
     def fit(self, image: Picture) -> Picture:
-        """The picture that was asked about, resized to fit. Raises ValueError where none does."""
+        """Resize the image in question to fit. Raises ValueError if no size fits."""
         if self.fits:
             return image
         if not isinstance(self.largest, ImageShape):
-            raise ValueError(f"no size of it fits: {self.reason}")
+            raise ValueError(f"no size fits: {self.reason}")
         resized: Picture = image.resize((self.largest.width_px, self.largest.height_px))
         return resized
 
@@ -330,31 +332,31 @@ class Admission:
 def rejected(
     reason: str, remedy: str = "", *, basis: Basis = "refused", exact: bool = True, unread: str = ""
 ) -> Admission:
-    """Of what is not let in, whatever it would cost."""
+    """Reject an item regardless of its cost."""
     return Admission("no", None, None, exact, basis, reason, remedy, unread=unread)
 
 
 def undecided(reason: str, remedy: str = "") -> Admission:
-    """Of what nothing is known that would tell."""
+    """Leave the answer unknown for lack of facts."""
     return Admission("unknown", None, None, exact=False, basis="none", reason=reason, remedy=remedy)
 
 
-def admit(gate: Gate, given: Given) -> Admission:
-    """Whether one item fits by itself, `remedies` apart: `fits` whatever of its possible costs it
-    has, beside the reserve for text and answer; `no` even at the least. Of an encoder-decoder
-    model the item is no part of the context.
+def admit(gate: Gate, item: Given) -> Admission:
+    """Judge one item alone, without `remedies`: `fits` if even its highest cost leaves the reserve
+    for text and answer; `no` if even its lowest is too much. Items of an encoder-decoder model
+    take no context.
     """
     reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
-    return admit_beside(gate, given, reserve_tokens)
+    return admit_beside(gate, item, reserve_tokens)
 
 
-def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
-    """The same with so much kept for all else; 0 for one of a prompt, which is judged whole."""
-    file = encoded(given)
+def admit_beside(gate: Gate, item: Given, reserve_tokens: int) -> Admission:
+    """Judge one item with this reserve; 0 for an item of a prompt, which is judged whole."""
+    file = encoded(item)
     shape, modality = file.shape, file.modality
     count = gate.counts.get(modality)
     if not count:
-        why = f"the model takes no {modality}"
+        why = f"the model does not take {modality}"
         if count == 0:
             why = f"limit_mm_per_prompt admits no {modality}"
         return rejected(why, basis="none")
@@ -365,7 +367,7 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
     if file.encoding.transport_stream:
         return undecided(_STREAMED, "remux it to MP4")
     if file.encoding.fault == "cut_short":
-        return undecided(_CUT_SHORT, "make it anew")
+        return undecided(_CUT_SHORT, "export it again")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _apply_rule(gate, rule, file, reserve_tokens)
@@ -376,54 +378,54 @@ def admit_beside(gate: Gate, given: Given, reserve_tokens: int) -> Admission:
         return _judge_cost(gate, cost, known.basis, reserve_tokens, exact=True)
     if rule:
         return _apply_rule(gate, rule, file, reserve_tokens)
-    return _unknown(modality)
+    return _unmeasured(modality)
 
 
-_CUT_SHORT = "its end is missing: the server refuses a picture that it cannot decode whole"
-# OpenCV reads one from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): of a single group
-# of pictures it gets no frame, of several it loses the first.
+_CUT_SHORT = "a truncated image: the server rejects it if it cannot decode all of it"
+# OpenCV reads it from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): it gets no frame of
+# a single group of pictures, and loses the first of several.
 _STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
-# As release 0.33 counts them: pictures with a fourth channel, frames without.
+# Bytes per pixel that release 0.33 counts: images with a fourth channel, frames without.
 _PICTURE_BYTES, _FRAME_BYTES = 4, 3
 
 
 def _decoded_bytes(gate: Gate, file: Encoded) -> int:
-    """At least so many: of a video whose loader is not known, none."""
+    """The least decoded bytes; 0 for a video whose loader is unknown."""
     match file.shape:
         case ImageShape(width_px=width, height_px=height):
             return width * height * _PICTURE_BYTES
         case VideoShape(width_px=width, height_px=height) as shape:
             rule = gate.rules.get("video")
             sampling = rule.sampling if isinstance(rule, Frames) else None
-            kept = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
-            return kept * width * height * _FRAME_BYTES
+            frames = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
+            return frames * width * height * _FRAME_BYTES
         case AudioShape():
             return decoded_bytes(file, gate.server)
 
 
 def _is_odd(encoding: Encoding) -> bool:
-    """Whether the loader keeps other frames of such a file than of others of its shape."""
+    """The loader returns other frames of this file than of most files of its shape."""
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
 def _apply_rule(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
     match rule.bound(file.shape, file.encoding):
-        case Bound() as found:
-            return _judge_cost(gate, found, _BASIS[rule.kind], reserve_tokens, exact=False)
+        case Bound() as cost:
+            return _judge_cost(gate, cost, _BASIS[rule.kind], reserve_tokens, exact=False)
         case Refused(reason=why, remedy=remedy):
             return rejected(why, remedy, exact=False)
-    return _unknown(file.modality)
+    return _unmeasured(file.modality)
 
 
-def _unknown(modality: Modality) -> Admission:
-    return undecided(f"no {modality} of this shape was measured, and nothing bounds what it costs")
+def _unmeasured(modality: Modality) -> Admission:
+    return undecided(f"no {modality} of this shape was measured, and no rule limits its cost")
 
 
 def _judge_cost(
     gate: Gate, cost: Bound, basis: Basis, reserve_tokens: int, *, exact: bool
 ) -> Admission:
-    """No if the least is too much, unknown if only the most is, or what is left beside it."""
+    """Judge the least and the most that an item can cost, besides the reserve."""
     least, most = (cost.least_tokens, cost.tokens) if not gate.encoder_decoder else (0, 0)
     answer: Answer
     if cost.least_embeds > gate.budget_tokens or least > gate.max_model_len - LEAST_ANSWER_TOKENS:
@@ -446,7 +448,7 @@ def _judge_cost(
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Of the items of a prompt, which all fit; `basis` is a bound where there is one."""
+    """Sums over the items of a prompt, which all fit; `basis` is that of a bound if any."""
 
     tokens: int
     embeds: int
@@ -463,40 +465,40 @@ class _Costs:
             basis=next(iter(bounded or (item.basis for item in items)), "none"),
         )
 
-    def answered(self, answer: Answer, reason: str, remedy: str = "") -> Admission:
+    def to_admission(self, answer: Answer, reason: str, remedy: str = "") -> Admission:
         return Admission(answer, self.tokens, self.embeds, self.exact, self.basis, reason, remedy)
 
 
 def admit_prompt(
-    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
 ) -> Admission:
-    """Whether a prompt fits: each of its items, how many there are, and all together with its text
-    and answer. A `text` that was counted takes the place of the bound.
+    """Judge a prompt: each of its items, their number, and all together with its text and answer.
+    A counted `text` replaces the bound.
     """
     items = [admit_beside(gate, shape, 0) for shape in shapes]
     worst = {item.answer: item for item in reversed(items)}
     if "no" in worst:
         return worst["no"]
     costs, kinds = _Costs.of(items), Counter(shape.modality for shape in shapes)
-    # Whatever those cost of which nothing is known.
+    # Too many items fail even if some of their costs are unknown.
     for modality, count in kinds.items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"
-            return costs.answered("no", why)
+            return costs.to_admission("no", why)
     if "unknown" in worst:
         return worst["unknown"]
     if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
-        return costs.answered("no", refusal.reason, refusal.remedy)
-    held = Between(sum(_least(gate, shape) for shape in shapes), costs.tokens)
-    words = text or text_tokens(gate.text, asked, kinds)
-    in_context = Between.exactly(0) if gate.encoder_decoder else held
+        return costs.to_admission("no", refusal.reason, refusal.remedy)
+    media = Between(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
+    words = text or text_tokens(gate.text, request, kinds)
+    in_context = Between.exactly(0) if gate.encoder_decoder else media
     return _judge_prompt(
-        gate, costs, Needs(in_context, words, asked.answer_tokens, asked.least_answer_tokens)
+        gate, costs, Needs(in_context, words, request.answer_tokens, request.least_answer_tokens)
     )
 
 
 def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool:
-    """Whether that a prompt is unknown is due to its text alone."""
+    """Check whether only its text leaves a prompt unknown."""
     return answer.answer == "unknown" and all(admit_beside(gate, s, 0).fits for s in shapes)
 
 
@@ -504,32 +506,32 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
     if needs.text.most is None:
-        words = "a text that nothing bounds"
+        words = "text of unknown length"
     else:
         of = "tokens of text" if gate.encoder_decoder else "of text"
         words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} {of}"
     if not gate.encoder_decoder:
         words = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media + {words}"
-    must = f" + {needs.least} of answer at least" if needs.least > LEAST_ANSWER_TOKENS else ""
+    must = f" + at least {needs.least} of answer" if needs.least > LEAST_ANSWER_TOKENS else ""
     reason = f"{words}{must}, of {context}"
     if answer == "no" and asks is not None and asks < needs.least:
-        reason = f"it asks for {asks} tokens: an answer has {needs.least} at least"
+        reason = f"it requests {asks} tokens, fewer than its minimum of {needs.least}"
     elif answer == "no" and asks is not None and asks > context:
-        reason = f"it asks for {asks} tokens, max_model_len is {context}"
+        reason = f"it requests {asks} tokens, max_model_len is {context}"
     elif answer == "fits" and most is not None:
         reason = words
         wanted, left = needs.answer(gate.text_reserve_tokens), context - most
         if left < wanted:
-            which = "are reserved" if asks is None else "are asked for"
-            reason += f", which leaves {left} tokens for the answer, {wanted} {which}"
-    return costs.answered(answer, reason)
+            which = "reserved" if asks is None else "requested"
+            reason += f", leaving {left} tokens for the answer, {wanted} {which}"
+    return costs.to_admission(answer, reason)
 
 
-def _least(gate: Gate, given: Given) -> int:
-    """Of an item that is admitted."""
-    file = encoded(given)
+def _least_tokens(gate: Gate, item: Given) -> int:
+    """The least tokens of an item that fits."""
+    file = encoded(item)
     rule, known = gate.rules.get(file.modality), gate.known.get(file.shape)
     if known and not (rule and _is_odd(file.encoding)):
         return known.tokens
-    found = rule.bound(file.shape, file.encoding) if rule else None
-    return found.least_tokens if isinstance(found, Bound) else 0
+    bound = rule.bound(file.shape, file.encoding) if rule else None
+    return bound.least_tokens if isinstance(bound, Bound) else 0

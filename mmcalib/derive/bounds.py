@@ -1,7 +1,7 @@
-"""Rules that say what an item of a shape costs that was never measured, one per way of resizing.
+"""Rules for the cost of shapes that were never measured, one per way of resizing.
 
-Each is an independent formula over numbers of the model's own processor. None is used before it has
-reproduced what vLLM's processor made of measured shapes (`mmcalib.admission.rules`).
+Each is an independent formula over numbers of the model's own processor, and is used only after it
+reproduced the costs that vLLM's processor returned for measured shapes (`mmcalib.admission.rules`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from mmcalib.releases.constants import (
     QWEN_MOST_FRAMES,
 )
 
-# Frames that a decoder may find beyond what the header promised, and that vLLM's float32 steps
-# add to what they should sample.
+# A decoder may find frames beyond those of the header, and vLLM's float32 steps may sample more.
 FRAMES_SLACK = 2
-# Resamplers differ by some samples in the length of what they return: a hundredth of a second.
+# Resamplers return lengths that differ by some samples: a hundredth of a second.
 _RESAMPLED_SLACK = 100
 
 Loader = Literal["uniform", "qwen2_vl", "qwen3_vl"]
@@ -30,7 +29,7 @@ Loader = Literal["uniform", "qwen2_vl", "qwen3_vl"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An item costs from `least_*` to these: tokens in the prompt, embeds in the encoder cache."""
+    """Range of an item's cost: tokens in the prompt, embeds in the encoder cache."""
 
     tokens: int
     embeds: int
@@ -40,7 +39,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The loader or the processor refuses every item of the shape."""
+    """The loader or the processor rejects every item of the shape."""
 
     reason: str
     remedy: str = ""
@@ -51,10 +50,10 @@ Found = Bound | Refused | None
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Each edge is rounded to whole cells of `factor_px`; more than `max_px` or less than `min_px`
+    """Each edge is rounded to whole cells of `factor_px`; areas above `max_px` or below `min_px`
     are scaled first: the resizing of the Qwen-VL processors, in their order of operations.
 
-    `around_tokens` stand beside the image in the prompt and not in the encoder cache.
+    `around_tokens` are in the prompt around the image, and not in the encoder cache.
     """
 
     factor_px: int
@@ -65,33 +64,34 @@ class Area:
     kind: ClassVar[str] = "area"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
-        """Exact, for images; other modalities are not this rule's."""
+        """Exact cost of an image; None for other modalities."""
         if not isinstance(shape, ImageShape):
             return None
-        if refused := self.refused(shape.width_px, shape.height_px):
-            return refused
+        if refusal := self.refused(shape.width_px, shape.height_px):
+            return refusal
         embeds = self.cells(shape.width_px, shape.height_px)
         tokens = embeds + self.around_tokens
         return Bound(tokens, embeds, tokens, embeds)
 
     def refused(self, width: int, height: int) -> Refused | None:
-        """Why the processor refuses a picture of this size, if it does."""
+        """Why the processor rejects an image of this size, if it does."""
         ratio = max(width, height) / min(width, height)
         if ratio <= self.max_aspect:
             return None
-        return Refused(f"sides of {ratio:.0f}:1, the processor takes {self.max_aspect:g}:1 at most")
+        why = f"aspect ratio {ratio:.0f}:1, the processor takes at most {self.max_aspect:g}:1"
+        return Refused(why)
 
     def cells(self, width: int, height: int, frames: int = 1, together: int = 1) -> int:
-        """Cells of a picture, or a frame of a clip that shares the area, `together` a step."""
+        """Cells of an image, or of a frame if `frames` share the area, `together` in a step."""
         across, down = self.resized(width, height, frames, together)
         return (down // self.factor_px) * (across // self.factor_px)
 
     def resized(
         self, width: int, height: int, frames: int = 1, together: int = 1
     ) -> tuple[int, int]:
-        """The same picture's width and height in pixels, as the encoder gets it."""
+        """Width and height in pixels after resizing, as the encoder receives it."""
         factor = self.factor_px
-        # Python's rounding to even is the processor's too.
+        # Python rounds half to even, as the processor does.
         down, across = round(height / factor) * factor, round(width / factor) * factor
         volume = round(frames / together) * together * down * across
         if volume > self.max_px:
@@ -107,9 +107,9 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """No image costs more, whatever its size: the processor has one size, or a list of layouts.
+    """Maximum over all images: the processor has one size, or a list of layouts.
 
-    Proven for images whose short side is at least `min_side_px`, up to `max_aspect`.
+    Verified for images whose short side is at least `min_side_px`, up to `max_aspect`.
     """
 
     tokens: int
@@ -119,7 +119,7 @@ class Ceiling:
     kind: ClassVar[str] = "ceiling"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
-        """None outside of what was proven."""
+        """The maximum, or None outside the verified range."""
         if not isinstance(shape, ImageShape):
             return None
         short, long = sorted((shape.width_px, shape.height_px))
@@ -130,42 +130,42 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How many frames vLLM's loader keeps of a video. -1: no such limit."""
+    """Frames that vLLM's loader returns of a video. -1: no limit."""
 
     loader: Loader
     num_frames: int
     fps: float
 
     def frames(self, shape: VideoShape) -> int:
-        """As many as the header promises; 0 where the loader refuses the video."""
+        """Frames if the header is right; 0 if the loader rejects the video."""
         total = shape.num_frames
         if self.loader == "uniform":
-            kept = min(self.num_frames, total) if self.num_frames > 0 else total
+            count = min(self.num_frames, total) if self.num_frames > 0 else total
             if self.fps > 0:
-                kept = min(kept, math.floor(total / shape.fps * self.fps))
-            return max(1, kept)
+                count = min(count, math.floor(total / shape.fps * self.fps))
+            return max(1, count)
         wanted = total / shape.fps * min(self.fps, QWEN_MOST_FPS)
         if self.loader == "qwen3_vl":
             return min(max(int(wanted), QWEN_LEAST_FRAMES), QWEN_MOST_FRAMES, total)
         most = min(QWEN_MOST_FRAMES, total) // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
-        kept = math.floor(min(max(wanted, QWEN_LEAST_FRAMES), most, total))
-        return kept // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
+        count = math.floor(min(max(wanted, QWEN_LEAST_FRAMES), most, total))
+        return count // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
 
     def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
-        """The promised number, then what the decoder may make of it; nothing where refused."""
+        """The count by the header, then others the decoder may return; empty if rejected."""
         if encoding.sent_frames:
-            # vLLM takes the first ones, whatever the loader (vllm/multimodal/media/video.py, 0.32).
+            # vLLM takes the first ones with any loader (vllm/multimodal/media/video.py, 0.32).
             most = self.num_frames if self.num_frames > 0 else shape.num_frames
             yield min(most, shape.num_frames)
             return
         if encoding.unpromised:
-            # OpenCV's count is below zero: one loader then takes the first frame, the others fail.
+            # OpenCV's count is negative: one loader then takes the first frame, the others fail.
             if self.loader == "uniform":
                 yield 1
             return
         if encoding.promised_frames:
-            kept = self._present(shape, encoding.promised_frames)
-            yield from range(kept, kept + FRAMES_SLACK)
+            count = self._count_present(shape, encoding.promised_frames)
+            yield from range(count, count + FRAMES_SLACK)
             return
         promised = self.frames(shape)
         if not promised:
@@ -175,8 +175,8 @@ class Sampling:
             most = min(most, self.num_frames)
         yield from range(promised, most + 1)
 
-    def _present(self, shape: VideoShape, promised: int) -> int:
-        """Of the frames that the loader picks among the promised ones, how many are there."""
+    def _count_present(self, shape: VideoShape, promised: int) -> int:
+        """Count the frames in the file among those that the loader picks by the header."""
         whole = replace(shape, num_frames=promised)
         picked = self.frames(whole)
         if self.loader == "qwen2_vl":
@@ -190,11 +190,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A video: every `together` frames make one step, and each step costs what a picture does.
+    """A video: every `together` frames are one step, and each step costs as much as an image.
 
-    By `area`, which bounds each frame or, with `whole_clip`, all of them; else `step_embeds`
-    whatever the size. `step_tokens` is the most that the prompt has beside each step. Proven for
-    frames whose short side is at least `min_side_px`: processors take slimmer ones for channels.
+    By `area`, which limits each frame or, with `whole_clip`, all of them; otherwise `step_embeds`
+    for every size. `step_tokens` is the most that the prompt adds for each step. Verified for
+    frames whose short side is at least `min_side_px`: processors take narrower ones for channels.
     """
 
     sampling: Sampling
@@ -209,29 +209,29 @@ class Frames:
     kind: ClassVar[str] = "frames"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
-        """At least by the frames that the header promises, at most with some more."""
+        """From the frames that the header promises to some more."""
         if not isinstance(shape, VideoShape):
             return None
         if min(shape.width_px, shape.height_px) < self.min_side_px:
             return None
-        if self.area and (refused := self.area.refused(shape.width_px, shape.height_px)):
-            return refused
+        if self.area and (refusal := self.area.refused(shape.width_px, shape.height_px)):
+            return refusal
         counts = list(self.sampling.possible(shape, encoding))
-        kept = counts[0] if counts else 0
-        if not kept and encoding.unpromised:
+        count = counts[0] if counts else 0
+        if not count and encoding.unpromised:
             return Refused(
-                "its header has no length, and the server's loader then takes no frame",
+                "its header has no length, so the server's loader reads no frame",
                 "remux it: ffmpeg -i IN -c copy OUT",
             )
-        if not kept or (self.whole_clip and kept < self.together):
-            return Refused(f"of {shape.num_frames} frames the loader keeps {kept}: too few")
+        if not count or (self.whole_clip and count < self.together):
+            return Refused(f"the loader returns {count} of {shape.num_frames} frames: too few")
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]
         pairs = list(zip(counts, costs, strict=True))
         tokens = max(embeds + self.beside(frames) for frames, embeds in pairs)
         return Bound(tokens, max(costs), costs[0], costs[0])
 
     def embeds(self, frames: int, width: int, height: int) -> int:
-        """Of a clip of which the loader handed over this many frames."""
+        """Embeds of a clip from which the loader returned `frames`."""
         steps = -(-frames // self.together)
         if self.area is None:
             return steps * self.step_embeds + self.around_embeds
@@ -245,13 +245,13 @@ class Frames:
         return steps * cells + self.around_embeds
 
     def beside(self, frames: int) -> int:
-        """Tokens in the prompt that are not in the encoder cache, at most."""
+        """The most tokens in the prompt that are not in the encoder cache."""
         return -(-frames // self.together) * self.step_tokens + self.around_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What a blank clip of so many samples costs, measured."""
+    """Measured cost of a blank clip of `samples`."""
 
     samples: int
     tokens: int
@@ -260,9 +260,9 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """A clip costs at most what the next longer measured one does, and at least what the next
-    shorter one does; samples at the rate to which the server resamples. The processor refuses one
-    of `refused_samples`, and so shorter ones.
+    """A clip costs at most as much as the next longer measured one, and at least as much as the
+    next shorter one; samples are at the server's resampling rate. The processor rejected a clip of
+    `refused_samples`, so it rejects shorter ones.
     """
 
     rate_hz: int
@@ -271,13 +271,13 @@ class Ladder:
     kind: ClassVar[str] = "ladder"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
-        """None for clips shorter than the first rung or longer than the last."""
+        """None if shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None
         exact = shape.num_samples * self.rate_hz / shape.sample_rate_hz
         slack = self.rate_hz / _RESAMPLED_SLACK
         if exact + slack <= self.refused_samples:
-            return Refused("a sound that is too short for the processor")
+            return Refused("audio that is too short for the processor")
         above = [rung for rung in self.rungs if rung.samples >= exact + slack]
         below = [rung for rung in self.rungs if rung.samples <= exact - slack]
         if not above or not below:

@@ -1,4 +1,4 @@
-"""Cost of items: rows, columns, tables."""
+"""Costs of items: one row, columns of rows, and tables for a setting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mmcalib.domain.model import Quantile, RefusedBy
 from mmcalib.domain.shape_columns import AT_A_TIME, Column, ShapeCounts, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
 
-# real: the media itself went through vLLM; blank: a stand-in of equal shape did; unchanged: below
-# the cap that distinguishes this setting from the default, and so computed from the default;
-# counted: computed by vLLM's own count of its size, which agreed with all that were processed.
+# real: vLLM processed the file itself; blank: it processed a blank item of equal shape; unchanged:
+# below the cap that tells this setting from the default, so the default's cost; counted: computed
+# by vLLM's own count of the item's size, which matched every processed item.
 Basis = Literal["real", "blank", "unchanged", "counted"]
 BASES: tuple[Basis, ...] = get_args(Basis)
 
@@ -26,8 +26,8 @@ BASES: tuple[Basis, ...] = get_args(Basis)
 class ItemCost:
     """Cost of one item of `shape`; `count` items of the corpus have it. `tokens` in the prompt,
     `embeds` in the encoder cache, `tensor_bytes` of processed tensors, `process_s` seconds to load
-    and process. `sampled` is what vLLM's loader handed over, as in `mmcalib.domain.model.Cost`;
-    `cpu_s` are a real item's processor seconds, which no stand-in has.
+    and process. `sampled` is what vLLM's loader returned, as in `mmcalib.domain.model.Cost`;
+    `cpu_s` are processor seconds of a real item; 0 for blank items.
     """
 
     shape: Shape
@@ -43,35 +43,35 @@ class ItemCost:
 
 
 def heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
-    """The one that takes most of the encoder cache; ties by path, so that it is stable."""
+    """The item with the most embeds; ties by path, for a stable result."""
     return max(costs, key=lambda cost: (cost.embeds, cost.tokens, cost.exemplar), default=None)
 
 
-# Numbers that a loader hands over of an item, and the bytes of each: width and height, with the
-# frames of a video before them; samples, which may be many, and rate of a sound.
+# Numbers that a loader returns for an item, and their type: width and height, after the frames of
+# a video; samples, which may be many, and rate of audio.
 _SAMPLED: Mapping[Modality, tuple[int, str]] = {
     "image": (2, "i4"),
     "video": (3, "i4"),
     "audio": (2, "i8"),
 }
-# Stands where one is not known.
+# Marks a missing number.
 NONE = -1
 
 
 def sampled_rows(modality: Modality, tuples: Iterable[Sequence[int]]) -> Column:
-    """A row for each, as wide as the modality wants it; -1 where it has no number."""
+    """Build a row for each, as wide as the modality needs; missing numbers are -1."""
     width, kind = _SAMPLED[modality]
     padded = [(*numbers, *(NONE,) * width)[:width] for numbers in tuples]
     return np.array(padded, dtype=kind).reshape(-1, width)
 
 
 def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
-    """The reverse, of one row."""
+    """Reverse `sampled_rows` for one row."""
     return tuple(numbers[: numbers.index(NONE)] if NONE in numbers else numbers)
 
 
 class Field:
-    """One of the `columns`, by the name of the attribute."""
+    """Descriptor of the column with the attribute's name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -82,9 +82,9 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class CostColumns(Sequence[ItemCost]):
-    """A row for each shape, ascending, with the fields of `ItemCost`, made when asked for: counts
-    and bytes in eight bytes, tokens and embeds in four. `entries` are places in the `census`, but
-    for those of which `own` has exemplar and processor seconds. Settings share equal columns.
+    """A row for each shape, ascending, with the fields of `ItemCost`, built on access: counts and
+    bytes take eight bytes, tokens and embeds four. `entries` are positions in the `census`; rows in
+    `own` have their own exemplar and processor seconds. Settings share equal columns.
     """
 
     shapes: Shapes
@@ -103,7 +103,7 @@ class CostColumns(Sequence[ItemCost]):
 
     @classmethod
     def of(cls, modality: Modality, costs: Iterable[ItemCost]) -> CostColumns:
-        """These, in whatever order they come; each shape once."""
+        """Sort costs into rows; each shape once."""
         ordered = sorted(costs, key=lambda cost: cost.shape)
         own = {entry: (cost.exemplar, cost.cpu_s) for entry, cost in enumerate(ordered)}
         shapes = Shapes.of(modality, [cost.shape for cost in ordered])
@@ -113,7 +113,7 @@ class CostColumns(Sequence[ItemCost]):
 
     @classmethod
     def waiting(cls, entries: ShapeCounts) -> CostColumns:
-        """Of all these shapes, nothing known yet."""
+        """Rows for all these shapes, not measured yet."""
         size, none = len(entries), _columns(entries.shapes.modality, ())
         columns = {name: np.zeros((size, *c.shape[1:]), c.dtype) for name, c in none.items()}
         columns |= {"counts": entries.counts, "entries": np.arange(size, dtype=np.int32)}
@@ -131,21 +131,21 @@ class CostColumns(Sequence[ItemCost]):
         rows = range(len(self))[at]
         if isinstance(rows, range):
             return self.take(np.arange(len(self))[at])
-        return next(self._made(slice(rows, rows + 1)))
+        return next(self._make_rows(slice(rows, rows + 1)))
 
     def __iter__(self) -> Iterator[ItemCost]:
         for start in range(0, len(self), AT_A_TIME):
-            yield from self._made(slice(start, start + AT_A_TIME))
+            yield from self._make_rows(slice(start, start + AT_A_TIME))
 
-    def _made(self, part: slice) -> Iterator[ItemCost]:
+    def _make_rows(self, part: slice) -> Iterator[ItemCost]:
         lists = [column[part].tolist() for column in self.columns.values()]
         for shape, row in zip(self.shapes[part], zip(*lists, strict=True), strict=True):
             count, tokens, embeds, nbytes, seconds, sampled, basis, entry = row
             exemplar, cpu_s = self.own.get(entry) or ("", 0.0)
             if not exemplar and self.census is not None:
                 exemplar = self.census.paths_at(entry)[0]
-            taken = tokens, embeds, nbytes, seconds, sampled_tuple(sampled)
-            yield ItemCost(shape, count, exemplar, *taken, BASES[basis], cpu_s)
+            numbers = tokens, embeds, nbytes, seconds, sampled_tuple(sampled)
+            yield ItemCost(shape, count, exemplar, *numbers, BASES[basis], cpu_s)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CostColumns) and list(self) == list(other)
@@ -157,28 +157,28 @@ class CostColumns(Sequence[ItemCost]):
         return self.shapes.modality
 
     def items(self) -> int:
-        """Of all shapes."""
+        """Number of items of all shapes."""
         return int(self.counts.sum())
 
     @cached_property
     def heaviest(self) -> ItemCost | None:
-        """The item that takes most of the encoder cache; ties by path, so that it is stable."""
+        """The item with the most embeds; ties by path, for a stable result."""
         return self.heaviest_of(np.arange(len(self)))
 
     def heaviest_of(self, rows: Column) -> ItemCost | None:
-        """The same of these rows alone."""
+        """The item with the most embeds among these rows."""
         for column in (self.embeds, self.tokens):
             of = column[rows]
             rows = rows[of == of.max(initial=0)]
         return heaviest(self.take(rows))
 
     def has(self, basis: Basis) -> Column:
-        """Which rows have it."""
-        found: Column = self.bases == BASES.index(basis)
-        return found
+        """Mask of the rows with this basis."""
+        mask: Column = self.bases == BASES.index(basis)
+        return mask
 
     def take(self, rows: Column) -> CostColumns:
-        """These rows, by ascending places or by a mask."""
+        """Select rows by ascending positions or by a mask."""
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
         if len(rows) == len(self):
@@ -187,46 +187,46 @@ class CostColumns(Sequence[ItemCost]):
         return replace(self, shapes=self.shapes.take(rows), columns=columns)
 
     def unchanged(self) -> CostColumns:
-        """The same under a setting that changes none of them."""
-        return self._put(~self.has("counted"), bases=BASES.index("unchanged"))
+        """Relabel these costs for a setting that changes none of them."""
+        return self._set_values(~self.has("counted"), bases=BASES.index("unchanged"))
 
     def counted(self, rows: Column, **columns: Column) -> CostColumns:
-        """With these rows as they were counted; the columns are fields of `rows` alone."""
-        return self._put(rows, **columns, bases=BASES.index("counted"))
+        """Replace these rows by counted values; `columns` have values for `rows` only."""
+        return self._set_values(rows, **columns, bases=BASES.index("counted"))
 
-    def _put(self, rows: Column, **values: Any) -> CostColumns:
-        """With these values of fields in these rows; columns that have them stay as they are."""
+    def _set_values(self, rows: Column, **values: Any) -> CostColumns:
+        """Set fields of these rows; columns without a change are shared."""
         columns = dict(self.columns)
-        for name, given in values.items():
-            if not np.array_equal(columns[name][rows], given):
+        for name, new in values.items():
+            if not np.array_equal(columns[name][rows], new):
                 columns[name] = columns[name].copy()
-                columns[name][rows] = given
+                columns[name][rows] = new
         return replace(self, columns=columns)
 
     def but(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
-        """With these rows instead of those of equal shapes, or without where there is None."""
+        """Replace the costs of these shapes, or remove those that are None."""
         if not others:
             return self
         places = ((self.shapes.place(shape), cost) for shape, cost in others.items())
         known = {row: cost for row, cost in places if row is not None}
         new = [c for shape, c in others.items() if c is not None and shape not in self.shapes]
         changed = {row: cost for row, cost in known.items() if cost is not None}
-        found = self
+        result = self
         if changed:
             at, costs = np.array(list(changed)), list(changed.values())
             of = zip(self.entries[at].tolist(), costs, strict=True)
             own = {**self.own, **{entry: (cost.exemplar, cost.cpu_s) for entry, cost in of}}
-            found = replace(self._put(at, **_columns(self.modality, costs)), own=own)
+            result = replace(self._set_values(at, **_columns(self.modality, costs)), own=own)
         if gone := known.keys() - changed.keys():
-            kept = np.ones(len(self), dtype=bool)
-            kept[list(gone)] = False
-            found = found.take(kept)
-        # Only what a stand-in was refused for, and the real item is not.
-        return CostColumns.of(self.modality, [*found, *new]) if new else found
+            mask = np.ones(len(self), dtype=bool)
+            mask[list(gone)] = False
+            result = result.take(mask)
+        # New only if vLLM rejected the blank item, but not the real one.
+        return CostColumns.of(self.modality, [*result, *new]) if new else result
 
 
 def _columns(modality: Modality, costs: Sequence[ItemCost]) -> dict[str, Column]:
-    """Of these costs, in their order; without `entries`."""
+    """Columns of these costs, in order, without `entries`."""
     return {
         "counts": np.array([cost.count for cost in costs], dtype=np.int64),
         "tokens": np.array([cost.tokens for cost in costs], dtype=np.int32),
@@ -239,7 +239,7 @@ def _columns(modality: Modality, costs: Sequence[ItemCost]) -> dict[str, Column]
 
 
 class CostMap(Mapping[Shape, ItemCost]):
-    """The costs of several modalities, by shape."""
+    """Costs of several modalities, by shape."""
 
     __slots__ = ("columns",)
 
@@ -253,7 +253,7 @@ class CostMap(Mapping[Shape, ItemCost]):
         return self.columns[shape.modality][row]
 
     def tokens(self, shape: Shape) -> int | None:
-        """Of one item; None where it has no cost."""
+        """Tokens of one item; None without a cost."""
         row = self._place(shape)
         return None if row is None else int(self.columns[shape.modality].tokens[row])
 
@@ -274,7 +274,7 @@ class CostMap(Mapping[Shape, ItemCost]):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Every item of this shape is refused, for this reason."""
+    """vLLM or this machine rejects every item of this shape, for this reason."""
 
     shape: Shape
     count: int
@@ -285,7 +285,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A blank stand-in and the real item of equal shape differ; the real one wins."""
+    """A blank item and the real item of equal shape differ; the real one wins."""
 
     exemplar: str
     shape: Shape
@@ -296,7 +296,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """Samples of a real sound at the model's rate, by vLLM's loader and by librosa."""
+    """Samples of a real clip at the model's rate, by vLLM's loader and by librosa."""
 
     exemplar: str
     vllm_samples: int
@@ -305,9 +305,9 @@ class Resampled:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """All costs under one setting. `compared` real items were held against stand-ins, `failed` ones
-    vLLM could not load, `out_of_reach` ones nobody could. `witnesses` stand-ins of a modality were
-    processed, its other shapes counted.
+    """All costs under one setting. `compared` real items were compared with blank ones; vLLM could
+    not load `failed` ones, and `out_of_reach` ones could not be fetched. `witnesses` blank items of
+    a modality were processed; its other shapes were counted.
     """
 
     setting: Setting
@@ -322,7 +322,7 @@ class CostTable:
 
     @property
     def costs(self) -> CostMap:
-        """By shape."""
+        """Costs by shape."""
         return CostMap(self.columns)
 
     def of(self, modality: Modality) -> CostColumns:
@@ -333,25 +333,25 @@ class CostTable:
         return tuple(m for m in MODALITIES if self.of(m))
 
     def most_embeds(self) -> dict[Modality, int]:
-        """Of the largest item of each modality."""
+        """Embeds of the largest item of each modality."""
         return {m: int(self.of(m).embeds.max()) for m in self.modalities()}
 
     @property
     def largest_embeds(self) -> int:
-        """Of any item."""
+        """Embeds of the largest item."""
         return max(self.most_embeds().values(), default=0)
 
     def heaviest(self, modality: Modality) -> ItemCost | None:
-        """The item that takes most of the encoder cache; ties by path, so that it is stable."""
+        """The item with the most embeds; ties by path, for a stable result."""
         return self.of(modality).heaviest
 
     def largest(self) -> ItemCost | None:
-        """The heaviest of all modalities."""
+        """The heaviest item of all modalities."""
         return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
 
 
 def spread(costs: CostColumns) -> dict[Quantile, int]:
-    """Tokens per item, each item counted, of at least one."""
+    """Quantiles of tokens per item, over at least one item."""
     tokens, counts = costs.tokens, costs.counts
     return {
         "min": int(tokens.min()),
@@ -363,7 +363,7 @@ def spread(costs: CostColumns) -> dict[Quantile, int]:
 
 
 def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, share: float) -> int:
-    """The smallest token count that a `share` of the items do not exceed; 0 of none."""
+    """The smallest token count that covers a `share` of the items; 0 without items."""
     if not len(tokens):
         return 0
     order = np.argsort(tokens, kind="stable")
@@ -373,13 +373,13 @@ def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, sha
 
 
 def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
-    """Mean seconds over items of every modality with a measured file, and the files; or None."""
+    """Mean seconds over items of modalities with a measured file, and the number of files."""
     total_s, items, measured = 0.0, 0, 0
     for modality in table.modalities():
         costs = table.of(modality)
         rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
         if rows:
-            # Other shapes cost by the line through the measured over what is decoded (`weight`).
+            # Others follow a line through the measured ones, over what is decoded (`weight`).
             real = [costs[row] for row in rows]
             line = cpu_line([(weight(cost.shape), cost.cpu_s) for cost in real])
             each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
@@ -391,8 +391,8 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
-    """Least squares of seconds over weight, with neither a start nor a slope below zero: no item
-    costs less than nothing, and none less for being larger. In proportion, of one weight alone.
+    """Least squares of seconds over weight, with start and slope at least zero: costs are positive
+    and grow with size. Proportional if all weights are equal.
     """
     weights, seconds = zip(*points, strict=True)
     mean = sum(seconds) / len(seconds)

@@ -1,7 +1,7 @@
-"""Costs computed from vLLM's own count of an item's size, where spot checks bear it out.
+"""Costs from vLLM's own count of an item's size, confirmed by spot checks.
 
-Processing the pixels of every item for every value of a knob takes minutes; the count takes none.
-It is used only where it reproduced everything that was processed.
+Processing every item's pixels for every value of a knob takes minutes; counting takes no time.
+A count is used only if it reproduced everything that was processed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, what its loader would sample, and, where known, the parts of its
-    tensors: tiles of an image, frames of a sound's features.
+    """Embeds by vLLM's own count, the numbers that its loader would sample, and the parts of its
+    tensors, if known: tiles of an image, frames of audio features.
     """
 
     embeds: int
@@ -32,7 +32,7 @@ class VllmCount:
 
 @dataclass(frozen=True, eq=False)
 class VllmCounts:
-    """A row for each shape that vLLM counts, ascending; -1 for parts that are not known."""
+    """A row for each shape that vLLM counts, ascending; unknown parts are -1."""
 
     shapes: Shapes
     rows: Column
@@ -57,7 +57,7 @@ class VllmCounts:
         sampled: Iterable[Sequence[int]],
         parts: Iterable[int | None],
     ) -> VllmCounts:
-        """Without those shapes whose embeds are None: vLLM does not count them."""
+        """Build rows, without shapes that vLLM does not count (embeds of None)."""
         numbers = sampled_rows(shapes.modality, sampled)
         kind = [("embeds", "i8"), ("sampled", numbers.dtype, numbers.shape[1:]), ("parts", "i8")]
         rows = np.empty(len(shapes), kind)
@@ -68,7 +68,7 @@ class VllmCounts:
 
     @classmethod
     def joined(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
-        """Each part ascending behind the one before, of some or all of these shapes."""
+        """Concatenate parts, each ascending after the one before, of some or all of `of`."""
         rows = np.concatenate([part.rows for part in parts])
         if len(rows) < len(of):
             of = Shapes(of.modality, np.concatenate([part.shapes.rows for part in parts]))
@@ -82,34 +82,34 @@ class VllmCounts:
         return VllmCount(embeds, sampled_tuple(sampled.tolist()), None if parts == NONE else parts)
 
     def take(self, rows: Column) -> VllmCounts:
-        """These rows, by ascending places."""
+        """Select rows by ascending positions."""
         return VllmCounts(self.shapes.take(rows), self.rows[rows])
 
 
-# Shapes that are processed for each value, spread over what it changes.
+# Shapes to process for each value, spread over those that it changes.
 SPOTS = 8
-# Of costs with few levels, such as tiles: every level is looked at, at its flattest and tallest.
+# If costs have few levels, such as tiles, check the widest and narrowest of every level.
 _MOST_LEVELS = 16
 
 
 def as_counted(counts: VllmCounts, costs: CostColumns) -> Column:
-    """Of each cost whether it is as counted."""
+    """Mask of the costs that equal their count."""
     rows = counts.shapes.places(costs.shapes)
-    found: Column = rows >= 0
-    known = np.flatnonzero(found)
+    mask: Column = rows >= 0
+    known = np.flatnonzero(mask)
     rows = rows[known]
     same = (counts.sampled[rows] == costs.sampled[known]).all(axis=1)
-    found[known] = same & (counts.embeds[rows] == costs.embeds[known])
-    return found
+    mask[known] = same & (counts.embeds[rows] == costs.embeds[known])
+    return mask
 
 
 def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
-    """Whether every one of these measured costs is as counted."""
+    """Check that every one of these measured costs equals its count."""
     return bool(as_counted(counts, costs).all())
 
 
 def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
-    """The rows to process: heaviest, lightest, flattest, tallest, others, and few of each level."""
+    """Shapes to process: heaviest, lightest, widest, narrowest, others, and ends of few levels."""
     shapes = costs.shapes.take(moved)
     embeds, slopes = counts.embeds[counts.shapes.places(shapes)], shapes.slopes()
     by_weight = np.lexsort((slopes, costs.embeds[moved], embeds))
@@ -121,7 +121,7 @@ def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
 
 
 def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
-    """The first and the last row in this order of each level, where there are no more of them."""
+    """The first and last row in this order of each level, if there are at most `most` levels."""
     every, first = np.unique(levels[order], return_index=True)
     if len(every) > most:
         return []
@@ -133,7 +133,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
 def fill_table(
     table: CostTable, default: CostTable, counts: VllmCounts, measured: Sequence[Shape]
 ) -> CostTable | None:
-    """The table with unmeasured shapes by their count; None where it is wrong or tokens unruly."""
+    """Fill unmeasured shapes by their count; None if a count is wrong or tokens are irregular."""
     modality = counts.shapes.modality
     now, usual = table.of(modality), default.of(modality)
     places = now.shapes.places(measured)
@@ -142,7 +142,7 @@ def fill_table(
     seen = now.take(np.unique(places))
     if not reproduces(counts, seen):
         return None
-    # Rows of the counts, and of the costs by default, that are to be computed.
+    # Rows of the counts and of the default costs to compute.
     of_usual = usual.shapes.places(counts.shapes)
     left = ~as_counted(counts, usual)[of_usual]
     at = counts.shapes.places(measured)
@@ -150,16 +150,16 @@ def fill_table(
     rows, embeds = of_usual[left], counts.embeds[left]
     before = usual.embeds[rows]
     spotted = usual.take(usual.shapes.places(seen.shapes))
-    beside = _beside(seen, spotted, usual.tokens[rows] - before, embeds)
-    if beside is None:
+    text = _text_tokens(seen, spotted, usual.tokens[rows] - before, embeds)
+    if text is None:
         return None
-    # How much longer the measured items took than by default.
+    # How much slower the measured items were than by default.
     usual_s = float(spotted.process_s.sum())
     slower = float(seen.process_s.sum()) / usual_s if usual_s else 1.0
     share = np.divide(embeds, before, out=np.ones(len(rows)), where=before > 0)
     columns = now.counted(
         now.shapes.places(usual.shapes.take(rows)),
-        tokens=embeds + beside,
+        tokens=embeds + text,
         embeds=embeds,
         tensor_bytes=np.rint(usual.tensor_bytes[rows] * share).astype(np.int64),
         process_s=usual.process_s[rows] * slower,
@@ -168,10 +168,10 @@ def fill_table(
     return replace(table, columns={**table.columns, modality: columns})
 
 
-def _beside(
+def _text_tokens(
     seen: CostColumns, usual: CostColumns, by_default: Column, embeds: Column
 ) -> Column | None:
-    """Prompt tokens beside an item's embeds, by default or by equal embeds; None where unknown."""
+    """Prompt tokens besides an item's embeds, as by default or as for equal embeds, if known."""
     texts = seen.tokens - seen.embeds
     if (texts == usual.tokens - usual.embeds).all():
         return by_default
@@ -179,25 +179,25 @@ def _beside(
     for level, text in zip(seen.embeds.tolist(), texts.tolist(), strict=True):
         levels.setdefault(level, set()).add(text)
     every, rows = np.unique(embeds, return_inverse=True)
-    found = [levels.get(level, set()) for level in every.tolist()]
-    if any(len(texts) != 1 for texts in found):
+    texts_of = [levels.get(level, set()) for level in every.tolist()]
+    if any(len(texts) != 1 for texts in texts_of):
         return None
-    return np.array([next(iter(texts)) for texts in found], dtype=np.int64)[rows]
+    return np.array([next(iter(texts)) for texts in texts_of], dtype=np.int64)[rows]
 
 
-# A number by the embeds of an item, None where nothing says what it is.
+# Maps an item's embeds to a number, None if unknown.
 Follows = Callable[[int], int | None]
-# A first number and the second that goes with it.
+# A first number and its second.
 _Point = tuple[int, int]
 
-# So many points on a line are no chance, though others are not on it.
+# This many points on one line are not chance, even if others are off it.
 _LEAST_OF_PIECE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` are tokens beside the embeds, `nbytes` of processed tensors by the embeds or,
-    `by_parts`, by the parts. Seconds are in proportion to the embeds.
+    """`text` are tokens besides the embeds, `nbytes` of processed tensors by the embeds or,
+    `by_parts`, by the parts. Seconds are proportional to the embeds.
     """
 
     text: Follows
@@ -206,13 +206,13 @@ class CostRule:
     by_parts: bool = False
 
     def columns(self, counts: VllmCounts) -> tuple[Column, Column]:
-        """Text and bytes of each; -1 where the witnesses do not tell."""
+        """Text and bytes of each; -1 if the witnesses do not determine them."""
         keys = counts.parts if self.by_parts else counts.embeds
-        return _each(self.text, counts.embeds), _each(self.nbytes, keys)
+        return _apply(self.text, counts.embeds), _apply(self.nbytes, keys)
 
 
 def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
-    """The rule of all these; None where one contradicts another."""
+    """Fit one rule to all witnesses; None if they contradict each other."""
     costs = [cost for _, cost in witnesses]
     embeds = sum(cost.embeds for cost in costs)
     text = follows((cost.embeds, cost.tokens - cost.embeds) for cost in costs)
@@ -228,15 +228,15 @@ def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     return CostRule(text, nbytes, each) if nbytes else None
 
 
-def _each(rule: Follows, keys: Column) -> Column:
+def _apply(rule: Follows, keys: Column) -> Column:
     every, rows = np.unique(keys, return_inverse=True)
-    found = (rule(key) for key in every.tolist())
-    return np.array([-1 if one is None else one for one in found], dtype=np.int64)[rows]
+    values = (rule(key) for key in every.tolist())
+    return np.array([-1 if one is None else one for one in values], dtype=np.int64)[rows]
 
 
 def follows(pairs: Iterable[_Point]) -> Follows | None:
-    """How the second number follows from the first: along one straight line, pieces with many
-    points, or by pairs. None where equal firsts have unequal seconds.
+    """Fit how the second number follows from the first: one straight line, pieces of many points,
+    or a lookup. None if equal firsts have different seconds.
     """
     known: dict[int, int] = {}
     for first, second in pairs:
@@ -252,57 +252,59 @@ def follows(pairs: Iterable[_Point]) -> Follows | None:
         if first in known:
             return known[first]
         place = bisect_left(ends, first)
-        return _between(*pieces[place], first) if place < len(pieces) else None
+        return _interpolate(*pieces[place], first) if place < len(pieces) else None
 
     return second_of
 
 
 def _on_one_line(points: Sequence[_Point]) -> bool:
-    """Whether there are three at least, and all on it."""
+    """Check that there are at least three points, all on one line."""
     low, high = min(points), max(points)
-    return len({first for first, _ in points}) > 2 and all(_on(low, high, one) for one in points)
+    on_line = all(_is_on_line(low, high, one) for one in points)
+    return len({first for first, _ in points}) > 2 and on_line
 
 
 def _pieces(points: Sequence[_Point]) -> Iterator[tuple[_Point, _Point]]:
-    """Ends of the lines that many points in a row are on."""
+    """Ends of the lines through many consecutive points."""
     start = 0
     while start < len(points) - 1:
         end = start + 1
-        while end + 1 < len(points) and _on(points[start], points[start + 1], points[end + 1]):
+        line = points[start], points[start + 1]
+        while end + 1 < len(points) and _is_on_line(*line, points[end + 1]):
             end += 1
         if end - start + 1 >= _LEAST_OF_PIECE:
             yield points[start], points[end]
         start = end
 
 
-def _on(one: _Point, other: _Point, point: _Point) -> bool:
+def _is_on_line(one: _Point, other: _Point, point: _Point) -> bool:
     run, rise = other[0] - one[0], other[1] - one[1]
     return (point[1] - one[1]) * run == (point[0] - one[0]) * rise
 
 
-def _between(low: _Point, high: _Point, first: int) -> int | None:
-    """Only between the ends, and where it is a whole number."""
+def _interpolate(low: _Point, high: _Point, first: int) -> int | None:
+    """Interpolate between the ends, if the result is a whole number."""
     if not low[0] <= first <= high[0]:
         return None
     value, rest = divmod((first - low[0]) * (high[1] - low[1]), high[0] - low[0])
     return None if rest else low[1] + value
 
 
-# As many as prove a count, and no fewer: extremes, steps of the count, and some by chance.
+# Enough to prove a count: extremes, steps of the count, and a random sample.
 WITNESSES = 320
-# Under a setting that leaves what it costs as it was, where a count has been proven on that many.
+# For a setting that does not change the costs, after a count was proven on the full number.
 WITNESSES_AGAIN = 32
-# Steps that are looked at, of so many witnesses.
+# Steps to check, per WITNESSES.
 _STEPS = 100
-# Of costs with few levels, such as tiles, each is looked at.
+# If costs have few levels, such as tiles, check each.
 _MOST_WITNESS_LEVELS = 64
 # Reproducible, not secret.
 _SEED = 0
 
 
 def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
-    """At least so many of the shapes, or all: the heaviest, lightest, flattest and tallest, both
-    sides of steps of the count, of few levels the flattest and tallest, others by chance.
+    """Choose at least `least` shapes, or all: the heaviest, lightest, widest and narrowest, both
+    sides of steps of the count, the widest and narrowest of few levels, and a random sample.
     """
     if not len(counts):
         return []
@@ -310,7 +312,7 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     by_count = np.lexsort((weights, counts.embeds))
     by_slope = np.argsort(counts.shapes.slopes(), kind="stable")
     by_weight = np.argsort(weights, kind="stable")
-    # Steps of the count, evenly over all: the rows before and after each.
+    # Steps of the count, evenly spaced: the rows before and after each.
     steps = np.flatnonzero(np.diff(counts.embeds[by_count])) + 1
     every = -(-len(steps) // (_STEPS * least // WITNESSES)) or 1
     picked = dict.fromkeys(
@@ -322,5 +324,5 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
     )
     rest = by_count[~np.isin(by_count, list(picked))]
     more = min(max(0, least - len(picked)), len(rest))
-    by_chance = random.Random(_SEED).sample(range(len(rest)), more)  # noqa: S311
-    return [counts.shapes[row] for row in (*picked, *(int(rest[place]) for place in by_chance))]
+    sample = random.Random(_SEED).sample(range(len(rest)), more)  # noqa: S311
+    return [counts.shapes[row] for row in (*picked, *(int(rest[place]) for place in sample))]

@@ -1,6 +1,5 @@
-"""What serving may take at once above the loaded model, part by part, beside what the encoder
-cache still holds (R4), and engine settings, by arithmetic, under which that is reserved; each is
-tried before it is named.
+"""Memory of serving above the loaded model, part by part, with a full encoder cache, and engine
+settings that reserve it. They are computed, and mmcalib tries each before it names it.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class WorstStep:
-    """The most that one step may encode of one modality: tokens, and bytes above the model and the
-    workspaces that other kernels keep, of `kept_bytes`.
+    """The most that one step may encode of one modality: tokens, and bytes above the model;
+    `kept_bytes` are workspaces that other kernels keep.
 
-    Where the corpus' own items take more than vLLM's dummies of as many tokens, `items` like
-    `exemplar` are in it.
+    If the corpus' own items take more than vLLM's dummies of as many tokens, the step has `items`
+    like `exemplar`.
     """
 
     modality: Modality
@@ -60,7 +59,7 @@ class WorstStep:
 
 @dataclass(frozen=True, slots=True)
 class _FullStep:
-    """A step of so many tokens, and what it takes beside what is resident."""
+    """A step of this many tokens: its peak, and what is resident besides."""
 
     tokens: int
     peak_bytes: int
@@ -73,13 +72,13 @@ class _FullStep:
 
 @dataclass(frozen=True, slots=True)
 class LanguageStep(_FullStep):
-    """A full step of the language model and its sampler, beside a full encoder cache."""
+    """A full step of the language model and its sampler, with a full encoder cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptsStep(_FullStep):
-    """The same as serving runs it, full of `prompts`, of a model with recurrent layers, which
-    vLLM's profile leaves out; one prompt of as many tokens takes `alone_bytes`.
+    """A full step of the language model as serving runs it, with `prompts`, for a model with
+    recurrent layers, which vLLM's profile skips; one prompt of as many tokens takes `alone_bytes`.
     """
 
     prompts: int
@@ -89,7 +88,7 @@ class PromptsStep(_FullStep):
 
 @dataclass(frozen=True, slots=True)
 class Merge(_FullStep):
-    """A step full of encoder outputs, written among the embeddings of the text."""
+    """A step full of encoder outputs, written into the embeddings of the text."""
 
 
 Demand = WorstStep | LanguageStep | PromptsStep | Merge
@@ -97,8 +96,8 @@ Demand = WorstStep | LanguageStep | PromptsStep | Merge
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Bytes that the costliest demand takes beyond what the profile, and `spare_bytes` of KV cache,
-    reserve; `gpu_memory_utilization` leaves `outside_bytes` free.
+    """Bytes that the costliest demand takes above the reserve: the profile's plus `spare_bytes` of
+    KV cache. `gpu_memory_utilization` leaves `outside_bytes` free.
     """
 
     reserved_bytes: int
@@ -112,7 +111,7 @@ class Shortfall:
 
     @property
     def slack_bytes(self) -> int:
-        """vLLM's own slack, as far as `gpu_memory_utilization` and the CUDA context leave it."""
+        """The part of vLLM's own slack that utilization and the CUDA context leave free."""
         return min(VLLM_SLACK_BYTES, max(0, self.outside_bytes - CONTEXT_BYTES))
 
     @property
@@ -121,19 +120,19 @@ class Shortfall:
 
     @property
     def is_tight(self) -> bool:
-        """Whether less than vLLM's own slack is left beside the demand and the CUDA context."""
+        """True if less than vLLM's own slack remains besides the demand and the CUDA context."""
         left = self.slack_bytes - self.nbytes
         return self.slack_bytes < VLLM_SLACK_BYTES and left < VLLM_SLACK_BYTES
 
     @property
     def fits_outside(self) -> bool:
-        """Whether `gpu_memory_utilization` leaves room for it, beside the CUDA context."""
+        """True if `gpu_memory_utilization` leaves room for it and the CUDA context."""
         return self.nbytes <= self.outside_bytes - CONTEXT_BYTES
 
     @property
     def unreserved_bytes(self) -> int:
-        """The part that vLLM reserves nowhere, whatever it is told, where that explains all of it;
-        otherwise 0.
+        """The part that vLLM never reserves under any setting, if it explains the whole
+        shortfall; otherwise 0.
         """
         match self.worst:
             case WorstStep(kept_bytes=nbytes):
@@ -153,13 +152,13 @@ def worst_step(
     resident: Resident | None = None,
     kept_bytes: int = 0,
 ) -> WorstStep:
-    """A step full to the encoder budget: smaller items take no more a token than the largest."""
+    """A step full to the encoder budget: smaller items take no more per token than the largest."""
     share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
     peak = round(peak_bytes * max(1.0, share))
     return WorstStep(modality, limit_tokens, peak, resident or Resident(), kept_bytes=kept_bytes)
 
 
-# Phases that end before the KV cache is allocated: a smaller one makes no room in them.
+# Phases before vLLM allocates the KV cache: a smaller cache does not help them.
 _BEFORE_KV_CACHE: frozenset[Phase | None] = frozenset(
     {"start", "weights", "profile", "profile: encoder", "profile: language model"}
 )
@@ -169,10 +168,10 @@ _BEFORE_KV_CACHE: frozenset[Phase | None] = frozenset(
 class ObservedOom:
     """A server that ran out of GPU memory, compared with a rehearsal of its own configuration.
 
-    `outside_torch_bytes` = total − free − what PyTorch held, allocated or cached. `step_bytes` is
-    what the step held above the model and the KV cache, plus what it wanted; as many bytes as
-    `step_tokens` of `step_modality` take, `step_items` of its largest, where one step encodes at
-    most `step_limit_tokens` (None and 0: not an encoder step, or the message leaves it out).
+    `outside_torch_bytes` = total − free − PyTorch's memory, allocated or cached. `step_bytes` is
+    what the step used above the model and the KV cache, plus what it wanted: as much as
+    `step_tokens` of `step_modality` take, `step_items` of its largest; one step encodes at most
+    `step_limit_tokens` (None and 0: not an encoder step, or missing from the message).
     `lacking_bytes` is the room that the configuration needs beyond what it had, `spare_bytes` the
     room that its rehearsal has.
     """
@@ -193,29 +192,29 @@ class ObservedOom:
     def before_kv_cache(self) -> bool:
         return self.phase in _BEFORE_KV_CACHE
 
-    def lacking(self, found: Rehearsed, shortfall: Shortfall | None) -> int:
-        """Bytes that another configuration lacks, by what its rehearsal spares; 0 or less: none."""
-        return self.lacking_bytes + self.spare_bytes - _spare(self.phase, found, shortfall)
+    def lacking(self, memory: Rehearsed, shortfall: Shortfall | None) -> int:
+        """Bytes missing in another configuration, by its rehearsal; at most 0 if it fits."""
+        return self.lacking_bytes + self.spare_bytes - _spare(self.phase, memory, shortfall)
 
 
-def _spare(phase: Phase | None, found: Rehearsed, shortfall: Shortfall | None) -> int:
-    """Room of a rehearsal: beside the profile or, with a KV cache, the costliest demand."""
+def _spare(phase: Phase | None, memory: Rehearsed, shortfall: Shortfall | None) -> int:
+    """Free bytes of a rehearsal besides the profile or, with a KV cache, the costliest demand."""
     if phase in _BEFORE_KV_CACHE:
-        held = found.weights_bytes + found.buffers_bytes + found.activation_peak_bytes
-        return found.total_bytes - held
-    free = found.total_bytes - found.requested_bytes + found.non_torch_bytes
+        used = memory.weights_bytes + memory.buffers_bytes + memory.activation_peak_bytes
+        return memory.total_bytes - used
+    free = memory.total_bytes - memory.requested_bytes + memory.non_torch_bytes
     return free - (shortfall.nbytes if shortfall else 0)
 
 
 def observed_oom(
     cause: OutOfMemory,
     phase: Phase | None,
-    found: Rehearsed,
+    memory: Rehearsed,
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
-    """PyTorch's message beside the rehearsal `found` of that configuration. Lacking is what was
-    wanted beyond what was free, what the costliest demand takes beyond that step, and vLLM's slack.
+    """Compare PyTorch's message with `memory`, the rehearsal of that configuration. Missing bytes
+    are the wanted minus the free ones, the costliest demand above that step, and vLLM's slack.
     """
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
     outside = step = None
@@ -224,8 +223,8 @@ def observed_oom(
     serving = phase not in _BEFORE_KV_CACHE
     if serving and allocated is not None and wanted is not None:
         graphs = cause.graph_pools_bytes
-        static = found.weights_bytes + found.buffers_bytes + max(found.kv_cache_bytes, 0)
-        static += found.cudagraph_bytes if graphs is None else graphs
+        static = memory.weights_bytes + memory.buffers_bytes + max(memory.kv_cache_bytes, 0)
+        static += memory.cudagraph_bytes if graphs is None else graphs
         step = max(0, allocated + wanted - static) or None
     lacking = max(0, (wanted or 0) - (free or 0)) + VLLM_SLACK_BYTES
     if step is not None and shortfall is not None:
@@ -235,9 +234,9 @@ def observed_oom(
     if phase is not None and "encoder" not in phase:
         of = None
     tokens = items = 0
-    if of is not None and step is not None and found.budget is not None:
+    if of is not None and step is not None and memory.budget is not None:
         tokens = round(step * of.tokens / of.nbytes)
-        items = -(-tokens // max(1, found.budget.max_tokens_per_item.get(of.modality, 1)))
+        items = -(-tokens // max(1, memory.budget.max_tokens_per_item.get(of.modality, 1)))
     return ObservedOom(
         phase=phase,
         wanted_bytes=wanted,
@@ -249,14 +248,14 @@ def observed_oom(
         step_items=items,
         step_limit_tokens=of.tokens if tokens and of else 0,
         lacking_bytes=lacking,
-        spare_bytes=_spare(phase, found, shortfall),
+        spare_bytes=_spare(phase, memory, shortfall),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """At most so many tokens' storage lives for a cache of `cache_tokens`, in `batches` with at
-    least one cached item each. `known`: the requests' order says what comes again.
+    """Storage of at most `tokens` stays alive for a cache of `cache_tokens`, in `batches` with at
+    least one cached item each. `known`: the requests' order tells which items return.
     """
 
     tokens: int
@@ -265,16 +264,16 @@ class Pinned:
     known: bool
 
 
-def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
-    """`kept` are the embeds of the distinct items that may stay while others come and go; one batch
-    has at most `batch_tokens`.
+def pinned(sizes: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
+    """Bound the storage that the encoder cache keeps alive. `sizes` are the embeds of the distinct
+    items that may stay while others come and go; one batch has at most `batch_tokens`.
 
-    When a batch is encoded the cache holds it whole, and one item at least of each batch that is
-    still alive later: so the j-th has room for what the j smallest items before it leave. What is
-    never asked for again goes in the order in which it came, and pins one batch more at most.
+    When a batch is encoded the cache contains it whole, and at least one item of each batch that
+    is still alive later: so the j-th has the room that the j smallest items before it leave. Items
+    never requested again leave in the order of arrival, and pin at most one batch more.
     """
     spent, tokens, batches = 0, 0, 0
-    for size in sorted(kept):
+    for size in sorted(sizes):
         most = min(batch_tokens, cache_tokens - spent)
         if most < size:
             break
@@ -286,23 +285,23 @@ def pinned(kept: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: 
 
 
 def repeated(requests: Iterable[Sequence[int]]) -> Iterator[int]:
-    """The items that more than one request names."""
-    seen, given = set[int](), set[int]()
+    """Yield the items that more than one request names."""
+    seen, yielded = set[int](), set[int]()
     for request in requests:
         for item in set(request):
-            if item in seen and item not in given:
-                given.add(item)
+            if item in seen and item not in yielded:
+                yielded.add(item)
                 yield item
             seen.add(item)
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """One step may encode so many `items` like `cost`, whose tensors are `times` those of a full
-    step of vLLM's dummies. `max_num_seqs` would bound it to these, 0 where one prompt is beyond.
+    """One step may encode `items` like `cost`, whose tensors are `times` those of a full step of
+    vLLM's dummies. `max_num_seqs` would keep it to these; 0 if one prompt already exceeds them.
 
-    vLLM bounds a step by tokens. A processor that pads what is short, or merges the tokens of many
-    tiles, gives the encoder more for each token than the dummy does.
+    vLLM limits a step by tokens. A processor that pads short items, or merges the tokens of many
+    tiles, passes the encoder more per token than the dummy does.
     """
 
     modality: Modality
@@ -315,7 +314,7 @@ class Excess:
 def excesses(
     table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
 ) -> Iterator[Excess]:
-    """Per modality the costliest step of such items beyond a profile's slack; `plain`: no hints."""
+    """Per modality the costliest step beyond a profile's slack; `plain`: a budget without hints."""
     limit = budget.encoder_budget_tokens
     for modality in table.modalities():
         count, dummy = counts.get(modality, 0), plain.dummies.get(modality)
@@ -337,7 +336,7 @@ def excesses(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Values of settings that decide what a step may encode or has room for; None: it stays."""
+    """Settings that decide what a step may encode or has room for; None: unchanged."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -351,64 +350,63 @@ class Engine:
         return {**engine_args, **self.values}
 
 
-def smaller(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """Less at once: fewer sequences of own items, else a smaller cache; None for neither."""
-    room = found.reserved_bytes + found.slack_bytes
-    match found.worst:
+def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """Lower the demand: fewer sequences of own items, else a smaller cache; None for neither."""
+    room = shortfall.reserved_bytes + shortfall.slack_bytes
+    match worst := shortfall.worst:
         case WorstStep(items=items) if items:
-            count = _per_prompt(found.worst, counts)
-            each = found.worst.peak_bytes / items
-            seqs = int((room - found.worst.resident.nbytes) / each) // count if each else 0
+            count = _per_prompt(worst, counts)
+            each = worst.peak_bytes / items
+            seqs = int((room - worst.resident.nbytes) / each) // count if each else 0
             return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
         case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
-            # The step and the workspaces are of so many tokens, both of them.
+            # Both the step and the workspaces scale with the tokens.
             largest = max(budget.max_tokens_per_item.values(), default=1)
-            batch = int(tokens * room / found.worst.nbytes) // largest * largest
+            batch = int(tokens * room / worst.nbytes) // largest * largest
         case WorstStep(peak_bytes=peak) if peak > room:
-            # It is not what stays resident: another modality, or an item larger than profiled.
+            # Residents are not the cause: another modality, or an item larger than profiled.
             return None
-        case PromptsStep() if seqs := _prompts_within(room, found.worst):
+        case PromptsStep() if seqs := _prompts_within(room, worst):
             return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
         case PromptsStep(tokens=tokens, profiled_bytes=profiled):
             largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
-            taken = found.worst.nbytes
-            share = room / taken
-            if profiled >= found.reserved_bytes:
-                # What is reserved is of as many tokens, and shrinks with the step.
-                share = found.slack_bytes / max(1, taken - profiled)
+            share = room / worst.nbytes
+            if profiled >= shortfall.reserved_bytes:
+                # The reserve is for as many tokens, and shrinks with the step.
+                share = shortfall.slack_bytes / max(1, worst.nbytes - profiled)
             batch = _whole(int(tokens * share), largest)
         case WorstStep() | LanguageStep() | Merge():
-            # Of embeddings alone nothing is rounded to items.
+            # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
-            each = found.worst.resident.bytes_per_token
+            each = worst.resident.bytes_per_token
             if not each:
                 return None
-            over = -(-(found.nbytes - found.slack_bytes) // each)
+            over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
     fits = 0 < batch < budget.max_num_batched_tokens
     return Engine(max_num_batched_tokens=batch) if fits else None
 
 
-def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
-    """More reserved: sequences, or a step, that dummies fill; None where it is that already."""
+def larger(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+    """Raise the reserve: sequences, or a step, full of dummies; None if it is full already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
         return None
-    match found.worst:
+    match worst := shortfall.worst:
         case PromptsStep(prompts=prompts) if prompts > 1:
             return None
         case WorstStep(items=items) if items:
-            seqs = -(-items // _per_prompt(found.worst, counts))
-            largest = budget.max_tokens_per_item.get(found.worst.modality, largest)
-            # What is reserved grows with the batch, or more slowly: then the next try takes more.
-            short = max(found.worst.nbytes - found.slack_bytes, 1) / max(found.reserved_bytes, 1)
+            seqs = -(-items // _per_prompt(worst, counts))
+            largest = budget.max_tokens_per_item.get(worst.modality, largest)
+            # The reserve grows with the batch, or more slowly: then the next try takes more.
+            short = max(worst.nbytes - shortfall.slack_bytes, 1) / max(shortfall.reserved_bytes, 1)
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
-            batch = min(enough, seqs * _per_prompt(found.worst, counts)) * largest
+            batch = min(enough, seqs * _per_prompt(worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
             return Engine(fewer, batch) if grows else None
-        case WorstStep(peak_bytes=peak) if peak > found.reserved_bytes + found.slack_bytes:
+        case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
             return None
         case WorstStep() | LanguageStep() | PromptsStep() | Merge():
             profiled = budget.profiled_modality
@@ -418,12 +416,12 @@ def larger(found: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> 
             return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
 
 
-# Fewer sequences than this share of those that may come are no cure: a smaller step is.
+# Below this share of the possible sequences, shrink the step instead.
 _FEWEST: Final = 1 / 4
 
 
 def _prompts_within(room: int, step: PromptsStep) -> int:
-    """How many prompts, which bring as much each, find room; 0 where those are too few."""
+    """Number of equal prompts that have room; 0 if too few."""
     if step.prompts < 2 or step.peak_bytes <= step.alone_bytes:
         return 0
     each = (step.peak_bytes - step.alone_bytes) / (step.prompts - 1)
@@ -431,12 +429,12 @@ def _prompts_within(room: int, step: PromptsStep) -> int:
     return within if within >= step.prompts * _FEWEST else 0
 
 
-# What the sizes of compiled ranges and captured graphs are multiples of.
+# Sizes of compiled ranges and captured graphs are multiples of this.
 _BLOCK: Final = 256
 
 
 def _whole(tokens: int, largest: int) -> int:
-    """Of whole largest items; of fewer tokens than one, where an item may be prefilled in parts."""
+    """Round down to whole largest items, or to blocks if an item may be prefilled in parts."""
     unit = largest if tokens >= largest else _BLOCK
     return tokens // unit * unit
 
@@ -447,7 +445,7 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The most that a step takes of what startup reserves on one GPU, and that GPU's bytes."""
+    """The peak of a step against the reserve of startup on one GPU, and that GPU's bytes."""
 
     total_bytes: int
     requested_bytes: int
@@ -456,32 +454,32 @@ class Headroom:
 
     @property
     def outside_bytes(self) -> int:
-        """What is left of the GPU beside what is requested."""
+        """Bytes of the GPU outside the requested memory."""
         return self.total_bytes - self.requested_bytes
 
     @property
     def nbytes(self) -> int:
-        """What was left of the reserve at the highest step; below zero what went beyond it."""
+        """Bytes left of the reserve at the highest step; negative if exceeded."""
         return self.reserved_bytes - self.peak_bytes
 
     @property
     def within(self) -> bool:
-        """Whether no step went beyond the reserve, but for vLLM's own slack."""
+        """True if no step exceeded the reserve by more than vLLM's own slack."""
         return self.nbytes + VLLM_SLACK_BYTES >= 0
 
     @property
     def fits(self) -> bool:
-        """Whether what went beyond it found room on the GPU."""
+        """True if the excess has room on the GPU."""
         return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
 
     @property
     def reserving_utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for all unreserved, in hundredths."""
+        """The `gpu_memory_utilization` that leaves room for the excess, in hundredths."""
         return self._hundredths(self.requested_bytes - max(0, -self.nbytes))
 
     @property
     def fitting_utilization(self) -> float | None:
-        """The `gpu_memory_utilization` in hundredths that fits the highest step, where one does."""
+        """The `gpu_memory_utilization` in hundredths that fits the highest step, if any does."""
         beyond = -self.nbytes - VLLM_SLACK_BYTES
         if self.fits or beyond >= self.total_bytes:
             return None
@@ -492,7 +490,7 @@ class Headroom:
 
 
 def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
-    """At most so many of the steps with their numbers: of each stretch the one that took most."""
+    """Thin to at most `most` steps with their numbers: the highest of each stretch."""
     length = -(-len(steps) // most) if steps else 1
     for start in range(0, len(steps), length):
         stretch = range(start, min(start + length, len(steps)))
@@ -502,7 +500,7 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
 
 @dataclass(frozen=True, slots=True)
 class FixedPool:
-    """What a rehearsal leaves for the KV cache, less `spared_bytes`; without graphs, no sizes."""
+    """A KV cache of fixed size, from what a rehearsal leaves for it less `spared_bytes`."""
 
     left_bytes: int
     kv_cache_memory_bytes: int
@@ -511,21 +509,21 @@ class FixedPool:
 
     @property
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"kv_cache_memory_bytes": self.kv_cache_memory_bytes}
+        args: dict[str, Any] = {"kv_cache_memory_bytes": self.kv_cache_memory_bytes}
         if self.capture_sizes:
-            found["cudagraph_capture_sizes"] = list(self.capture_sizes)
-        return found
+            args["cudagraph_capture_sizes"] = list(self.capture_sizes)
+        return args
 
     def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         return {**engine_args, **self.values}
 
 
-def fixed_pool(found: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
-    """Whole MiB of what is left, less the slack that vLLM keeps of the size that it suggests, and
-    less what is spared for steps that take more than is reserved; None where nothing is left.
+def fixed_pool(memory: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+    """Fix the KV cache at whole MiB of what is left, less the slack in vLLM's own suggestion, and
+    less `spared_bytes` for steps above the reserve; None if nothing is left.
     """
-    left = found.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
-    if left < MIB or found.kv_cache_tokens is None:
+    left = memory.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
+    if left < MIB or memory.kv_cache_tokens is None:
         return None
     size = left // MIB * MIB
-    return FixedPool(found.kv_cache_bytes, size, found.capture_sizes, spared_bytes)
+    return FixedPool(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)

@@ -1,4 +1,4 @@
-"""Many shapes in few numbers: by tokens and by size, in thirds of an octave."""
+"""Bins of many shapes, by tokens and by size, in thirds of an octave."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mmcalib.domain.shapes import ImageShape
 if TYPE_CHECKING:
     from mmcalib.derive.costs import ItemCost
 
-# Of a factor of two.
+# Bins per factor of two.
 STEPS = 3
 
 
 @dataclass(slots=True)
 class TokenBin:
-    """How many shapes, and items of them, cost `least_tokens` and less than the next bin."""
+    """Numbers of shapes and items that cost `least_tokens` up to the next bin."""
 
     least_tokens: int
     shapes: int = 0
@@ -35,41 +35,41 @@ class SizeCell:
 
 
 def place(value: float) -> int:
-    """The bin of a number; what is less than one counts as one."""
+    """Return the bin of a number; below one counts as one."""
     return math.floor(math.log2(max(1, value)) * STEPS)
 
 
 def edge(number: float) -> float:
-    """Where a bin begins."""
+    """Return the lower edge of a bin."""
     return float(2 ** (number / STEPS))
 
 
 def token_bins(costs: Iterable[ItemCost]) -> list[TokenBin]:
-    """Ascending, without those that are empty."""
-    found: dict[int, TokenBin] = {}
+    """Bin costs by tokens, ascending, without empty bins."""
+    bins: dict[int, TokenBin] = {}
     for cost in costs:
         at = place(cost.tokens)
-        bin_ = found.get(at)
+        bin_ = bins.get(at)
         if bin_ is None:
-            bin_ = found[at] = TokenBin(math.ceil(edge(at)))
+            bin_ = bins[at] = TokenBin(math.ceil(edge(at)))
         bin_.shapes += 1
         bin_.items += cost.count
-    return [found[at] for at in sorted(found)]
+    return [bins[at] for at in sorted(bins)]
 
 
 def size_cells(costs: Iterable[ItemCost]) -> list[SizeCell]:
-    """Of the images, the smallest first."""
-    found: dict[tuple[int, int], SizeCell] = {}
+    """Bin images by width and height, the smallest first."""
+    cells: dict[tuple[int, int], SizeCell] = {}
     for cost in costs:
         shape = cost.shape
         if not isinstance(shape, ImageShape):
             continue
         at = place(shape.width_px), place(shape.height_px)
-        cell = found.get(at)
+        cell = cells.get(at)
         if cell is None:
-            found[at] = SizeCell(shape, cost.tokens, 1)
+            cells[at] = SizeCell(shape, cost.tokens, 1)
             continue
         cell.shapes += 1
         if cost.tokens > cell.tokens:
             cell.shape, cell.tokens = shape, cost.tokens
-    return [found[at] for at in sorted(found)]
+    return [cells[at] for at in sorted(cells)]

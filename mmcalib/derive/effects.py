@@ -1,4 +1,4 @@
-"""Whether a setting does anything: what a configuration comes to with it and without it (R8)."""
+"""Compare a configuration with and without one setting, to see whether the setting has effect."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Shape
 
 SettingPath = tuple[str, ...]
-# moves: something differs without it. stated: nothing does, and it is written for another reason.
-# idle: nothing does. not shown: nothing that is compared can show what it does.
+# moves: something differs without it. stated: nothing differs, and it is written for another
+# reason. idle: nothing differs. not shown: the comparison cannot show what it does.
 Outcome = Literal["moves", "stated", "idle", "not shown"]
 
-# Arguments whose entries are settings of their own; what they do, tokens, budget and bytes show.
+# Arguments whose entries are separate settings; their effect shows in tokens, budget and bytes.
 _NESTED = ("limit_mm_per_prompt", "mm_processor_kwargs", "media_io_kwargs")
-# Options of transformers' processors and of vLLM's media loaders that change what is in a picture
-# or how it is decoded, and never how much of it there is.
+# Options of transformers' processors and of vLLM's media loaders that change the content of an
+# image or how it is decoded, but never its size.
 _NORMALISED = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 _RENDERED = ("resample", "interpolation", "do_convert_rgb", "image_mode", "rgba_background_color")
 _DECODED = ("backend", "video_backend", "audio_backend", "frame_recovery", "device")
 _CONTENT = frozenset((*_NORMALISED, *_RENDERED, *_DECODED))
-# Differences that are said; the first are the ones that reserve memory.
+# Differences to report; those that reserve memory come first.
 _MOST = 3
-_STATED = "vLLM has the same without it here; written so that no version or machine changes it"
-_ADMITS = "without it tokens and budget are the same here; it bounds what a request may carry"
-_IDLE = "without it tokens, budget and bytes are the same"
-_NOT_SHOWN = "tokens, budget and tensor bytes do not show what it does"
+_STATED = "same as vLLM's default here; pinned so that upgrades don't change it"
+_ADMITS = "no effect on tokens or budget here; it limits the items of a request"
+_IDLE = "no effect on tokens, budget or bytes"
+_NOT_SHOWN = "no measurable effect on tokens or memory"
 
 
 @dataclass(frozen=True, slots=True)
 class ItemOutcome:
-    """What vLLM makes of one item, or the words in which it refuses it."""
+    """Cost of one item in vLLM, or vLLM's error message."""
 
     tokens: int = 0
     tensor_bytes: int = 0
@@ -41,8 +41,8 @@ class ItemOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a configuration comes to, as far as it was asked, or vLLM's `refusal`. `items` are
-    witnesses, `memory` figures in bytes or tokens by name; dummies count where they were built.
+    """Figures of a configuration, those that were computed, or vLLM's `refusal`. `items` are
+    witnesses, `memory` figures in bytes or tokens by name; dummies count if they were built.
     """
 
     budget: Budget | None = None
@@ -53,7 +53,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What switching one setting off changed, in words."""
+    """The change from switching one setting off, in words."""
 
     path: SettingPath
     value: Any
@@ -69,20 +69,20 @@ class Effect:
         return self.outcome == "moves"
 
     def concerns(self, setting: str) -> bool:
-        """Whether this setting stands or falls with the name; a count beside a hint has either."""
+        """Check whether `setting` is part of it; a count with a size hint has either name."""
         names = (self.name, self.name.removesuffix(".count"))
         return setting in names or setting.startswith(f"{self.name}.")
 
 
 def settings(engine_args: Mapping[str, Any]) -> list[SettingPath]:
-    """Every value that could be left out on its own, in order; the model is none."""
-    found: list[SettingPath] = []
+    """Every value that could be left out alone, in order, except the model."""
+    paths: list[SettingPath] = []
     for key, value in engine_args.items():
         if key in _NESTED and isinstance(value, Mapping):
-            found += [(key, *rest) for rest in _leaves(value)]
+            paths += [(key, *rest) for rest in _leaves(value)]
         elif key != "model":
-            found.append((key,))
-    return found
+            paths.append((key,))
+    return paths
 
 
 def _leaves(value: Mapping[str, Any]) -> Iterator[SettingPath]:
@@ -101,7 +101,7 @@ def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
 
 
 def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
-    """The arguments less one setting, and less what it empties; a lone count is a plain limit."""
+    """Remove one setting and mappings that it leaves empty; a lone count becomes a plain limit."""
     key, *rest = path
     less = dict(engine_args)
     inner = without(less[key], tuple(rest)) if rest else {}
@@ -110,29 +110,29 @@ def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]
     elif path[:1] != ("limit_mm_per_prompt",):
         less[key] = inner
     else:
-        less[key] = {m: _plain(limit) for m, limit in inner.items()}
+        less[key] = {m: _simplify_limit(limit) for m, limit in inner.items()}
     return less
 
 
-def _plain(limit: Any) -> Any:
+def _simplify_limit(limit: Any) -> Any:
     return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
 
 
 def needs_company(with_: Footprint, less: Footprint) -> bool:
-    """Whether vLLM refuses the rest of the setting's mapping alone."""
+    """Check whether vLLM rejects the rest of the setting's mapping alone."""
     return bool(less.refusal) or any(
-        taken.refusal and shape in with_.items and not with_.items[shape].refusal
-        for shape, taken in less.items.items()
+        outcome.refusal and shape in with_.items and not with_.items[shape].refusal
+        for shape, outcome in less.items.items()
     )
 
 
 def sizes(path: SettingPath) -> bool:
-    """Whether it is a size hint, which the profile's dummy alone may show."""
+    """Check for a size hint: it may show in the profile's dummy only."""
     return path[0] == "limit_mm_per_prompt" and len(path) > 2 and path[-1] != "count"
 
 
 def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) -> Effect:
-    """What both footprints have is compared."""
+    """Compare the figures that both footprints have."""
     moved = list(differences(with_, less))
     if moved:
         return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
@@ -146,25 +146,26 @@ def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) ->
 
 
 def differences(with_: Footprint, less: Footprint) -> Iterator[str]:
-    """Every figure of both that differs, as `what A → B`."""
+    """Describe every figure of both that differs, as `what A → B`."""
     if bool(with_.refusal) != bool(less.refusal):
-        yield f"vLLM refuses to start: {less.refusal}" if less.refusal else "vLLM starts"
+        yield f"vLLM fails to start: {less.refusal}" if less.refusal else "vLLM starts"
     if with_.budget is not None and less.budget is not None:
-        yield from _budgets(with_.budget, less.budget)
+        yield from _compare_budgets(with_.budget, less.budget)
     for shape, before in with_.items.items():
         if shape in less.items:
-            yield from _items(f"{shape.modality} of {shape}", before, less.items[shape])
+            yield from _compare_items(f"{shape.modality} of {shape}", before, less.items[shape])
     for name, figure in with_.memory.items():
         if name in less.memory and less.memory[name] != figure:
             yield f"{name} {figure:,} → {less.memory[name]:,}"
 
 
-def _budgets(one: Budget, other: Budget) -> Iterator[str]:
+def _compare_budgets(one: Budget, other: Budget) -> Iterator[str]:
     for m in MODALITIES:
-        yield from _tokens(
+        yield from _compare_tokens(
             f"largest {m}", one.max_tokens_per_item.get(m, 0), other.max_tokens_per_item.get(m, 0)
         )
-    yield from _tokens("encoder budget", one.encoder_budget_tokens, other.encoder_budget_tokens)
+    tokens = one.encoder_budget_tokens, other.encoder_budget_tokens
+    yield from _compare_tokens("encoder budget", *tokens)
     for m in MODALITIES:
         most = one.max_items_per_prompt.get(m, 0), other.max_items_per_prompt.get(m, 0)
         if most[0] != most[1]:
@@ -181,29 +182,30 @@ def _budgets(one: Budget, other: Budget) -> Iterator[str]:
         values = getattr(one, name), getattr(other, name)
         if values[0] != values[1]:
             yield f"{name} {values[0]:,} → {values[1]:,}"
-    # Of the profiled modality: the others are never run.
+    # Only the profiled modality: vLLM never runs the others.
     modality = one.profiled_modality
     if modality is not None and modality == other.profiled_modality:
         dummies = [b.dummies[modality] for b in (one, other) if modality in b.dummies]
         if len(dummies) == 2:
             costs = (ItemOutcome(dummy.embeds, dummy.tensor_bytes) for dummy in dummies)
-            yield from _items(f"profiled {modality}", *costs)
+            yield from _compare_items(f"profiled {modality}", *costs)
 
 
-def _items(what: str, one: ItemOutcome, other: ItemOutcome) -> Iterator[str]:
+def _compare_items(what: str, one: ItemOutcome, other: ItemOutcome) -> Iterator[str]:
     if one.refusal or other.refusal:
         if bool(one.refusal) != bool(other.refusal):
-            yield f"{what} is refused: {other.refusal}" if other.refusal else f"{what} is taken"
+            rejects = f"vLLM rejects {what}: {other.refusal}"
+            yield rejects if other.refusal else f"vLLM accepts {what}"
     elif one.tokens != other.tokens:
-        yield from _tokens(what, one.tokens, other.tokens)
+        yield from _compare_tokens(what, one.tokens, other.tokens)
     elif one.tensor_bytes != other.tensor_bytes:
         yield f"{what} {one.tensor_bytes:,} → {other.tensor_bytes:,} bytes"
 
 
-def _tokens(what: str, one: int, other: int) -> Iterator[str]:
+def _compare_tokens(what: str, one: int, other: int) -> Iterator[str]:
     if one != other:
-        yield f"{what} {_count(one)} → {_count(other)} tokens"
+        yield f"{what} {_format_tokens(one)} → {_format_tokens(other)} tokens"
 
 
-def _count(tokens: int) -> str:
+def _format_tokens(tokens: int) -> str:
     return f"{tokens:,}" if tokens else "none"

@@ -1,4 +1,4 @@
-"""Does a request fit the context."""
+"""Decide whether requests fit the context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Tokens that are not exactly known; a `most` of None: nothing bounds them."""
+    """A range of tokens; `most` is None if unbounded."""
 
     least: int
     most: int | None
@@ -32,27 +32,27 @@ class Between:
         return Between(self.least + other.least, most)
 
 
-# What nobody counted: vLLM takes no prompt that is empty.
+# An uncounted text: vLLM rejects an empty prompt.
 UNBOUNDED = Between(1, None)
 
 
 def least_answer(tokens: int) -> int:
-    """Of a request that must get so many."""
+    """The least answer that vLLM must have room for."""
     return max(LEAST_ANSWER_TOKENS, tokens)
 
 
 def answers(asks: int | None, least: int, max_model_len: int) -> bool:
-    """Whether vLLM takes a request that asks for so many tokens and must get `least`: as
+    """Check whether vLLM accepts a request for `asks` tokens that must get `least`, as
     `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
-    (vllm/renderers/params.py) of 0.32 say; the former sees the answer as it was cut.
+    (vllm/renderers/params.py) of 0.32 do; the former sees the answer after it was cut.
     """
     return asks is None or least <= asks <= max_model_len
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a request needs of the context, in tokens: its items, its text within the template, the
-    answer it asks for, None where it does not say, and the least that it must get.
+    """Tokens of the context that a request needs: its items, its text within the template, the
+    answer that it requests, None if it sets no length, and the least that it must get.
     """
 
     items: Between
@@ -69,19 +69,19 @@ class Needs:
         return self.items + self.text
 
     def whole(self, reserve_tokens: int) -> int | None:
-        """The least context for prompt and whole answer, `reserve_tokens` where none is asked."""
+        """The least context for prompt and whole answer, with the reserve if none is set."""
         if self.prompt.most is None:
             return None
         return self.prompt.most + self.answer(reserve_tokens)
 
     def answer(self, reserve_tokens: int) -> int:
-        asked = reserve_tokens if self.answer_tokens is None else self.answer_tokens
-        return max(self.least, asked)
+        answer = reserve_tokens if self.answer_tokens is None else self.answer_tokens
+        return max(self.least, answer)
 
 
 def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
-    """Whether vLLM takes the request. An answer for which less room is left than it asks for is cut
-    short, not refused (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
+    """Check whether vLLM accepts the request. It cuts an answer that has too little room, and does
+    not reject it (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
     """
     if not answers(needs.answer_tokens, needs.least, max_model_len):
         return "no"
@@ -92,18 +92,18 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     return "fits" if most is not None and most <= room else "unknown"
 
 
-def text_tokens(bound: TextBound | None, asked: Asked, items: Mapping[Modality, int]) -> Between:
-    """What the bound says of a request that nobody has tokenised."""
+def text_tokens(bound: TextBound | None, request: Asked, items: Mapping[Modality, int]) -> Between:
+    """Bound the text of a request that was not tokenised."""
     if bound is None or not bound.compared:
         return UNBOUNDED
-    most = bound.most(asked, items)
+    most = bound.most(request, items)
     return UNBOUNDED if most is None else Between(min(1, most), most)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """What one kind of prompt needs: the tokens of its items, of its text, and of the answer that
-    it asks for. A `text` of None: nobody wrote one, and the reserve stands for text and answer.
+    """Needs of one kind of prompt: the tokens of its items, of its text, and of the answer that it
+    requests. A `text` of None: not in the corpus, so the reserve covers text and answer.
     """
 
     origin: str
@@ -115,19 +115,19 @@ class PromptTokens:
 
     @property
     def needs(self) -> Needs:
-        """Without a text where nobody wrote one."""
+        """A missing text counts 0."""
         items = Between.exactly(self.item_tokens)
         text = self.text or Between.exactly(0)
         return Needs(items, text, self.answer_tokens, self.least_answer_tokens)
 
     def needed_tokens(self, reserve_tokens: int) -> int | None:
-        """The smallest context that holds it with its answer; None where nothing bounds that."""
+        """The smallest context for it with its answer; None if unbounded."""
         return self.needs.whole(reserve_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The prompt that needs the longest context, against the one there is, in tokens. vLLM refuses
+    """The prompt that needs the longest context, and whether it fits, in tokens. vLLM rejects
     `prompts_too_long`, cuts answers of `prompts_cut` short; texts of `unknown` are uncounted.
     """
 
@@ -145,48 +145,49 @@ class Fit:
 
     @property
     def passes(self) -> bool:
-        """Whether vLLM takes them all."""
+        """True if vLLM accepts them all."""
         return self.prompts_too_long == 0
 
     @property
     def whole(self) -> bool:
-        """Whether all have room for their answers too."""
+        """True if all have room for their answers too."""
         return self.passes and self.prompts_cut == 0
 
     @property
     def trouble(self) -> str:
-        """What becomes of those that do not fit whole, in words."""
+        """Describe the prompts that do not fit whole."""
         many, cut = self.prompts_too_long, self.prompts_cut
-        said = [f"{many:,} prompts are longer than the context, and rejected"] if many > 1 else []
-        said += ["one prompt is longer than the context, and rejected"] if many == 1 else []
+        words = []
+        if many:
+            which = "one prompt is" if many == 1 else f"{many:,} prompts are"
+            them = "it" if many == 1 else "them"
+            words.append(f"{which} longer than the context: vLLM rejects {them}")
         if cut:
-            said.append(
-                f"{cut:,} {'is' if cut == 1 else 'are'} taken with less room for the answer than "
-                "asked for or reserved"
-            )
+            have = "has" if cut == 1 else "have"
+            words.append(f"{cut:,} {have} less room for the answer than requested or reserved")
         if self.unknown:
-            said.append(f"of {self.unknown:,} the text could not be counted")
-        return "; ".join(said)
+            words.append(f"the text of {self.unknown:,} could not be counted")
+        return "; ".join(words)
 
     @property
     def parts(self) -> str:
-        """What the longest needs, in words."""
+        """Describe what the longest needs."""
         longest = self.longest
         media = f"{longest.item_tokens} tokens of media"
         if longest.text is None:
             return f"{media} + {self.reserve_tokens} for text (assumed)"
         if longest.text.most is None:
-            return f"{media} + a text that nothing bounds"
+            return f"{media} + text of unknown length"
         at_most = "" if longest.text.exact else "at most "
-        asked = longest.answer_tokens
+        requested = longest.answer_tokens
         answer = f"{self.reserve_tokens} for the answer (assumed)"
-        if asked is not None:
-            answer = f"{asked} for the answer that it asks for"
+        if requested is not None:
+            answer = f"{requested} for the requested answer"
         return f"{media} + {at_most}{longest.text.most} of text + {answer}"
 
 
 def item_tokens(shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]) -> int | None:
-    """None where an item has no cost: vLLM refuses it, or the model does not take its modality."""
+    """Sum over the items; None if vLLM rejects one, or the model does not take its modality."""
     total = 0
     for shape in shapes:
         tokens = tokens_of(shape)
@@ -202,7 +203,7 @@ def unsettled(
     max_model_len: int,
     most: int | None = None,
 ) -> list[int]:
-    """Places of prompts whose text must be counted, longest first: they may exceed the context."""
+    """Positions of prompts to count the text of, longest first: they may exceed the context."""
     settled, needed = 0, list[int | None]()
     for prompt in prompts:
         tokens = prompt.needed_tokens(reserve_tokens)
@@ -210,17 +211,17 @@ def unsettled(
             settled = max(settled, tokens or 0)
             tokens = -1
         needed.append(tokens)
-    found = (
+    uncounted = (
         place
         for place, tokens in enumerate(needed)
         if tokens is None or tokens > min(settled, max_model_len)
     )
-    longest = sorted(found, key=lambda place: -(needed[place] or float("inf")))
+    longest = sorted(uncounted, key=lambda place: -(needed[place] or float("inf")))
     return longest[:most]
 
 
 def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int) -> Fit | None:
-    """None when there are no prompts to fit."""
+    """Find the longest prompt and count those that do not fit; None without prompts."""
     longest, most = None, -1
     too_long = cut = unknown = 0
     for prompt in prompts:
@@ -229,7 +230,7 @@ def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int
         if longest is None or size > most:
             longest, most = prompt, size
         answer = takes(prompt.needs, max_model_len)
-        # Of a text and an answer that nobody wrote the reserve is all that is known.
+        # For an absent text and answer only the reserve is known.
         unwritten = prompt.text is None and needed is not None and needed > max_model_len
         if answer == "no" or unwritten:
             too_long += prompt.count

@@ -1,13 +1,12 @@
-"""The cheapest combination of fixes that reaches a goal, by asking about as few as possible.
+"""Search for the cheapest combination of fixes that reaches a goal, with few rehearsals.
 
-More fixes never hold less memory: what a combination reaches, every larger one reaches. So the
-fixes are put in the order of what they cost, and the shortest start of that row which reaches the
-goal is found by halving; its last fix is needed. The same again with what stands before it, until
-those that are needed reach the goal. The dearest fix is then as cheap as it can be, then the second
-dearest, and so on, and none can be left out.
+More fixes never take more memory: if a combination reaches the goal, every larger one does. So the
+fixes are sorted by cost, and bisection finds the shortest prefix that reaches the goal; its last
+fix is needed. This repeats with the fixes before it, until the needed ones reach the goal. Then the
+most expensive fix is as cheap as possible, next the second, and so on, and every fix is needed.
 
-Another user may rather pay otherwise. So the same search goes on without all fixes of one cost that
-the cheapest has, for each such cost.
+You may prefer a different trade-off. So the search repeats for each cost that the cheapest
+combination has, without any fix of that cost.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What each fix did on its own, by name, and the best combination. `proven`: nothing in it can
-    be left out, or none reaches the goal. `others` do too, each without a cost of the best;
-    `mended` ones since less may do.
+    """Outcome of each fix alone, by name, and the best combination. `proven`: every fix in it is
+    needed, or none reaches the goal. `others` reach it too, each without one cost of the best;
+    `mended` ones replace the best because less may suffice.
     """
 
     alone: Mapping[str, Outcome]
@@ -35,66 +34,66 @@ class Found:
     mended: tuple[tuple[Fix, ...], ...] = ()
 
 
-class _Spent(Exception):  # noqa: N818 - no error: the questions are used up
-    """No more may be asked."""
+class _BudgetSpent(Exception):  # noqa: N818 - no error: the rehearsals are used up
+    """No evaluations are left."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Every answer so far. What follows from one that more fixes never do harm is not asked."""
+class _Trials:
+    """Outcomes so far. An outcome that follows from another is not evaluated."""
 
     evaluate: Evaluate
     left: int
     answers: dict[tuple[Fix, ...], Outcome]
     alone: dict[str, Outcome] = field(default_factory=dict)
 
-    def ask(self, fixes: Iterable[Fix]) -> Outcome:
+    def outcome_of(self, fixes: Iterable[Fix]) -> Outcome:
         chosen = effective(fixes)
         if chosen not in self.answers:
             if self.left == 0:
-                raise _Spent
+                raise _BudgetSpent
             self.left -= 1
             self.answers[chosen] = self.evaluate(chosen)
         return self.answers[chosen]
 
     def reaches(self, fixes: Iterable[Fix]) -> bool:
         chosen = effective(fixes)
-        for known, outcome in self._combined():
-            if outcome.reached and _within(known, chosen):
+        for known, outcome in self._combinable():
+            if outcome.reached and _is_subset(known, chosen):
                 return True
-            if not outcome.reached and _within(chosen, known):
+            if not outcome.reached and _is_subset(chosen, known):
                 return False
-        return self.ask(chosen).reached
+        return self.outcome_of(chosen).reached
 
     def refuses(self, fixes: Iterable[Fix]) -> bool:
-        """Whether vLLM refuses them, where it was asked."""
+        """True if vLLM rejected them when evaluated."""
         return not self.reaches(fixes) and bool(
             self.answers.get(effective(fixes), self.answers[()]).refusal
         )
 
     def best(self) -> tuple[Fix, ...]:
-        """Of what was really evaluated the one that lacks least; of several the smallest."""
-        usable = {known: outcome for known, outcome in self._combined() if known}
+        """The evaluated combination that is closest to the goal; of several the smallest."""
+        usable = {fixes: outcome for fixes, outcome in self._combinable() if fixes}
         return min(usable, key=lambda k: (usable[k].lacking_bytes, len(k)), default=())
 
     def cheapest_reached(self) -> tuple[Fix, ...]:
-        """The cheapest evaluated that reaches the goal, by its dearest fixes; else the best."""
-        reached = [known for known, outcome in self._combined() if known and outcome.reached]
+        """The cheapest evaluated one that reaches the goal, by its dearest fixes; else the best."""
+        reached = [fixes for fixes, outcome in self._combinable() if fixes and outcome.reached]
         return min(reached, key=_price) if reached else self.best()
 
-    def _combined(self) -> Iterator[tuple[tuple[Fix, ...], Outcome]]:
-        """What cannot stand beside the others, such as size hints, decides nothing."""
-        for known, outcome in self.answers.items():
-            if not outcome.refusal and all(fix.combines for fix in known):
-                yield known, outcome
+    def _combinable(self) -> Iterator[tuple[tuple[Fix, ...], Outcome]]:
+        """Outcomes without fixes that cannot be combined, such as size hints."""
+        for fixes, outcome in self.answers.items():
+            if not outcome.refusal and all(fix.combines for fix in fixes):
+                yield fixes, outcome
 
 
 def _price(fixes: Iterable[Fix]) -> list[tuple[int, int]]:
-    """To compare combinations by: the dearest fix first."""
+    """Sort key of a combination: the dearest fix first."""
     return sorted(((COSTS.index(fix.cost), fix.severity) for fix in fixes), reverse=True)
 
 
-def _within(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
+def _is_subset(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
     levels = {fix.knob: fix.level for fix in more}
     return all(levels.get(fix.knob, -1) >= fix.level for fix in less)
 
@@ -102,109 +101,109 @@ def _within(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
 def cheapest(
     fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int, more: int = 0
 ) -> Found:
-    """Rehearse fixes on their own and combine them, with at most `most` evaluations, and `more` for
-    what else reaches the goal. `base` is the outcome without any; `untried` ones are left alone.
+    """Rehearse fixes alone and combine them, with at most `most` evaluations, and `more` for other
+    ways to the goal. `base` is the outcome without fixes; `untried` fixes are not rehearsed.
     """
-    asked = _Asked(evaluate, most, {(): base})
-    alone = asked.alone
+    trials = _Trials(evaluate, most, {(): base})
+    alone = trials.alone
     try:
         for fix in fixes:
             if fix.alone and not fix.untried:
-                alone[fix.name] = asked.ask((fix,))
-        best = _combined(_in_order_of_cost(fixes, asked), asked)
+                alone[fix.name] = trials.outcome_of((fix,))
+        best = _best_combination(_in_order_of_cost(fixes, trials), trials)
         proven = True
-    except _Spent:
-        best, proven = asked.cheapest_reached(), False
-    if not best or not asked.answers[best].reached:
+    except _BudgetSpent:
+        best, proven = trials.cheapest_reached(), False
+    if not best or not trials.answers[best].reached:
         return Found(alone, best, False, proven)
-    asked.left = more
-    row = _in_order_of_cost(fixes, asked)
-    return Found(alone, best, True, proven, tuple(_others(best, row, asked)))
+    trials.left = more
+    row = _in_order_of_cost(fixes, trials)
+    return Found(alone, best, True, proven, tuple(_others(best, row, trials)))
 
 
-def _others(best: tuple[Fix, ...], row: list[Fix], asked: _Asked) -> Iterator[tuple[Fix, ...]]:
-    """Without the dearest cost of the best first."""
-    given = {best}
+def _others(best: tuple[Fix, ...], row: list[Fix], trials: _Trials) -> Iterator[tuple[Fix, ...]]:
+    """Combinations without one cost of the best, the dearest cost first."""
+    yielded = {best}
     for cost in sorted({fix.cost for fix in best} - {COSTS[0]}, key=COSTS.index, reverse=True):
-        spared = [fix for fix in row if fix.cost != cost]
+        without = [fix for fix in row if fix.cost != cost]
         try:
-            other = _combined(spared, asked)
-        except _Spent:
+            other = _best_combination(without, trials)
+        except _BudgetSpent:
             return
-        reaches = bool(other) and asked.answers[other].reached
-        if reaches and other not in given and all(fix.cost != cost for fix in other):
-            given.add(other)
+        reaches = bool(other) and trials.answers[other].reached
+        if reaches and other not in yielded and all(fix.cost != cost for fix in other):
+            yielded.add(other)
             yield other
 
 
-def _in_order_of_cost(fixes: Iterable[Fix], asked: _Asked) -> list[Fix]:
-    """Those that may be combined, the cheapest first; at one price the one that brings most."""
-    alone, gains = asked.alone, _gains(fixes, asked)
+def _in_order_of_cost(fixes: Iterable[Fix], trials: _Trials) -> list[Fix]:
+    """Sort combinable fixes by cost; at one price the most effective first."""
+    alone, gains = trials.alone, _gains(fixes, trials)
     refused = {fix.knob for fix in fixes if fix.name in alone and alone[fix.name].refusal}
     usable = [f for f in fixes if f.combines and not f.untried and f.knob not in refused]
     return sorted(usable, key=lambda f: (COSTS.index(f.cost), f.severity, -gains.get(f.knob, 0)))
 
 
-def _gains(fixes: Iterable[Fix], asked: _Asked) -> dict[str, int]:
-    """Bytes that each knob brought on its own, at the level that was tried."""
+def _gains(fixes: Iterable[Fix], trials: _Trials) -> dict[str, int]:
+    """Bytes that each knob gained alone, at the evaluated level."""
     gains: dict[str, int] = {}
     for fix in fixes:
-        one = asked.alone.get(fix.name)
+        one = trials.alone.get(fix.name)
         if one is not None and not one.refusal:
-            gain = asked.answers[()].lacking_bytes - one.lacking_bytes
+            gain = trials.answers[()].lacking_bytes - one.lacking_bytes
             gains[fix.knob] = max(gain, gains.get(fix.knob, 0))
     return gains
 
 
-def _combined(row: list[Fix], asked: _Asked) -> tuple[Fix, ...]:
-    """The best combination. Raises _Spent where that cannot be told with what is left."""
-    gains = _gains(row, asked)
-    first = _enough(row, (), gains, asked)
-    if asked.reaches(row[:first]):
+def _best_combination(row: list[Fix], trials: _Trials) -> tuple[Fix, ...]:
+    """The best combination. Raises _BudgetSpent if the evaluations do not suffice."""
+    gains = _gains(row, trials)
+    first = _guess_count(row, (), gains, trials)
+    if trials.reaches(row[:first]):
         row = row[:first]
-    if not asked.reaches(row):
-        row = _accepted(row, asked)
-        if not asked.reaches(row):
-            return asked.best()
+    if not trials.reaches(row):
+        row = _drop_refused(row, trials)
+        if not trials.reaches(row):
+            return trials.best()
     needed: list[Fix] = []
-    while count := _shortest(row, needed, gains, asked):
+    while count := _shortest(row, needed, gains, trials):
         needed, row = [row[count - 1], *needed], row[: count - 1]
     best = effective(needed)
-    return best if best and asked.ask(best).reached else asked.cheapest_reached()
+    return best if best and trials.outcome_of(best).reached else trials.cheapest_reached()
 
 
-def _accepted(row: list[Fix], asked: _Asked) -> list[Fix]:
-    """As much of the row as vLLM does not refuse: without one fix, as offloading what is quantized;
+def _drop_refused(row: list[Fix], trials: _Trials) -> list[Fix]:
+    """The most of the row that vLLM accepts: without one fix, such as offloading quantized weights;
     without the highest level of the dearest; without more and more of the dearest.
     """
     knobs = list(dict.fromkeys(fix.knob for fix in reversed(row)))
     rows = [row, *([fix for fix in row if fix.knob != knob] for knob in knobs[1:3])]
     rows += [row[:length] for length in range(len(row) - 1, -1, -1)]
-    return next(one for one in rows if not one or not asked.refuses(one))
+    return next(one for one in rows if not one or not trials.refuses(one))
 
 
 def _shortest(
-    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], asked: _Asked
+    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], trials: _Trials
 ) -> int:
-    """The fewest from the row's start that reach the goal, guessed by what each gained alone."""
+    """The fewest from the row's start that reach the goal, guessed by each one's own gain."""
     low, high = -1, len(row)
-    first = middle = _enough(row, needed, gains, asked)
+    first = middle = _guess_count(row, needed, gains, trials)
     while high - low > 1:
         if not low < middle < high:
             middle = (low + high) // 2
-        reached = asked.reaches([*row[:middle], *needed])
+        reached = trials.reaches([*row[:middle], *needed])
         low, high = (low, middle) if reached else (middle, high)
-        # A good guess is confirmed by its neighbour; a bad one is no reason to go on from it.
-        beside = middle - 1 if reached else middle + 1
-        middle = beside if middle == first else (low + high) // 2
+        # Confirm a good guess by its neighbour; after a bad one, bisect.
+        neighbour = middle - 1 if reached else middle + 1
+        middle = neighbour if middle == first else (low + high) // 2
     return high
 
 
-def _enough(
-    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], asked: _Asked
+def _guess_count(
+    row: Sequence[Fix], needed: Sequence[Fix], gains: Mapping[str, int], trials: _Trials
 ) -> int:
     for count in range(len(row) + 1):
         knobs = {fix.knob for fix in (*row[:count], *needed)}
-        if sum(gains.get(knob, 0) for knob in knobs) >= asked.answers[()].lacking_bytes:
+        if sum(gains.get(knob, 0) for knob in knobs) >= trials.answers[()].lacking_bytes:
             return count
     return len(row) // 2

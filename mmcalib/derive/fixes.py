@@ -1,4 +1,4 @@
-"""Memory fixes: type, catalogue, goal, keep."""
+"""Memory fixes: the type, the catalogue, the goal, and what `--keep` forbids."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mmcalib.errors import UsageError
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag
 
-# What a fix costs the user, the least first.
+# Costs of a fix to the user, cheapest first.
 Cost = Literal[
     "nothing", "KV cache", "requests", "speed", "quality", "most of the speed", "hardware"
 ]
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
-# Severity after every length of the context, and after every cap.
+# Severity above that of every context length and every cap.
 LAST: Final = 4
 
 _LIMIT = "limit_mm_per_prompt"
@@ -32,8 +32,8 @@ _LIMIT = "limit_mm_per_prompt"
 @dataclass(frozen=True, slots=True)
 class Fix:
     """One change of a configuration. Fixes of one `knob` are levels: a higher one replaces a lower
-    one. `severity` orders fixes of one cost; `alone`: rehearsed on its own; `combines`: a plan may
-    take it; `untried`: why it is not rehearsed. Items of modality `shrinks` get smaller.
+    one. `severity` orders fixes of one cost; `alone`: rehearsed alone; `combines`: a plan may use
+    it; `untried`: why it is not rehearsed. Items of modality `shrinks` get smaller.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a configuration comes to. `refusal`: vLLM's reason why it cannot be."""
+    """Result of a configuration. `refusal`: vLLM's reason to reject it."""
 
     reached: bool
     lacking_bytes: int
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def spelled(changes: Mapping[str, Any]) -> str:
-    """Whole values of engine arguments as flags of `vllm serve`."""
+    """Write whole values of engine arguments as flags of `vllm serve`."""
     words = []
     for name, value in changes.items():
         if value is True:
@@ -72,7 +72,7 @@ def spelled(changes: Mapping[str, Any]) -> str:
 
 
 def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Only the highest level of each knob, in the order given."""
+    """Keep only the highest level of each knob, in order."""
     fixes = tuple(fixes)
     highest: dict[str, int] = {}
     for fix in fixes:
@@ -81,21 +81,21 @@ def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
-    """The engine arguments that the fixes change, with what they become."""
+    """The engine arguments that the fixes change, with their new values."""
     args = dict(engine_args)
     touched: dict[str, None] = {}
     for fix in effective(fixes):
         touched.update(dict.fromkeys(fix.changes))
         for name, value in fix.changes.items():
             if name == _LIMIT:
-                args[name] = _limits(args.get(name), value)
+                args[name] = _lower_limits(args.get(name), value)
             else:
                 args = merged_nested(args, {name: value})
     return {name: args[name] for name in touched}
 
 
-def _limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """The lower of two limits with the options beside both, less those that are None in `new`."""
+def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the lower of two limits, with the options of both unless `new` sets them to None."""
     limits = dict(old or {})
     for modality, value in new.items():
         both = [_options(limits[modality])] if modality in limits else []
@@ -115,14 +115,14 @@ def _options(limit: Any) -> dict[str, Any]:
 
 
 def count_of(engine_args: Mapping[str, Any], modality: str) -> int | None:
-    """The items of a modality that the arguments allow in a prompt; None where they do not say."""
+    """Items of a modality that the arguments allow in a prompt; None if not set."""
     limits = engine_args.get(_LIMIT) or {}
     return _options(limits[modality]).get("count") if modality in limits else None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides which fixes there are, of the configuration as it is; `largest_items` are tokens
+    """The configuration as it is: facts that decide which fixes apply. `largest_items` are tokens
     by served modality, `attention_heads` the language model's, if known.
     """
 
@@ -140,12 +140,12 @@ class Facts:
 
 
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
-_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
+_COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
 
 
 def parse_count(text: str) -> float | None:
-    """None for what is no such count."""
-    match = _AMOUNT.fullmatch(text)
+    """Parse `200k`; None if invalid."""
+    match = _COUNT.fullmatch(text)
     return float(match[1]) * _TIMES[match[2]] if match else None
 
 
@@ -154,7 +154,7 @@ _AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The engine starts (`fits`), or holds `at_least` full requests or tokens of KV cache."""
+    """The engine starts (`fits`), or has `at_least` full requests or tokens of KV cache."""
 
     kind: Literal["fits", "concurrency", "kv_tokens"] = "fits"
     at_least: float = 0
@@ -162,29 +162,29 @@ class Goal:
     def __str__(self) -> str:
         return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
 
-    def reached(self, found: Rehearsed) -> bool:
-        if found.kv_cache_tokens is None or found.max_concurrency is None:
+    def reached(self, memory: Rehearsed) -> bool:
+        if memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
         concurrent = self.kind == "concurrency"
-        figure = found.max_concurrency if concurrent else found.kv_cache_tokens
+        figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
         return self.kind == "fits" or figure >= self.at_least
 
-    def lacking_bytes(self, found: Rehearsed, max_model_len: int) -> int:
-        """KV cache that the goal needs beyond what is there, 0 where it is reached: exact to a
-        block where all layers keep every token, too much where some keep a window.
+    def lacking_bytes(self, memory: Rehearsed, max_model_len: int) -> int:
+        """KV cache that the goal needs beyond what there is, 0 if reached: exact to a block if all
+        layers keep every token, too much if some keep a window.
         """
-        if self.reached(found):
+        if self.reached(memory):
             return 0
         tokens = {
             "fits": float(max_model_len),
             "concurrency": self.at_least * max_model_len,
             "kv_tokens": max(self.at_least, max_model_len),
         }[self.kind]
-        return max(1, round(tokens * found.kv_bytes_per_token) - found.kv_cache_bytes)
+        return max(1, round(tokens * memory.kv_bytes_per_token) - memory.kv_cache_bytes)
 
 
 def parse_goal(text: str) -> Goal:
-    """`fits`, `concurrency>=16` or `kv_tokens>=200k`. Raises UsageError."""
+    """Parse `fits`, `concurrency>=16` or `kv_tokens>=200k`. Raises UsageError."""
     text = text.strip()
     if text == "fits":
         return Goal()
@@ -198,7 +198,7 @@ def parse_goal(text: str) -> Goal:
     return Goal("concurrency" if match[1] == "concurrency" else "kv_tokens", at_least)
 
 
-# Of these less is what a fix takes away; of the others a fix takes all or nothing.
+# A fix lowers these; the others it changes completely or not.
 _LEAST: Final = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 KEEPABLE: Final = (
     *_LEAST,
@@ -219,7 +219,7 @@ KEEPABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """By name the least that an argument may become; None where it may not be changed at all."""
+    """The least value of each named argument; None if it may not change."""
 
     least: Mapping[str, int | None] = field(default_factory=dict)
 
@@ -227,7 +227,7 @@ class Keep:
         return all(self._allows(name, value) for name, value in fix.changes.items())
 
     def down(self, name: str, values: Iterable[int]) -> list[int]:
-        """The largest first: those that the argument may become, its least among them."""
+        """The values that the argument may take, descending, with its least."""
         least = self.least.get(name) or 0
         return sorted({max(value, least) for value in values}, reverse=True)
 
@@ -242,36 +242,36 @@ NOTHING_KEPT: Final = Keep()
 
 
 def parse_kept(texts: Iterable[str]) -> Keep:
-    """`max_model_len=32k` or `kv_cache_dtype`, as flags or as arguments. Raises UsageError."""
-    return Keep(dict(map(_parsed, texts)))
+    """Parse `max_model_len=32k` or `kv_cache_dtype`, as flags or arguments. Raises UsageError."""
+    return Keep(dict(map(_parse_constraint, texts)))
 
 
-def _parsed(text: str) -> tuple[str, int | None]:
-    name, given, value = (part.strip() for part in text.partition("="))
+def _parse_constraint(text: str) -> tuple[str, int | None]:
+    name, equals, value = (part.strip() for part in text.partition("="))
     name = name.lstrip("-").replace("-", "_")
     if name not in KEEPABLE:
         raise UsageError(
             f"--keep {text!r}: no fix changes {flag(name)}", hint="one of " + ", ".join(KEEPABLE)
         )
-    if not given:
+    if not equals:
         return name, None
     least = parse_count(value)
     if name not in _LEAST or not least:
         raise UsageError(
-            f"--keep {text!r}: not a value that {name} can be held at",
+            f"--keep {text!r}: invalid value for {name}",
             hint=f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else ""),
         )
     return name, int(least)
 
 
 UTILIZATION: Final = "gpu_memory_utilization"
-# The knob of a fix that may shrink the profile alone.
+# The knob of a fix that may only shrink the profile.
 SIZE_HINT: Final = "size hint"
 HOST_ONLY: Final = "host memory only"
-# Of a GPU that serves nothing else; driver and display want some hundred MiB.
+# For a GPU that serves nothing else; driver and display need some hundred MiB.
 _MOST_UTILIZATION: Final = 0.95
 _MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
-# What a size hint would name where nothing is known of the media.
+# Size hints to try if the media are unknown.
 _HINTS: Final[Mapping[str, Mapping[str, int]]] = {
     "image": {"width": 1_024, "height": 1_024},
     "video": {"num_frames": 32, "width": 640, "height": 640},
@@ -281,14 +281,14 @@ _SEQS: Final = (64, 16)
 # vLLM's own default on smaller GPUs, and half of it.
 _BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
 _SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
-# Shares of the weights.
+# Divisors of the weights.
 _OFFLOADED: Final = (4, 2)
 _RANKS: Final = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfixed:
-    """The configuration as it is, the goal that it does not reach, and what no fix may touch."""
+    """The configuration as it is, the goal that it misses, and what fixes may not change."""
 
     engine_args: Mapping[str, Any]
     facts: Facts
@@ -299,13 +299,13 @@ class Unfixed:
 def every_fix(
     engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Keep = NOTHING_KEPT
 ) -> list[Fix]:
-    """Fixes that would change these engine arguments, the mildest level of each knob first."""
+    """Fixes that change these engine arguments, the mildest level of each knob first."""
     unfixed = Unfixed(engine_args, facts, goal, kept)
     return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
 
 
 def _set(argument: str, value: Any, cost: Cost, price: str, *, knob: str = "", **more: Any) -> Fix:
-    """The fix that gives one engine argument this value; `more` are other fields of it."""
+    """Make a fix that gives one engine argument this value; `more` are other fields of it."""
     return Fix(argument, knob or argument, {argument: value}, cost, price, **more)
 
 
@@ -316,7 +316,7 @@ def _levels(
     changes: Callable[[Value], Mapping[str, Any]] | None = None,
     shrinks: Modality | None = None,
 ) -> Iterator[Fix]:
-    """A fix for each value with its price, mildest first: of the argument, or by `changes`."""
+    """Make a fix for each value with its price, mildest first: of the argument, or by `changes`."""
     for level, (value, price) in enumerate(steps):
         yield Fix(
             name=f"{knob}={value}",
@@ -350,18 +350,18 @@ def _context(unfixed: Unfixed) -> Iterator[Fix]:
 def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
     args, served = unfixed.engine_args, unfixed.facts.largest_items
     wanted = {modality for modality in served if count_of(args, modality)}
-    kept = "image" if "image" in served else next(iter(served), "")
+    main = "image" if "image" in served else next(iter(served), "")
     for modality in served:
-        if modality == kept:
+        if modality == main:
             continue
         yield Fix(
             name=f"no {modality}",
             knob=f"limit {modality}",
             changes={"limit_mm_per_prompt": {modality: 0}},
             cost="requests",
-            price=f"no request may carry {modality}",
+            price=f"no request may contain {modality}",
             severity=1,
-            # Whoever has set a limit wants the modality served.
+            # A limit set by the user means that the modality is served.
             combines=modality not in wanted,
         )
     several = {m: 1 for m in served if (count_of(args, m) or 2) > 1}
@@ -371,21 +371,21 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
             knob="limits",
             changes={"limit_mm_per_prompt": several},
             cost="requests",
-            price="a prompt carries at most one " + ", one ".join(several),
-            # vLLM budgets for one item of each, whatever the count (vllm#38459).
+            price="a prompt contains at most one " + ", one ".join(several),
+            # vLLM budgets for one item of each, regardless of the count (vllm#38459).
             combines=False,
         )
-    price = "text only: the encoder is not even loaded"
+    price = "text only: the encoder is not loaded"
     yield _set("language_model_only", True, "requests", price, severity=LAST, combines=False)
 
 
 def _caps(unfixed: Unfixed) -> Iterator[Fix]:
     for knob in unfixed.facts.knobs:
         if knob.modality in unfixed.facts.largest_items:
-            found: Any = unfixed.engine_args
+            value: Any = unfixed.engine_args
             for key in knob.place():
-                found = found.get(key) if isinstance(found, Mapping) else None
-            yield from _cap(knob, found if isinstance(found, int | float) else knob.value)
+                value = value.get(key) if isinstance(value, Mapping) else None
+            yield from _cap(knob, value if isinstance(value, int | float) else knob.value)
 
 
 def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
@@ -401,7 +401,7 @@ def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
 
 
 def _hint(unfixed: Unfixed) -> Iterator[Fix]:
-    """A size hint for the profiled modality; never combined: most move only the profile."""
+    """A size hint for the profiled modality; never combined: most change only the profile."""
     items = unfixed.facts.largest_items
     largest = max(items, key=lambda m: (items[m], m), default="")
     if hint := _HINTS.get(largest):
@@ -442,18 +442,18 @@ def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
     for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
         needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
         if needed < facts.max_num_batched_tokens:
-            price = f"prompts are read {needed:,} tokens at a time: slower first answers"
+            price = f"vLLM reads prompts {needed:,} tokens at a time: slower first answers"
             yield _set("max_num_batched_tokens", needed, "speed", price)
             return
 
 
 def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
     if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
-        yield _set("kv_cache_dtype", "fp8", "quality", "keys and values are kept in 8 bits")
+        yield _set("kv_cache_dtype", "fp8", "quality", "the KV cache stores 8-bit values")
     if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):
         price = (
-            "weights in 8 bits, made at each start: measure the answers, or take a checkpoint that "
-            "was quantized with care"
+            "vLLM quantizes the weights to 8 bits at each start: measure the answers, or use a "
+            "checkpoint that was quantized with care"
         )
         yield _set("quantization", "fp8", "quality", price, severity=LAST)
 
@@ -471,17 +471,19 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
 
 
 def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
-    # vLLM refuses ranks that cannot share the heads.
+    # vLLM rejects a number of ranks that does not divide the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
-    yield from _levels("tensor_parallel_size", ((n, f"{n} such GPUs") for n in more), "hardware")
+    yield from _levels(
+        "tensor_parallel_size", ((n, f"{n} of these GPUs") for n in more), "hardware"
+    )
 
 
 def _host(_: Unfixed) -> Iterator[Fix]:
-    """What guides name and what frees no memory of a GPU: shown, and not rehearsed."""
-    price = "processed media are not kept: 4 GiB less for each process that has a cache"
+    """Fixes that guides recommend but that free no GPU memory: shown, and not rehearsed."""
+    price = "no cache of processed media: 4 GiB less for each process that has one"
     yield _set("mm_processor_cache_gb", 0, "speed", price, combines=False, untried=HOST_ONLY)
-    name, price = "VLLM_CPU_KVCACHE_SPACE", "the KV cache of vLLM's CPU backend: no GPU has it"
+    name, price = "VLLM_CPU_KVCACHE_SPACE", "sizes the KV cache of vLLM's CPU backend only"
     yield Fix(name, name, {}, "speed", price, combines=False, untried=HOST_ONLY)
 
 

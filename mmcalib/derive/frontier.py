@@ -1,4 +1,4 @@
-"""Points of knobs, choice, dominance."""
+"""Points of a knob (one per value), the choice among them, and dominance."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of a knob and what it does to the items of its modality: the mean and worst share
-    of tokens kept, the most `max_embeds` of the encoder cache, the mean `process_s` to load and
-    process one. `counted`: some of the costs are computed.
+    """One value of a knob and its effect on the items of its modality: the mean and worst share of
+    tokens that they keep, the most encoder-cache entries (`max_embeds`), and the mean `process_s`
+    to load and process one. `counted`: some of the costs are computed.
     """
 
     knob: Knob
@@ -45,19 +45,19 @@ class Point:
 
     @property
     def beyond_default(self) -> bool:
-        """Whether the value makes more of items than the model does by itself."""
+        """True if the value allows more of an item than the model's default."""
         return self.value > self.knob.value
 
 
 def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
-    """The setting with this value on top of `base`; the default value changes nothing."""
+    """Set this value on top of `base`; the default value changes nothing."""
     return base if value == knob.value else merged_settings([base, knob.setting(value)])
 
 
 def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
-    """What the value does, item by item against the default; what vLLM refuses keeps nothing."""
+    """Compare the value with the default item by item; rejected items keep no tokens."""
     costs, before = table.of(knob.modality), default.of(knob.modality)
-    now, kept = tokens_of(costs, before), retention(costs, before)
+    now, retained = tokens_of(costs, before), retention(costs, before)
     accepted = costs.items()
     return Point(
         knob=knob,
@@ -66,12 +66,12 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
         items=before.items(),
-        items_downscaled=kept.items_smaller,
-        worst_retention=kept.worst,
+        items_downscaled=retained.items_smaller,
+        worst_retention=retained.worst,
         items_enlarged=int(before.counts[now > before.tokens].sum()),
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
-        mean_retention=kept.mean,
+        mean_retention=retained.mean,
         p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
         max_embeds=int(costs.embeds.max(initial=0)),
         process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,
@@ -80,7 +80,7 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
 
 
 def retention(costs: CostColumns, before: CostColumns) -> Retention:
-    """What items keep of their tokens `before`; nothing, where vLLM refuses them now."""
+    """Share of their tokens `before` that items keep; 0 if vLLM rejects them now."""
     now, items = tokens_of(costs, before), before.items()
     smaller = np.flatnonzero(now < before.tokens)
     if not len(smaller):
@@ -96,7 +96,7 @@ def retention(costs: CostColumns, before: CostColumns) -> Retention:
 
 
 def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
-    """The tokens that each item of `before` takes now; 0 where vLLM refuses it."""
+    """Tokens that each item of `before` takes now; 0 if vLLM rejects it."""
     if costs.shapes is before.shapes:
         return costs.tokens
     if not len(costs):
@@ -106,7 +106,7 @@ def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
-    """Pixels of the smallest downscaled image: its own × the share of tokens kept; or None."""
+    """Pixels of the smallest downscaled image: its own × its retention; None without any."""
     before = default.of("image")
     now = tokens_of(table.of("image"), before)
     smaller = now < before.tokens
@@ -117,31 +117,31 @@ def least_pixels(table: CostTable, default: CostTable) -> int | None:
 
 
 def least_frames(table: CostTable) -> int | None:
-    """The fewest frames that the loader keeps of a video that has more; None without any."""
+    """The fewest frames that the loader returns of a video with more; None without any."""
     videos = table.of("video")
     fewer = thinned(videos)
     return int(videos.sampled[fewer, 0].min()) if fewer.any() else None
 
 
-# Of the items, under `prefer: throughput`: the share that may be downscaled.
+# Share of the items that `prefer: throughput` may downscale.
 _THROUGHPUT_SHARE = 0.5
 
 
 def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) -> Point:
-    """The point to take, of points in ascending order of value; none below the quality floor.
+    """Choose among points in ascending order of value; none below the quality floor.
 
-    quality: the smallest value that downscales nothing. throughput: the smallest that leaves at
-    least half of the items whole. `max_tokens_per_item`: the largest value within it. Where memory
-    or context force items to `at_most` tokens: the largest value that holds it. How many frames the
-    loader keeps is for the user to say, and only raised to the floor.
+    quality: the smallest value that downscales nothing. throughput: the smallest that downscales at
+    most half of the items. `max_tokens_per_item`: the largest value within it. If memory or context
+    limits items to `at_most` tokens: the largest value within that. The frames that the
+    loader returns are the user's choice, and are only raised to the floor.
     """
     allowed = [point for point in points if above_floor(point, policy)]
     if points[0].knob.by_loader:
         default = next(p for p in points if p.value == p.knob.value)
         return default if default in allowed or not allowed else allowed[0]
-    # More of an item than the model makes by itself is shown, and for the user to want.
+    # Values beyond the model's default are shown, but only the user may choose them.
     allowed = [point for point in allowed if not point.beyond_default]
-    wanted = _wanted(allowed, policy)
+    wanted = _choose_by_policy(allowed, policy)
     if at_most is None or wanted.max_tokens <= at_most:
         return wanted
     within = [point for point in allowed if point.max_tokens <= at_most]
@@ -149,7 +149,7 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
 
 
 def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
-    """Tokens per item to force, one after the other, where the policy's own choice does not do."""
+    """Caps on tokens per item to try in turn, if the policy's own choice is not enough."""
     if policy.max_tokens_per_item is not None:
         return []
     turned = [f for f in frontiers if not f[0].knob.by_loader]
@@ -159,14 +159,14 @@ def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
 
 
 def above_floor(point: Point, policy: Policy) -> bool:
-    """Whether it leaves every image its pixels and every video its frames."""
+    """True if every image keeps enough pixels and every video enough frames."""
     if point.knob.by_loader:
         return point.least_frames is None or point.least_frames >= policy.min_video_frames
     return point.least_pixels is None or point.least_pixels >= policy.min_image_pixels
 
 
-def _wanted(points: Sequence[Point], policy: Policy) -> Point:
-    """By the policy alone; the default downscales nothing, and so is among the points."""
+def _choose_by_policy(points: Sequence[Point], policy: Policy) -> Point:
+    """Choose by the policy alone; the default downscales nothing, so there is always a point."""
     if policy.max_tokens_per_item is not None:
         cap = policy.max_tokens_per_item
         most = points[0].knob.value_for_tokens(cap)
@@ -174,18 +174,18 @@ def _wanted(points: Sequence[Point], policy: Policy) -> Point:
         return within[-1] if within else points[0]
     if policy.prefer == "throughput":
         return next(p for p in points if p.share_downscaled <= _THROUGHPUT_SHARE)
-    # A cap can also enlarge: the rule that shrinks very slim pictures overshoots.
+    # A cap can also enlarge: the rule that shrinks very narrow images overshoots.
     return next(p for p in points if not p.items_downscaled and not p.items_enlarged)
 
 
 def affected(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
-    """The shapes of the knob's modality that the value may change."""
+    """Shapes of the knob's modality that the value may change."""
     shapes = default.of(knob.modality).shapes
     return list(shapes.take(np.flatnonzero(knob.changed(shapes, value))))
 
 
 def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
-    """The costliest shape that should not change: if it does, the cap means something else."""
+    """The costliest shape that should not change: if it does, the cap has another meaning."""
     costs = default.of(knob.modality)
     most = costs.but(dict.fromkeys(changed)).heaviest
     return most.shape if most else None
@@ -201,13 +201,13 @@ class Rated:
 
 
 def dominated(rated: Sequence[Rated]) -> list[bool]:
-    """Per point whether another of its modality is nowhere worse in what items keep and cost, and
-    somewhere better. Values that enlarge items cannot be compared, and never are.
+    """Per point, whether another of its modality is at least as good in what items keep and cost,
+    and better in one. Values that enlarge items are not comparable, so never dominated.
     """
     return [
         not one.point.beyond_default
         and any(
-            _beats(other, one)
+            _dominates(other, one)
             for other in rated
             if other.point.knob.modality == one.point.knob.modality
         )
@@ -215,15 +215,15 @@ def dominated(rated: Sequence[Rated]) -> list[bool]:
     ]
 
 
-def _beats(better: Rated, worse: Rated) -> bool:
-    pairs = list(zip(_marks(better), _marks(worse), strict=True))
+def _dominates(better: Rated, worse: Rated) -> bool:
+    pairs = list(zip(_scores(better), _scores(worse), strict=True))
     if better.kv_tokens is not None and worse.kv_tokens is not None:
         pairs.append((better.kv_tokens, worse.kv_tokens))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
-def _marks(rated: Rated) -> tuple[float, ...]:
-    """The higher the better."""
+def _scores(rated: Rated) -> tuple[float, ...]:
+    """Higher is better."""
     point = rated.point
-    kept = -point.share_downscaled, point.mean_retention, point.worst_retention
-    return *kept, -point.max_tokens, -rated.budget_tokens
+    quality = -point.share_downscaled, point.mean_retention, point.worst_retention
+    return *quality, -point.max_tokens, -rated.budget_tokens

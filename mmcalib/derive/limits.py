@@ -1,4 +1,4 @@
-"""Counts, limits, size hints, the largest step, what stays resident."""
+"""Items per prompt, batch limits, size hints, the reserve, and resident items."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
 Hint = Mapping[str, int]
-# How many tokens a step has beside whole largest items: vLLM's profile rounds down to whole ones.
+# How to round a step to whole largest items: vLLM's profile rounds down.
 Rounding = Literal["up", "down", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many items of a modality one prompt may carry, and where the number comes from."""
+    """Items of a modality that one prompt may contain, and the source of the number."""
 
     value: int
     reason: str
@@ -30,7 +30,7 @@ class Count:
 def limit_mm_per_prompt(
     counts: Mapping[Modality, Count], hints: Mapping[Modality, Hint]
 ) -> dict[str, Any]:
-    """Every modality is written; 0 and plain counts as numbers, hinted ones as mappings."""
+    """Write every modality: 0 and plain counts as numbers, hinted ones as mappings."""
     return {
         modality: {"count": count.value, **hints[modality]} if hints.get(modality) else count.value
         for modality, count in counts.items()
@@ -38,11 +38,11 @@ def limit_mm_per_prompt(
 
 
 def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]:
-    """Size hints that name the costliest shape, best first: as it is, then turned, since the
-    model's own maximum may lie the other way and hints can only shrink each axis.
+    """Size hints of the costliest shape, best first: as it is, then rotated, since the model's own
+    maximum may have the other orientation and hints can only shrink each axis.
 
-    A video has the frames that the server's loader keeps of it; a clip the samples that it has at
-    `audio_rate_hz`, to which the server resamples.
+    A video has the frames that the server's loader returns; a clip has its samples at
+    `audio_rate_hz`, the rate to which the server resamples.
     """
     match heaviest.shape:
         case ImageShape(width_px=width, height_px=height):
@@ -51,12 +51,12 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
             sizes, frames = ((width, height), (height, width)), heaviest.sampled[0]
             return [{"num_frames": frames, "width": w, "height": h} for w, h in sizes]
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
-            # In whole numbers: seconds as a float are off by a sample for one clip in twenty.
+            # Integers: as a float, seconds are off by a sample for one clip in twenty.
             return [{"length": -(-samples * audio_rate_hz // rate)}] if audio_rate_hz else []
 
 
 def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:
-    """Whether the hint's dummy costs at least the largest item that vLLM budgets for."""
+    """Check that the hint's dummy costs at least the largest item that vLLM budgets for."""
     dummy = budget.dummies.get(modality)
     if dummy is None or modality not in budget.max_tokens_per_item:
         return False
@@ -89,15 +89,15 @@ def max_num_batched_tokens(
     return whole + largest_item
 
 
-# Below this share a step can be so much larger than the profile that the allocator's and vLLM's
-# own slack do not cover it. Tokens only: bytes decide where memory is rehearsed.
+# Below this share a step can exceed the profile by more than the allocator's and vLLM's own slack.
+# Tokens only: with a rehearsal, bytes decide.
 ADEQUATE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Adequacy:
     """Tokens that the profile encodes, tokens that one step may encode, and their ratio; `clip` is
-    the largest video, where it is larger than vLLM's own dummy and no step is full of them.
+    the largest video if it exceeds vLLM's own dummy and does not fill the step.
     """
 
     profiled_tokens: int
@@ -106,7 +106,7 @@ class Adequacy:
 
     @property
     def of(self) -> str:
-        """What the worst step is made of, to stand behind its tokens."""
+        """Description of the worst step, as a suffix of its tokens."""
         return f" (videos of up to {self.clip})" if self.clip else ""
 
     @property
@@ -119,8 +119,8 @@ class Adequacy:
 
 
 def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
-    """Adequacy of an engine configuration whose dummies were built; each of the `counts` items of a
-    prompt may be the largest that is admissible (`Budget.largest_item`).
+    """Compare the profile of a configuration, dummies included, with its worst step; each of the
+    `counts` items of a prompt may be the largest admissible (`Budget.largest_item`).
     """
     limit = budget.encoder_budget_tokens
     per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
@@ -129,19 +129,19 @@ def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
         dummy = budget.dummies.get(budget.profiled_modality)
         embeds = dummy.embeds if dummy else budget.max_tokens_per_item[budget.profiled_modality]
         profiled = budget.profiled_items * embeds
-    asked, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
+    requested, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
-    named = str(clip) if larger and counts.get("video") and asked < limit else ""
-    return Adequacy(profiled, min(limit, asked), named)
+    clip_text = str(clip) if larger and counts.get("video") and requested < limit else ""
+    return Adequacy(profiled, min(limit, requested), clip_text)
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """The heaviest item of a modality: how many of it the encoder cache holds, and the steps that
-    its part of the prompt takes at least. `alone` items of the corpus fill over half of the cache.
+    """The heaviest item of a modality: how many of it fit the encoder cache, and the least steps
+    for its part of the prompt. `alone` items of the corpus fill over half the cache.
 
-    vLLM keeps an item in the encoder cache until its last token has been through the language
-    model, and encodes no item for which there is no room (`_free_encoder_inputs` and
+    vLLM keeps an item in the encoder cache until the language model has processed its last token,
+    and encodes no item without room for it (`_free_encoder_inputs` and
     `_try_schedule_encoder_inputs`, vllm/v1/core/sched/scheduler.py of 0.32).
     """
 
@@ -153,14 +153,14 @@ class Residency:
 
     @property
     def blocks(self) -> bool:
-        """Whether another such item waits for longer than a step: one that is through in a step
-        holds nothing up, as the cache is never smaller. The same item twice shares its entry.
+        """True if another such item waits longer than one step. An item that takes one step delays
+        no other, as the cache is never smaller; the same item twice shares its entry.
         """
         return self.items == 1 and self.steps > 1 and self.alone > 1
 
 
 def residencies(table: CostTable, budget: Budget) -> Iterator[Residency]:
-    """One per modality of which the corpus has items."""
+    """Yield one per modality in the corpus."""
     for modality in table.modalities():
         item = table.heaviest(modality)
         if item is not None and item.embeds:

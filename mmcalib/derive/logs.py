@@ -1,6 +1,6 @@
-"""What a vLLM server's log says: model, arguments, GPU memory, and why it ended (0.9 to 0.33).
+"""Read a vLLM server's log: model, arguments, GPU memory, and why it ended (0.9 to 0.33).
 
-`read_log` reads lines and never fails on them; what a log does not state stays None.
+`read_log` never fails on a line; facts that a log does not state stay None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = bool | int | float | str | list[object] | dict[object, object] | None
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """PyTorch had nothing left on the GPU. All in bytes, None where the message leaves it out."""
+    """PyTorch ran out of GPU memory. All in bytes, None if not in the message."""
 
     tried_bytes: int | None = None
     total_bytes: int | None = None
@@ -48,7 +48,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One error, however often it is repeated; `oom` where the GPU's memory ran out."""
+    """One error, even if repeated; `oom` if the GPU's memory ran out."""
 
     text: str
     phase: Phase | None
@@ -60,9 +60,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StartupLog:
-    """The last start in a log; None and empty where it does not say. `engine_args` is what was set,
-    with secrets; `max_model_len` and the two behind it are what the engine took; bytes are the
-    smallest of all workers.
+    """The last start in a log; None and empty if unknown. `engine_args` are the arguments set, with
+    secrets; `max_model_len` and the two after it are the engine's; bytes are the smallest of all
+    workers.
     """
 
     vllm_version: str | None = None
@@ -78,26 +78,26 @@ class StartupLog:
 
 
 def read_log(lines: Iterable[str]) -> StartupLog:
-    """What the last start in these lines says. Raises nothing. They may have prefixes of workers
-    and collectors, stand in JSON or CSV, be coloured or wrapped.
+    """Parse the last start in these lines. Never raises. They may have prefixes of workers and
+    collectors, be in JSON or CSV, coloured or wrapped.
     """
     draft, starts = _Draft(), 0
     for line in _lines(lines):
         if draft.is_over_at(line.text):
             starts, draft = starts + 1, _Draft()
         draft.take(line)
-    return draft.finished(starts + 1 if draft.told else starts)
+    return draft.to_log(starts + 1 if draft.has_facts else starts)
 
 
-# Lines, without what loggers, terminals and containers put around them.
+# Lines, without the wrapping of loggers, terminals and containers.
 
-# Messages that a terminal or an issue tracker has wrapped are put together again from this many.
+# Lines to join if a terminal or an issue tracker wrapped a message.
 _AHEAD: Final = 8
-# Where process and head are looked for: the rest of a line can be a whole configuration.
+# Characters to search for process and head: the rest of a line can be a whole configuration.
 _FRONT_CHARS: Final = 400
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|ESC\[[0-9;]*m")
 # `(EngineCore_0 pid=72)`, `(VllmWorker rank=1 pid=12)`, `(Worker_TP0 pid=7286)`,
-# `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones come one after the other.
+# `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones follow each other.
 _PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")
 # `INFO 09-23 18:12:33 [gpu_worker.py:298] `; with DEBUG the path in the package.
 _HEAD = re.compile(
@@ -108,7 +108,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """`process` is the innermost that vLLM names; `ahead` are the texts of the next lines."""
+    """`process` is the innermost in the prefix; `ahead` are the texts of the next lines."""
 
     text: str
     process: str | None
@@ -116,36 +116,36 @@ class _Line:
     ahead: tuple[str, ...] = ()
 
     def message(self, complete: str) -> str:
-        """The text; with the next lines where it breaks off before `complete`."""
+        """The text, joined with the next lines if it ends before `complete`."""
         return self.text if complete in self.text else " ".join([self.text, *self.ahead])
 
 
-# Where collectors keep a line: Docker, Cloud Logging, Loki, CloudWatch, journald, and vLLM's own
-# JSON formatter. One may be a line of JSON that is spread over several.
+# Keys under which collectors store a line: Docker, Cloud Logging, Loki, CloudWatch, journald, and
+# vLLM's own JSON formatter. One JSON line may be spread over several.
 _MESSAGES: Final = ("log", "message", "line", "msg", "textPayload", "@message", "MESSAGE", "body")
 _FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
 _DEEPEST: Final = 6
-# A row whose first cells are short and have no quotes, up to one that has.
+# A row whose first cells are short and unquoted, up to a quoted one.
 _ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
-# A terminal's width is told from so many lines: none is longer, and some are as long; of a usual
-# width, one.
-_TOLD_BY: Final = 500
+# Lines that determine a terminal's width: none is longer, and several are as long; for a usual
+# width, one is enough.
+_WIDTH_LINES: Final = 500
 _WIDTHS: Final = range(60, 401)
 _USUAL_WIDTHS: Final = (80, 100, 120, 132, 160)
 _LEAST_FULL: Final = 3
 
 
-def _unpacked(text: str) -> Iterator[str]:
-    """The lines that a line of JSON or CSV carries; any other as it is."""
-    found: list[str] = []
+def _unpack(text: str) -> Iterator[str]:
+    """Yield the lines inside a line of JSON or CSV; any other unchanged."""
+    inner: list[str] = []
     with contextlib.suppress(ValueError, RecursionError, csv.Error):
         if text.lstrip()[:1] in ("{", "["):
-            found = list(_messages(json.loads(text)))
+            inner = list(_messages(json.loads(text)))
         elif field := _FIELD.fullmatch(text):
-            found = [json.loads(field[1])]
+            inner = [json.loads(field[1])]
         elif _ROW.match(text):
-            found = [max(next(csv.reader([text], strict=True)), key=len)]
-    for one in found or [text]:
+            inner = [max(next(csv.reader([text], strict=True)), key=len)]
+    for one in inner or [text]:
         yield from one.splitlines()
 
 
@@ -154,19 +154,19 @@ def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:
         case [str(moment), str(line)] if moment.isdigit():
             yield line
         case dict() | list() if deepest:
-            named = record if isinstance(record, dict) else {}
-            said = (named[name] for name in _MESSAGES if isinstance(named.get(name), str))
-            if (message := next(said, None)) is not None:
+            fields = record if isinstance(record, dict) else {}
+            texts = (fields[name] for name in _MESSAGES if isinstance(fields.get(name), str))
+            if (message := next(texts, None)) is not None:
                 yield message
                 return
-            for value in named.values() if named else record:
+            for value in fields.values() if fields else record:
                 yield from _messages(value, deepest - 1)
 
 
-def _unwrapped(raw: Iterable[str]) -> Iterator[str]:
-    """The lines; joined, also within a word, where a terminal has broken them at its width."""
-    lines = (clean.rstrip() for text in raw for clean in _unpacked(_COLOUR.sub("", text)))
-    first = list(itertools.islice(lines, _TOLD_BY))
+def _unwrap(raw: Iterable[str]) -> Iterator[str]:
+    """Join lines that a terminal broke at its width, even within a word."""
+    lines = (clean.rstrip() for text in raw for clean in _unpack(_COLOUR.sub("", text)))
+    first = list(itertools.islice(lines, _WIDTH_LINES))
     width = max(map(len, first), default=0)
     full = sum(len(line) == width for line in first)
     least = 1 if width in _USUAL_WIDTHS else max(_LEAST_FULL, len(first) // 20)
@@ -175,7 +175,7 @@ def _unwrapped(raw: Iterable[str]) -> Iterator[str]:
         return
     whole, last = "", 0
     for line in itertools.chain(first, lines):
-        # A blank at the break is not copied.
+        # Copying drops a blank at the break.
         if last < width - 1 or _HEAD.match(line) or _PROCESS.match(line):
             yield whole
             whole = line
@@ -189,7 +189,7 @@ def _unwrapped(raw: Iterable[str]) -> Iterator[str]:
 
 def _lines(raw: Iterable[str]) -> Iterator[_Line]:
     waiting: deque[_Line] = deque()
-    for text in _unwrapped(raw):
+    for text in _unwrap(raw):
         waiting.append(_line(text))
         if len(waiting) > _AHEAD:
             yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
@@ -210,31 +210,31 @@ def _line(raw: str) -> _Line:
     )
 
 
-# Arguments that somebody set.
+# Arguments that the user set.
 
-# A configuration is about 6,000 characters; what is longer by far is not one.
+# A configuration is about 6,000 characters; a much longer text is something else.
 _MOST_CHARS: Final = 100_000
-# Bytes and tokens are far below.
+# Bytes and tokens are far below this.
 _NUMBER_BELOW: Final = 2**63
 _OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
 _NON_DEFAULT: Final = "non-default args: {"
-# Logs are quoted with "..." for what the quoter left out.
+# Quoted logs have "..." for omitted parts.
 _KEY = re.compile(r"\s*(?:\.{3}\s*)?'([A-Za-z_]\w{0,60})'\s*:\s*")
 
 
 def _arguments(text: str) -> dict[str, Value]:
-    """What "non-default args: {...}" says."""
-    found: dict[str, Value] = {}
-    _, _, said = text.partition(_NON_DEFAULT)
-    for part in _parts(said[:_MOST_CHARS]):
+    """Parse "non-default args: {...}"."""
+    args: dict[str, Value] = {}
+    _, _, body = text.partition(_NON_DEFAULT)
+    for part in _parts(body[:_MOST_CHARS]):
         key = _KEY.match(part)
         if key:
-            found[key.group(1)] = _value(part[key.end() :].strip())
-    return found
+            args[key.group(1)] = _value(part[key.end() :].strip())
+    return args
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text cut at its outermost commas, up to the closing brace."""
+    """Split at the outermost commas, up to the closing brace."""
     depth, quote, start = 0, "", 0
     for position, character in enumerate(text):
         if quote:
@@ -256,18 +256,18 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Value:
-    """A literal that JSON can carry as its value; anything else as the text it is."""
+    """Parse a literal that JSON can represent; any other text stays text."""
     try:
         value: Value = ast.literal_eval(text)
         written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        kept = json.loads(written) == value
+        is_json = json.loads(written) == value
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return text
-    return value if kept and _is_sane(value) else text
+    return value if is_json and _is_sane(value) else text
 
 
 def _is_sane(value: object) -> bool:
-    """Whether every number is one that a setting could have."""
+    """Check that every number is plausible for a setting."""
     match value:
         case int() | float():
             return abs(value) < _NUMBER_BELOW
@@ -279,7 +279,7 @@ def _is_sane(value: object) -> bool:
             return True
 
 
-# What one line states. Numbers are bounded, so that no text makes one that Python refuses to read.
+# Facts of one line. Numbers are bounded, so that Python never refuses to parse one.
 
 _N: Final = r"-?\d{1,15}(?:\.\d{1,20})?"
 _COUNT: Final = r"\d{1,3}(?:,\d{3}){1,5}|\d{1,15}"
@@ -297,13 +297,13 @@ def _count(number: str) -> int:
 
 
 _BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
-# (field, what is in the line, pattern whose only group is the value, how it is read).
+# (field, marker in the line, pattern whose only group is the value, parser).
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
     for name, mark, pattern, read in (
         ("vllm_version", "API server version", r"API server version (\S{1,80})", str),
         ("vllm_version", "LLM engine (v", r"LLM engine \(v([^)]{1,80})\)", str),
-        # The banner, by 0.17, and what stands for it with VLLM_DISABLE_LOG_LOGO.
+        # The banner, by 0.17, and its replacement with VLLM_DISABLE_LOG_LOGO.
         ("vllm_version", "█  version ", r"█  version (\S{1,80})", str),
         ("vllm_version", "vLLM server version ", r"server version ([^\s,]{1,80})", str),
         ("model", "vLLM server version ", r", serving model (\S.{0,300})", str),
@@ -318,7 +318,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
-        # kv_cache_memory_bytes: nothing was profiled for it.
+        # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
     )
 )
@@ -334,10 +334,10 @@ _OF_OOM: Final = {
         ("unallocated_bytes", rf"{_SIZE} is reserved by PyTorch but unallocated"),
     )
 }
-# Without figures: the driver, not PyTorch's allocator, had nothing left.
+# Without figures: the driver, not PyTorch's allocator, ran out.
 _BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? error: out of memory")
-# What else ends a server, or refuses a request, the phase in which alone that happens, and what of
-# the GPU's memory is known where it is that which ran out.
+# Other reasons why a server ends or rejects a request: the phase in which only this happens, and
+# the known GPU memory if it ran out.
 _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
     ("No available memory for the cache blocks", "kv cache", None),
@@ -353,7 +353,7 @@ _QUOTED_CHARS: Final = 300
 
 
 def _failure(line: _Line) -> tuple[object, Failure] | None:
-    """What a line says has gone wrong, behind what makes it one with others; else None."""
+    """Parse the failure in a line, after the key that equal failures share; else None."""
     quoted = line.text[:_QUOTED_CHARS]
     oom = _out_of_memory(line)
     if oom is not None:
@@ -370,17 +370,16 @@ def _out_of_memory(line: _Line) -> OutOfMemory | None:
     tried = _TRIED.search(message)
     if tried is None:
         return None
-    # The next message is another's.
+    # The next message belongs to another failure.
     rest = message[tried.end() :].split("Tried to allocate", 1)[0]
-    found = {name: pattern.search(rest) for name, pattern in _OF_OOM.items()}
-    sizes = {name: _nbytes(size.group(1)) for name, size in found.items() if size}
+    matches = {name: pattern.search(rest) for name, pattern in _OF_OOM.items()}
+    sizes = {name: _nbytes(size.group(1)) for name, size in matches.items() if size}
     return OutOfMemory(_nbytes(tried.group(1)), **sizes)
 
 
-# In which phase of its life a server was, by traceback frames or by the last line that tells.
+# The phase of a server, from traceback frames or from the last line that names it.
 
-# Function names of vllm/v1/worker. The first group of which a frame is in the traceback decides:
-# `_initialize_kv_caches` calls the profile, `initialize_from_config` (0.11) calls the warm-up.
+# Function names of vllm/v1/worker. The first group with a frame in the traceback decides:
 _ENCODER: Final = {
     *("embed_multimodal", "get_multimodal_embeddings", "_profile_multimodal"),
     *("_execute_mm_encoder", "execute_mm_encoder", "profile_encoder_cache", "_get_mm_dummy_batch"),
@@ -403,7 +402,7 @@ _FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
     ({"run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step"}, "serving"),
 )
 _FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
-# What a line says of the phase that follows it.
+# Lines that announce the phase after them.
 _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
     ("Starting to load model", "weights"),
     ("Model loading took", "profile"),
@@ -420,7 +419,7 @@ _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
 
 
 def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
-    """The phase of a traceback by its functions; None where none of them tells."""
+    """The phase of a traceback by its functions; None if unknown."""
     seen = set(frames)
     phase = next((phase for names, phase in _FRAMES if seen & names), None)
     if seen & _ENCODER and phase in ("profile", "serving"):
@@ -428,21 +427,21 @@ def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
     return "profile: language model" if phase == "profile" and "_dummy_run" in seen else phase
 
 
-# One pass over the lines, a new start forgetting the one before.
+# One pass over the lines; a new start discards the one before.
 
-# Where one of these comes after a model was loaded or a start failed, a server starts again.
+# If one of these follows a loaded model or a failed start, a server starts again.
 # "Initializing a": the engine's last words print its configuration too ("Dumping input data for V1
 # LLM engine").
 _STARTS: Final = ("API server version", _NON_DEFAULT, "Initializing a V")
-# A traceback of a model is deep; of one that recurses only the innermost frames tell.
+# A traceback of a model is deep; in a recursion only the innermost frames matter.
 _MOST_FRAMES: Final = 300
-# Of arguments, errors and processes: far more than a start of a thousand workers prints.
+# Maximum of arguments, errors and processes: far more than a start of a thousand workers prints.
 _MOST: Final = 20_000
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What is known of one start; of `certain` failures the phase is known from themselves."""
+    """Facts about one start; `certain` failures themselves tell their phase."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     engine_args: dict[str, Value] = field(default_factory=dict)
@@ -453,31 +452,31 @@ class _Draft:
     loaded: bool = False
 
     def is_over_at(self, text: str) -> bool:
-        """Whether a line is of another start than this one."""
+        """Check whether a line belongs to another start."""
         if "Starting to load model" in text:
             return "kv_cache_bytes" in self.facts
         over = self.loaded or bool(self.failures)
         return over and any(mark in text for mark in _STARTS)
 
     @property
-    def told(self) -> bool:
+    def has_facts(self) -> bool:
         return bool(self.facts or self.engine_args or self.failures or self.loaded)
 
     def take(self, line: _Line) -> None:
         if _NON_DEFAULT in line.text and len(self.engine_args) < _MOST:
             self.engine_args.update(_arguments(line.text))
         for name, mark, pattern, read in _FACTS:
-            found = pattern.search(line.text) if mark in line.text else None
-            if found:
-                self._fact(name, read(found.group(1)))
-        self._milestone(line)
-        self._traceback(line)
-        failed = _failure(line)
-        if failed is not None:
-            self._failed(*failed, line)
+            match = pattern.search(line.text) if mark in line.text else None
+            if match:
+                self._add_fact(name, read(match.group(1)))
+        self._update_phase(line)
+        self._collect_frames(line)
+        failure = _failure(line)
+        if failure is not None:
+            self._add_failure(*failure, line)
 
-    def _fact(self, name: str, value: Any) -> None:
-        """The first statement holds; of workers that state bytes, the smallest."""
+    def _add_fact(self, name: str, value: Any) -> None:
+        """Keep the first statement; of workers' bytes, the smallest."""
         if name == "fitted_max_model_len":
             self.facts["max_model_len"] = value
         elif name.endswith("_bytes") and name in self.facts:
@@ -485,14 +484,14 @@ class _Draft:
         else:
             self.facts.setdefault(name, value)
 
-    def _milestone(self, line: _Line) -> None:
+    def _update_phase(self, line: _Line) -> None:
         if line.level in {"ERROR", "CRITICAL"}:
             return
-        found = next((phase for mark, phase in _MILESTONES if mark in line.text), None)
-        self.loaded |= found == "profile"
-        self.phase = found or self.phase
+        phase = next((phase for mark, phase in _MILESTONES if mark in line.text), None)
+        self.loaded |= phase == "profile"
+        self.phase = phase or self.phase
 
-    def _traceback(self, line: _Line) -> None:
+    def _collect_frames(self, line: _Line) -> None:
         if "Traceback (most recent call last)" in line.text or line.level == "INFO":
             self.frames.pop(line.process, None)
         frame = _FRAME.search(line.text) if 'File "' in line.text else None
@@ -501,9 +500,9 @@ class _Draft:
             frames.append(frame.group(1))
             del frames[:-_MOST_FRAMES]
 
-    def _failed(self, key: object, failure: Failure, line: _Line) -> None:
+    def _add_failure(self, key: object, failure: Failure, line: _Line) -> None:
         if failure.oom and failure.oom.total_bytes is not None:
-            self._fact("total_bytes", failure.oom.total_bytes)
+            self._add_fact("total_bytes", failure.oom.total_bytes)
         phase = failure.phase or self._phase_of_traceback(line)
         known = self.failures.get(key)
         if known is None and len(self.failures) < _MOST:
@@ -517,14 +516,14 @@ class _Draft:
         if "Failed to load model" in line.text:
             return "weights"
         phase = _phase_of_frames(self.frames.get(line.process, ()))
-        # The engine's own frames say only that its workers profiled.
+        # The engine's own frames only show that its workers profiled.
         if phase == "profile" and self.phase is not None and self.phase.startswith("profile:"):
             return self.phase
         return phase
 
-    def finished(self, starts: int) -> StartupLog:
-        if isinstance(named := self.engine_args.get("model"), str):
-            self.facts.setdefault("model", named)
+    def to_log(self, starts: int) -> StartupLog:
+        if isinstance(model := self.engine_args.get("model"), str):
+            self.facts.setdefault("model", model)
         failures = tuple(self.failures.values())
         return StartupLog(
             **self.facts, engine_args=self.engine_args, failures=failures, starts=starts

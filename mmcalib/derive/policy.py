@@ -1,4 +1,4 @@
-"""What the user wants, as opposed to what was measured."""
+"""The user's policy for choosing limits."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import Modality
 
 Prefer = Literal["quality", "throughput"]
-# Of max_model_len: the smallest context that holds the covered prompts.
+# For max_model_len: the smallest context for the covered prompts.
 FIT: Literal["fit"] = "fit"
 
-# Room for the text around the media and the answer. A choice, not a measurement: prompts differ.
+# Room for the answer and the text around the media. A choice, not a measurement: prompts differ.
 TEXT_RESERVE_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How limits are chosen. Tokens throughout; quantiles in (0, 1].
+    """How to choose limits. Tokens throughout; quantiles in (0, 1].
 
-    `count` overrides the items per prompt of a modality. `coverage` is the share of prompts whose
-    item count must be admitted, of all modalities together or of each by itself.
-    `max_tokens_per_item` caps every image and video frame outright. No image may be downscaled
-    below `min_image_pixels`, and of no video fewer frames kept than `min_video_frames`, unless it
-    has fewer. The engine values are passed on where given and derived where None; `media_io_kwargs`
-    is what the server will load media with, as vLLM spells it. `concurrency` is how many sequences
-    of `max_model_len` the KV cache must hold, `ram_budget_bytes` what processor caches may take.
+    `count` overrides the items per prompt of a modality. `coverage` is the share of prompts to
+    admit by their item counts, over all modalities together or per modality.
+    `max_tokens_per_item` caps every image and video frame. No image may shrink below
+    `min_image_pixels`, and videos keep `min_video_frames` frames if they have them.
+    Engine values of None are derived; `media_io_kwargs` is how the server will load media, in
+    vLLM's spelling. `concurrency` is how many sequences of `max_model_len` the KV cache must hold,
+    `ram_budget_bytes` the memory for processor caches.
     """
 
     prefer: Prefer = "quality"
@@ -48,20 +48,20 @@ class Policy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The context that was given as a number."""
+        """The context if set as a number."""
         return None if self.max_model_len == FIT else self.max_model_len
 
     @property
     def keeps_quality(self) -> bool:
-        """Whether no item may be made smaller for more throughput."""
+        """True if no item may shrink for more throughput."""
         return self.prefer == "quality" and self.max_tokens_per_item is None
 
     def share_of(self, modality: Modality) -> float:
-        """The coverage of one modality by itself."""
+        """The coverage of one modality."""
         every = self.coverage
         return every.get(modality, 1.0) if isinstance(every, Mapping) else every
 
     @property
     def loading(self) -> Setting:
-        """What is said of loaders, whatever else is tried."""
+        """The user's setting of loaders, fixed for all trials."""
         return Setting(media_io_kwargs=self.media_io_kwargs)

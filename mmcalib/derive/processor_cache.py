@@ -1,7 +1,7 @@
-"""What one admissible request may put into vLLM's processor cache: the least size that is safe.
+"""The least safe size of vLLM's processor cache, and its hit rate by size.
 
-vLLM looks all items of a request up, then stores the new ones. Where those push out an item that
-the same request found cached, it fails with HTTP 500, "Expected a cached item for mm_hash=..."
+vLLM looks up all items of a request, then stores the new ones. If these evict an item that the same
+request found cached, it fails with HTTP 500, "Expected a cached item for mm_hash=..."
 (`_merge_mm_kwargs` in vllm/multimodal/processing/processor.py and `get_and_update_item` in
 vllm/multimodal/cache/lru.py of 0.32; vLLM PR 28525 assumes that a request fits).
 """
@@ -24,8 +24,8 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, QWEN_MOST_ASPECT
 from mmcalib.text import GIB
 
-# Positions whose bytes are summed one by one: few enough to be quick, many enough to keep the tree
-# above them small.
+# Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
+# them small.
 _BLOCK_BITS = 5
 _BLOCK = 1 << _BLOCK_BITS
 
@@ -33,8 +33,8 @@ _BLOCK = 1 << _BLOCK_BITS
 class Recency:
     """A list of sizes that grows at its end, with O(log n) sums from any position to the end.
 
-    Positions count from 0; where an item was moved away 0 bytes are left. Blocks of sizes below, a
-    Fenwick tree over the full blocks above.
+    Positions count from 0; a moved item leaves 0 bytes. The sizes are in blocks, with a Fenwick
+    tree over the full blocks.
     """
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class Recency:
     def append(self, nbytes: int) -> int:
         """Add an item at the end; returns its position."""
         self.total += nbytes
-        return self._put(nbytes)
+        return self._push(nbytes)
 
     def renew(self, position: int) -> int:
-        """Move the item there to the end; the other positions stay. Returns its new one."""
+        """Move an item to the end and return its new position; other positions stay."""
         nbytes, self.sizes[position] = self.sizes[position], 0
         tree, end = self._tree, len(self._tree)
         node = (position >> _BLOCK_BITS) + 1
         while node < end:
             tree[node] -= nbytes
             node += node & -node
-        return self._put(nbytes)
+        return self._push(nbytes)
 
     def since(self, position: int) -> int:
         """Bytes of the items from this position on."""
@@ -66,12 +66,12 @@ class Recency:
             node &= node - 1
         return self.total - older
 
-    def _put(self, nbytes: int) -> int:
+    def _push(self, nbytes: int) -> int:
         sizes = self.sizes
         position = len(sizes)
         sizes.append(nbytes)
         if not (position + 1) % _BLOCK:
-            # The node of a full block covers the nodes that end just before it as well.
+            # The node of a full block also covers the nodes that end just before it.
             tree, node = self._tree, len(self._tree)
             covered, first, below = sum(sizes[-_BLOCK:]), node & (node - 1), node - 1
             while below > first:
@@ -81,10 +81,10 @@ class Recency:
         return position
 
 
-# A cache for the last few percent of the hits can cost as much as one for all the others.
+# The last few percent of the hits can cost as much cache as all the others.
 NEARLY_ALL = 0.95
 
-# The steps in which a size is written.
+# Sizes are written in hundredths of a GiB.
 STEPS_PER_GIB = 100
 
 
@@ -92,9 +92,9 @@ STEPS_PER_GIB = 100
 class HitCurve:
     """Hits of one LRU cache as a function of its capacity in bytes.
 
-    An access is one request's use of one item, however often the request names it. A cache of
-    `capacities[i]` bytes hits `hits[i]` times, and so does any larger one below
-    `capacities[i + 1]`. Both ascend; both are empty where nothing repeats. `largest_request_bytes`
+    An access is one request's use of one item, even if the request names it several times. A cache
+    of `capacities[i]` bytes hits `hits[i]` times, and so does any larger one below
+    `capacities[i + 1]`. Both ascend; both are empty if nothing repeats. `largest_request_bytes`
     are the distinct items of the heaviest request together.
     """
 
@@ -107,12 +107,12 @@ class HitCurve:
 
     @property
     def most_hits(self) -> int:
-        """Hits of a cache that forgets nothing: every access but the first of each key."""
+        """Hits of an unlimited cache: every access but the first of each key."""
         return self.accesses - self.distinct
 
     @property
     def most_rate(self) -> float:
-        """Share of all accesses that a cache of any size can hit."""
+        """Share of all accesses that an unlimited cache hits."""
         return self.most_hits / self.accesses if self.accesses else 0.0
 
     def hits_at(self, capacity_bytes: float) -> int:
@@ -120,32 +120,32 @@ class HitCurve:
         return self.hits[position - 1] if position else 0
 
     def rate_at(self, capacity_bytes: float) -> float:
-        """Share of all accesses that hit."""
+        """Share of all accesses that this capacity hits."""
         return self.hits_at(capacity_bytes) / self.accesses if self.accesses else 0.0
 
     def capacity_for(self, hits: int) -> int:
-        """The smallest capacity with so many hits, 0 for none. Raises ValueError for too many."""
+        """The smallest capacity for `hits`, 0 for none. Raises ValueError for too many."""
         if hits <= 0:
             return 0
         if hits > self.most_hits:
-            raise ValueError(f"no cache hits {hits} of {self.accesses} accesses")
+            raise ValueError(f"no cache has {hits} hits in {self.accesses} accesses")
         return self.capacities[bisect_left(self.hits, hits)]
 
     def points(self, most: int) -> list[tuple[int, float]]:
-        """At most so many (capacity, hit rate), evenly apart in hits; the last has them all."""
+        """Up to `most` pairs (capacity, hit rate), evenly spaced in hits; the last has all hits."""
         steps = (math.ceil(self.most_hits * step / most) for step in range(1, most + 1))
-        found = sorted({self.capacity_for(hits) for hits in steps if hits})
-        return [(capacity, self.rate_at(capacity)) for capacity in found]
+        capacities = sorted({self.capacity_for(hits) for hits in steps if hits})
+        return [(capacity, self.rate_at(capacity)) for capacity in capacities]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """A size for `mm-processor-cache-gb` (GiB, 0 switches the cache off) and what it earns.
+    """A size for `mm-processor-cache-gb` (GiB, 0 switches the cache off) and its hit rate.
 
-    `total_bytes` is what vLLM says it may hold in all processes together. `allowed_gib` is the most
-    that one process may take; a cache is off where that is below `floor_bytes`, what one admissible
-    request may bring. `floor_limited`: the hits would need less than the floor. `wanted_gib` would
-    reach the share asked for of all hits that there are.
+    `total_bytes` is vLLM's limit over all processes. `allowed_gib` is the most for one process;
+    if that is below `floor_bytes`, the largest admissible request, the cache is off.
+    `floor_limited`: the hits need less than the floor. `wanted_gib` would reach the requested share
+    of all possible hits.
     """
 
     mm_processor_cache_gb: float
@@ -160,23 +160,23 @@ class CacheSize:
 
     @property
     def capacity_bytes(self) -> int:
-        # vLLM multiplies by `GiB_bytes`, whatever its name (vllm/multimodal/cache/base.py, 0.32).
+        # vLLM multiplies by `GiB_bytes`, despite its name (vllm/multimodal/cache/base.py, 0.32).
         return round(self.mm_processor_cache_gb * GIB)
 
     @property
     def limited(self) -> bool:
-        """A larger allowance would hit more."""
+        """A larger allowance would give more hits."""
         return self.wanted_gib > self.allowed_gib
 
     @property
     def unsafe(self) -> bool:
-        """No cache that is allowed holds any admissible request."""
+        """No allowed cache has room for every admissible request."""
         return self.floor_bytes > self.allowed_gib * GIB
 
 
 def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
-    """The most that one cache may take: a process' part of the budget, else vLLM's own default,
-    since no file may ask for more unless somebody says that the host has it.
+    """The most for one cache: a process' share of the budget, else vLLM's own default, since only
+    the user knows whether the host has more.
     """
     if ram_budget_bytes is None:
         return PROCESSOR_CACHE_GIB
@@ -184,57 +184,57 @@ def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES)
 
 
 def written_gib(nbytes: int) -> float:
-    """The least size in the steps in which it is written that holds so many bytes."""
+    """Round up to the next size that is written."""
     return -(-nbytes * STEPS_PER_GIB // GIB) / STEPS_PER_GIB
 
 
 def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
-    """The hit curve of requests in their order, each the (content key, processed bytes) of its
-    items in the order in which vLLM merges them.
+    """Hit curve of requests in order, each the (content key, processed bytes) of its items in the
+    order in which vLLM merges them.
 
-    The rule: an item hits if and only if the bytes of the distinct items used since it was used
-    last, up to this request, plus its own, are at most the capacity. With one size per key an LRU
-    cache always holds the most recent items that fit, and vLLM looks all items of a request up
-    before it stores any (`_cached_apply_hf_processor`, vllm/multimodal/processing/processor.py of
-    0.32), so this is exact for every capacity that holds the largest request, and hits never fall
-    as capacity grows. An item that one request names twice is processed twice when it is new, and
-    not at all when it is cached: one access either way.
+    The rule: an item hits if the distinct items used since its last use, up to this request, and
+    the item itself together fit the capacity. With one size per key an LRU cache always contains
+    the most recent items that fit, and vLLM looks up all items of a request before it stores any
+    (`_cached_apply_hf_processor`, vllm/multimodal/processing/processor.py of 0.32), so this is
+    exact for every capacity that fits the largest request, and hits never fall as capacity grows.
+    An item that one request names twice counts as one access: it is processed twice if new, and
+    never if cached.
 
-    Where vLLM's cache (`cachetools.LRUCache` by size, vllm/multimodal/cache) deviates:
+    vLLM's cache (`cachetools.LRUCache` by size, vllm/multimodal/cache) deviates in two cases:
 
-    - Below the largest request the curve is no promise: what exceeds the whole cache is served
-      uncached and pushes nothing out (0.23 still raises "value too large"), and a request may fail
-      (see `mmcalib.derive.processor_cache`).
-    - It is one process' cache. With several API servers each has its own and sees its share of
-      the requests; `mm_processor_cache_type: shm` forgets first in, first out.
+    - Below the largest request the curve does not hold: vLLM does not cache an item larger than the
+      whole cache, which evicts nothing (0.23 still raises "value too large"), and a request may
+      fail (see `mmcalib.derive.processor_cache`).
+    - It is the cache of one process. Each of several API servers has its own and gets its share of
+      the requests; `mm_processor_cache_type: shm` evicts first in, first out.
 
     Raises ValueError for a size that is not positive or differs between accesses of one key.
     O(n log n).
     """
-    held = Recency()
+    recent = Recency()
     last: dict[Hashable, int] = {}
     heaviest = accesses = 0
     needed = array("q")
     for request in requests:
         latest = dict(reversed(request))
-        needed.extend(held.since(last[key]) for key in latest if key in last)
+        needed.extend(recent.since(last[key]) for key in latest if key in last)
         for key in reversed(latest):
             nbytes, before = latest[key], last.get(key)
             if before is None:
                 if nbytes <= 0:
                     raise ValueError(f"{key!r} has {nbytes} bytes")
-                last[key] = held.append(nbytes)
-            elif held.sizes[before] == nbytes:
-                last[key] = held.renew(before)
+                last[key] = recent.append(nbytes)
+            elif recent.sizes[before] == nbytes:
+                last[key] = recent.renew(before)
             else:
-                raise ValueError(f"{key!r} has {held.sizes[before]} bytes and {nbytes} bytes")
+                raise ValueError(f"{key!r} has {recent.sizes[before]} bytes and {nbytes} bytes")
         accesses += len(latest)
         heaviest = max(heaviest, sum(latest.values()))
     capacities, counts = np.unique(np.asarray(needed), return_counts=True)
     return HitCurve(
         accesses=accesses,
         distinct=len(last),
-        distinct_bytes=held.total,
+        distinct_bytes=recent.total,
         largest_request_bytes=heaviest,
         capacities=array("q", capacities.tobytes()),
         hits=array("q", np.cumsum(counts).tobytes()),
@@ -249,9 +249,9 @@ def choose(
     ram_budget_bytes: int | None = None,
     processes: int = PROCESSOR_CACHES,
 ) -> CacheSize:
-    """The smallest size for `share` of the hits that `allowed_gib` can give, 0 where nothing
-    repeats. No smaller than `floor_bytes` or the largest request, and off where that is not
-    allowed: vLLM fails requests for which a cache is too small.
+    """The smallest size for `share` of the hits that `allowed_gib` can give, 0 if nothing repeats.
+    At least `floor_bytes` and the largest request, and off if that is not allowed: vLLM fails
+    requests that exceed the cache.
     """
     allowed = allowed_gib(ram_budget_bytes, processes)
     least = max(floor_bytes, curve.largest_request_bytes)
@@ -275,21 +275,21 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class CacheFloor:
-    """Per modality: how many items one request may carry, and the bytes of the largest of them."""
+    """Per modality: the items that one request may contain, and the bytes of the largest."""
 
     items: Mapping[Modality, tuple[int, int]]
 
     @property
     def nbytes(self) -> int:
-        """A cache of so many bytes never pushes out what the request at hand has found in it."""
+        """A cache of this size never evicts an item that the current request found in it."""
         return sum(count * nbytes for count, nbytes in self.items.values())
 
 
 def cache_floor(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> CacheFloor:
-    """The floor under these counts, *computed* from the dummies of `plain`, which has no size
-    hints; `limit_tokens` is what the encoder cache admits.
+    """The floor under these counts, *computed* from the dummies of `plain`, a budget without size
+    hints; `limit_tokens` is the encoder cache's limit.
     """
     served = {modality: count for modality, count in counts.items() if count}
     return CacheFloor(
@@ -301,85 +301,85 @@ def cache_floor(
 def within_context(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> dict[Modality, int]:
-    """The counts, cut to the largest items that begin within `max_model_len`, by bytes a token."""
-    found, left = dict(counts), plain.max_model_len
+    """Cut the counts to the largest items that begin within `max_model_len`, by bytes per token."""
+    cut, left = dict(counts), plain.max_model_len
     sizes = {modality: _most_embeds(modality, plain, limit_tokens) for modality in counts}
 
     def rate(modality: Modality) -> float:
         return largest_item_bytes(modality, table, plain, limit_tokens) / sizes[modality]
 
     for modality in sorted(filter(sizes.__getitem__, counts), key=rate, reverse=True):
-        found[modality] = min(counts[modality], math.ceil(left / sizes[modality]))
-        left = max(0, left - found[modality] * sizes[modality])
-    return found
+        cut[modality] = min(counts[modality], math.ceil(left / sizes[modality]))
+        left = max(0, left - cut[modality] * sizes[modality])
+    return cut
 
 
 def largest_item_bytes(
     modality: Modality, table: CostTable, plain: Budget, limit_tokens: int
 ) -> int:
     """Processed bytes of the largest admitted item: vLLM's dummy of most tokens, at least the
-    corpus' largest. A dummy clip may have fewer frames than a loader keeps (Qwen2-VL's has 14): for
-    videos, the most bytes a token times what the encoder cache admits.
+    corpus' largest. A dummy clip may have fewer frames than a loader returns (Qwen2-VL's has 14):
+    for videos, the most bytes per token times the encoder cache's limit.
     """
     costs = table.of(modality)
     dummy, most = plain.dummies.get(modality), _most_embeds(modality, plain, limit_tokens)
-    found = [max(1, int(costs.tensor_bytes.max()))] if costs else []
+    sizes = [max(1, int(costs.tensor_bytes.max()))] if costs else []
     rates = [] if dummy is None or not dummy.embeds else [dummy.tensor_bytes / dummy.embeds]
     if dummy is not None:
-        found.append(dummy.tensor_bytes)
+        sizes.append(dummy.tensor_bytes)
     if modality == "video":
         some = costs.take(costs.embeds > 0)
         rates += [float((some.tensor_bytes / some.embeds).max(initial=0))]
-    return max([*found, math.ceil(most * max(rates, default=0))], default=0)
+    return max([*sizes, math.ceil(most * max(rates, default=0))], default=0)
 
 
 def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
-    """vLLM's largest item, or a picture so slim that it exceeds the cap; of videos any that the
-    cache admits: `Budget.largest_item` leaves out clips that no camera makes.
+    """vLLM's largest item, or an image narrow enough to exceed the cap; for video, anything that
+    the cache admits: `Budget.largest_item` leaves out clips that no camera makes.
     """
     most = plain.max_tokens_per_item.get(modality, 0)
     if modality == "video" and most:
         return limit_tokens
     if modality == "image":
-        # The slimmest keeps a token's height, and the length that its area leaves it, whatever the
-        # cap: √(200 × cap) tokens, more than a cap below 200.
+        # The narrowest is one token high, and as long as its area allows under any cap:
+        # √(200 × cap) tokens, more than a cap below 200.
         return max(most, min(math.ceil(math.sqrt(QWEN_MOST_ASPECT * most)), limit_tokens))
     return most
 
 
 def parts(floor: CacheFloor) -> Iterator[str]:
-    """Such as `3 × image of 77.1 MB`."""
+    """Describe each modality: `3 × image of 77.1 MB`."""
     for modality, (count, nbytes) in floor.items.items():
         yield f"{count} × {modality} of {nbytes / 1e6:,.1f} MB"
 
 
-# A container gets 64 MiB of shared memory unless told otherwise. vLLM's workers and NCCL hand their
-# buffers over there; it is a limit, and what nobody writes to takes nothing.
+# Containers get 64 MiB of shared memory by default. vLLM's workers and NCCL exchange buffers there;
+# this is a limit, and unused memory costs nothing.
 SHM_BYTES: Final = 8 * GIB
 _MOST: Final = 1e9
 
 
 def shm_bytes(config: Mapping[str, Any]) -> int:
-    """The limit on shared memory: with `mm_processor_cache_type: shm` that cache is there, too."""
+    """Limit on shared memory, including the cache with `mm_processor_cache_type: shm`."""
     shared = config.get("mm_processor_cache_type") == "shm"
     return SHM_BYTES + (_cache_bytes(config) if shared else 0)
 
 
 def processor_caches_bytes(config: Mapping[str, Any]) -> int:
-    """What the processor caches of a server may hold in main memory, by vLLM's own words."""
+    """Main memory that a server's processor caches may take, by vLLM's own documentation."""
     if config.get("mm_processor_cache_type") == "shm":
         return 0
-    servers = _figure(config, "data_parallel_size", 1)
+    servers = _number_at(config, "data_parallel_size", 1)
     return round(_cache_bytes(config) * PROCESSOR_CACHES * servers)
 
 
 def _cache_bytes(config: Mapping[str, Any]) -> int:
-    return round(_figure(config, "mm_processor_cache_gb", PROCESSOR_CACHE_GIB) * GIB)
+    return round(_number_at(config, "mm_processor_cache_gb", PROCESSOR_CACHE_GIB) * GIB)
 
 
-def _figure(config: Mapping[str, Any], name: str, default: float) -> float:
-    """The default for what vLLM would not take either: a file may have been changed by hand."""
-    given = config.get(name)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < _MOST:
+def _number_at(config: Mapping[str, Any], name: str, default: float) -> float:
+    """Return the default for values that vLLM rejects too: the file may be edited by hand."""
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
         return default
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""What would make an item or a prompt fit: each remedy is tried on the gate before it is named."""
+"""Changes that make an item or a prompt fit, each tried on the gate first."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from mmcalib.domain.items import Asked
 from mmcalib.domain.shapes import AudioShape, Encoded, Given, ImageShape, Shape, VideoShape, encoded
 
 CALIBRATE = "calibrate again with such media in the corpus"
-# Rounding makes costs rise and fall a little from one width to the next: so many above the one
-# that was found by halving are tried one by one.
+# Rounding makes costs rise and fall from one width to the next, so this many widths above the one
+# found by bisection are tried one by one.
 _NEAR_PX = 64
 _MS = 1000
 
 
-def with_remedy(gate: Gate, given: Given, admission: Admission) -> Admission:
-    """The same answer with what would make the item fit; one that fits needs nothing."""
+def with_remedy(gate: Gate, item: Given, admission: Admission) -> Admission:
+    """Add what would make the item fit; an item that fits stays as it is."""
     if admission.fits:
         return admission
-    file = encoded(given)
+    file = encoded(item)
     if not gate.counts.get(file.modality):
-        remedy = "serve it with a model that takes it"
+        remedy = "exclude it, or use a model that takes it"
         if file.modality in gate.counts:
             remedy = f"calibrate again with --count {file.modality}=1"
         return replace(admission, remedy=remedy)
-    found = list(_smaller(gate, file))
+    smaller = list(_smaller(gate, file))
     words = [admission.remedy, _cropped(gate, file.shape)]
     if not words[1]:
-        words += [how for how, _ in found]
-    # A run measures nothing that is refused.
-    last = "leave it out" if admission.basis == "refused" else CALIBRATE
+        words += [how for how, _ in smaller]
+    # A new run cannot measure a rejected item.
+    last = "exclude it" if admission.basis == "refused" else CALIBRATE
     remedy = " or ".join(filter(None, words)) or last
-    return replace(admission, remedy=remedy, largest=found[-1][1] if found else None)
+    return replace(admission, remedy=remedy, largest=smaller[-1][1] if smaller else None)
 
 
 def with_prompt_remedy(
     gate: Gate,
     shapes: Sequence[Given],
-    asked: Asked,
+    request: Asked,
     admission: Admission,
     text: Between | None = None,
 ) -> Admission:
-    """The same for a prompt: its first item that does not fit, else how to split it."""
+    """Add the remedy of the first item that does not fit, else how to split the prompt."""
     if admission.fits:
         return admission
-    least = least_answer(asked.least_answer_tokens)
-    if not answers(asked.answer_tokens, least, gate.max_model_len):
-        return replace(admission, remedy=f"max_tokens of {least} to {gate.max_model_len}")
+    least = least_answer(request.least_answer_tokens)
+    if not answers(request.answer_tokens, least, gate.max_model_len):
+        return replace(admission, remedy=f"set max_tokens between {least} and {gate.max_model_len}")
     for shape in shapes:
         alone = admit_beside(gate, shape, 0)
         if alone.answer == admission.answer:
             return with_remedy(gate, shape, alone)
-    parts = prompts_needed(gate, shapes, asked, text)
-    remedies = [f"split into {parts} prompts"] if parts else ["a shorter text"]
+    parts = prompts_needed(gate, shapes, request, text)
+    remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
     if parts is None and text is None and (why := _unbounded(gate)):
         remedies = [why]
     if admission.remedy:
@@ -69,31 +69,31 @@ def with_prompt_remedy(
 
 
 def _unbounded(gate: Gate) -> str:
-    """What to do where no run could bound a text; empty where the calibration bounds one."""
+    """The remedy without a bound on texts; empty if the calibration has one."""
     if gate.text.compared:
         return ""
     if gate.encoder_decoder:
-        return "it does not chat: check the file alone, as /v1/audio/transcriptions takes it"
-    return "nothing bounds a text of this model: --allow-unknown lets it pass"
+        return "not a chat model: check the file alone, as for /v1/audio/transcriptions"
+    return "this model's text has no known limit: --allow-unknown accepts it"
 
 
 def prompts_needed(
-    gate: Gate, shapes: Sequence[Given], asked: Asked, text: Between | None = None
+    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
 ) -> int | None:
-    """Prompts that hold the items in their order, each with the whole text; None if none can."""
-    parts, held = 1, list[Given]()
+    """Number of prompts to split the items into, in order, with all text each; None if none fit."""
+    parts, batch = 1, list[Given]()
     for shape in shapes:
-        if admit_prompt(gate, [*held, shape], asked, text).fits:
-            held.append(shape)
-        elif held and admit_prompt(gate, [shape], asked, text).fits:
-            parts, held = parts + 1, [shape]
+        if admit_prompt(gate, [*batch, shape], request, text).fits:
+            batch.append(shape)
+        elif batch and admit_prompt(gate, [shape], request, text).fits:
+            parts, batch = parts + 1, [shape]
         else:
             return None
     return parts if parts > 1 else None
 
 
 def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
-    """The longest and then the largest shape that would fit, each behind how to come to it."""
+    """The longest and then the largest shape that fits, each after the way to get it."""
     shape = file.shape
     match shape:
         case ImageShape(width_px=width, height_px=height):
@@ -101,9 +101,9 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
             def resized_image(to: int) -> Shape:
                 return ImageShape(to, _in_proportion(to, width, height))
 
-            found = _largest(gate, file, resized_image, width, near=_NEAR_PX)
-            if isinstance(found, ImageShape):
-                yield f"resize to {found}", found
+            best = _largest(gate, file, resized_image, width, near=_NEAR_PX)
+            if isinstance(best, ImageShape):
+                yield f"resize to {best}", best
         case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
 
             def cut_video(to: int) -> Shape:
@@ -112,20 +112,20 @@ def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
             def resized_video(to: int) -> Shape:
                 return replace(shape, width_px=to, height_px=_in_proportion(to, width, height))
 
-            found = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
-            if isinstance(found, VideoShape):
-                yield f"cut to {found.num_frames} frames ({found.duration_s:.1f} s)", found
-            found = _largest(gate, file, resized_video, width, near=_NEAR_PX)
-            if isinstance(found, VideoShape):
-                yield f"resize to {found.width_px}×{found.height_px}", found
+            best = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
+            if isinstance(best, VideoShape):
+                yield f"cut to {best.num_frames} frames ({best.duration_s:.1f} s)", best
+            best = _largest(gate, file, resized_video, width, near=_NEAR_PX)
+            if isinstance(best, VideoShape):
+                yield f"resize to {best.width_px}×{best.height_px}", best
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
 
             def cut_audio(to: int) -> Shape:
                 return AudioShape(to * rate // _MS, rate)
 
-            found = _largest(gate, file, cut_audio, samples * _MS // rate)
-            if isinstance(found, AudioShape):
-                yield f"cut to {found.duration_s:.2f} s", found
+            best = _largest(gate, file, cut_audio, samples * _MS // rate)
+            if isinstance(best, AudioShape):
+                yield f"cut to {best.duration_s:.2f} s", best
 
 
 def _in_proportion(to: int, width: int, height: int) -> int:
@@ -135,7 +135,7 @@ def _in_proportion(to: int, width: int, height: int) -> int:
 def _largest(
     gate: Gate, file: Encoded, at: Callable[[int], Shape], below: int, *, near: int = 0
 ) -> Shape | None:
-    """The largest of the shapes at 1 to `below` - 1 that fits in such a file, found by halving."""
+    """Bisect for the largest of the shapes at 1 to `below` - 1 that fits in such a file."""
 
     def fits(size: int) -> bool:
         return admit(gate, replace(file, shape=at(size))).fits
@@ -149,10 +149,10 @@ def _largest(
 
 
 def _cropped(gate: Gate, shape: Shape) -> str:
-    """For pictures that are too slim to be taken at any size."""
+    """The remedy for shapes too narrow to fit at any size."""
     rule = gate.rules.get(shape.modality)
     area = rule.area if isinstance(rule, Frames) else rule
     if not isinstance(area, Area | Ceiling) or isinstance(shape, AudioShape):
         return ""
     ratio = max(shape.width_px, shape.height_px) / min(shape.width_px, shape.height_px)
-    return f"crop or pad to {area.max_aspect:g}:1 at most" if ratio > area.max_aspect else ""
+    return f"crop or pad to at most {area.max_aspect:g}:1" if ratio > area.max_aspect else ""

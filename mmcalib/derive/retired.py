@@ -1,4 +1,4 @@
-"""Knobs that old commands and old advice still name, and what stands for them today."""
+"""Removed knobs that old commands and old advice still name, and their replacements."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetiredKnob:
-    """A knob and the first version that lacks it; `today` is what to write instead, if anything."""
+    """A knob and the first version without it; `today` is its replacement, if any."""
 
     name: str
     absent_in: str
     today: str | None
 
 
-# Where no source is given, the argument parser or environment table of the installed 0.10.2,
-# 0.11.0, 0.23.0 and 0.32.0 has the knob or has it not.
+# Without a named source: checked in the argument parser or environment table of the installed
+# 0.10.2, 0.11.0, 0.23.0 and 0.32.0.
 RETIRED = (
     # vLLM PR 36216; present in 0.17.1 and absent in 0.18.0 by signature (unsloth-zoo#1210).
     RetiredKnob("--swap-space", "0.18.0", None),
@@ -43,7 +43,7 @@ RETIRED = (
     RetiredKnob("VLLM_USE_V1", "0.23.0", None),
 )
 
-# vLLM's parser takes `--swap_space` for `--swap-space`.
+# vLLM's parser accepts `--swap_space` for `--swap-space`.
 _BY_SPELLING = {
     spelling: knob
     for knob in RETIRED
@@ -54,20 +54,20 @@ _BY_ARGUMENT = {
     for knob in RETIRED
     if knob.name.startswith("--")
 }
-_SPELLED = re.compile(
+_PATTERN = re.compile(
     r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(_BY_SPELLING))) + r")(?![\w-])"
 )
 
 
 def retired_in(text: str) -> Iterator[RetiredKnob]:
-    """The retired flags and environment variables that a text names, as they are spelled."""
+    """Yield the retired flags and environment variables in a text, by exact spelling."""
     if "--" in text or "VLLM_" in text:
-        for found in _SPELLED.finditer(text):
-            yield _BY_SPELLING[found.group()]
+        for match in _PATTERN.finditer(text):
+            yield _BY_SPELLING[match.group()]
 
 
 def retired_among(arguments: Mapping[str, object]) -> Iterator[RetiredKnob]:
-    """The retired ones among engine arguments that somebody has set."""
+    """Yield the retired ones among engine arguments."""
     for name in arguments:
         if name in _BY_ARGUMENT:
             yield _BY_ARGUMENT[name]

@@ -1,1 +1,1 @@
-"""Values of the domain, all frozen: nothing here reads, asks or knows of a wire."""
+"""Frozen value types. Nothing here reads files, prompts the user or knows a serialization."""

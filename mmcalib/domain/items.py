@@ -1,4 +1,4 @@
-"""Item, Prompt, Skipped, what a request asks of the context."""
+"""Items, the text of a request, and the bounds on that text."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from mmcalib.text import PASSING, one_line
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`messages` turns with `text_bytes` of UTF-8 in all that a template may write of them, after
-    normalisation where that is longer; `tool_bytes` are the JSON of its tools. `answer_tokens` are
-    those that it asks for, None where it does not say, and `least_answer_tokens` those that it must
-    get. Without `plain` it gives the template more than that, whose length nothing bounds.
+    """Text of a request: `messages` turns, and `text_bytes` of UTF-8 that a template may write,
+    counted after normalisation if that makes it longer; `tool_bytes` is the JSON of its tools.
+    `answer_tokens` is the answer length that it requests, None if it sets none; vLLM must grant
+    at least `least_answer_tokens`. Not `plain`: it also passes the template input of any length.
     """
 
     messages: int = 1
@@ -41,7 +41,7 @@ class Asked:
 
     @property
     def order(self) -> tuple[int, int, int, int, bool, int]:
-        """A sort key."""
+        """Sort key."""
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes
         return *words, answer, self.plain, self.least_answer_tokens
@@ -49,8 +49,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """What a source knows of bytes that are no file of their own: `version` changes when they do
-    (size and time of the archive, an ETag); `data` are slow ones to get.
+    """Bytes that are not a file of their own: `version` changes when they change (size and time of
+    the archive, an ETag); `data` holds bytes that are slow to fetch.
     """
 
     version: str
@@ -60,10 +60,10 @@ class ByteSource:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One medium; `declared` is the modality a request gave it, if any.
+    """One image, video or clip; `declared` is the modality that a request gave it, if any.
 
-    `path` is the absolute path of a file, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`, and
-    with the archive behind the member, `tar://cat.jpg::/data/0001.tar`. Then `held` saves a look.
+    `path` is the absolute path of a file, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`. A
+    member of an archive names it: `tar://cat.jpg::/data/0001.tar`. Then `held` saves a lookup.
     """
 
     path: str
@@ -72,12 +72,12 @@ class Item:
 
 
 def carried_bytes(item: Item) -> int:
-    """How many bytes of the medium are in memory with it."""
+    """Bytes of the medium that are in memory with it."""
     return len(item.held.data) if item.held and item.held.data else 0
 
 
 def without_data(item: Item) -> Item:
-    """The item to remember: the bytes themselves would fill the memory."""
+    """Return the item without its bytes, which would fill the memory."""
     if item.held is None or item.held.data is None:
         return item
     return replace(item, held=replace(item.held, data=None))
@@ -85,9 +85,9 @@ def without_data(item: Item) -> Item:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that could not be read as media, and why. Counted and listed, never dropped.
-    `no_media`: a file of another kind, or a folder read already, which only who looked knows; it is
-    not kept. `out_of_reach`: its bytes could not be had at all.
+    """A file that could not be read as media, and why. Counted and listed, never dropped.
+    `no_media`: a file of another kind, or a folder that was read before; only the scanner knows
+    this, so it is not stored. `out_of_reach`: its bytes could not be fetched.
     """
 
     path: str
@@ -98,10 +98,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class TextBound:
-    """The most tokens that a text takes: `tokens_per_byte`, and around it those of the template:
-    once, per message, per item and, None where they are not bounded, of tools beside their JSON.
+    """Upper bound on the tokens of a text: `tokens_per_byte`, plus the template's: once, per
+    message, per item and for tools besides their JSON (None if unbounded).
 
-    It was at least what vLLM's renderer made of each of `compared` requests; 0: there is no bound.
+    It was at least what vLLM's renderer returned for each of `compared` requests; 0: no bound.
     """
 
     base_tokens: int = 0
@@ -111,13 +111,13 @@ class TextBound:
     tokens_per_byte: int = 1
     compared: int = 0
 
-    def most(self, asked: Asked, items: Mapping[Modality, int]) -> int | None:
-        """Tokens of a request beside its items' placeholders; None where nothing bounds them."""
-        if not asked.plain or (asked.tool_bytes and self.tools_tokens is None):
+    def most(self, request: Asked, items: Mapping[Modality, int]) -> int | None:
+        """Tokens of a request without its items' placeholders; None if unbounded."""
+        if not request.plain or (request.tool_bytes and self.tools_tokens is None):
             return None
-        total = self.base_tokens + self.message_tokens * asked.messages
-        total += self.tokens_per_byte * (asked.text_bytes + asked.tool_bytes)
-        total += (self.tools_tokens or 0) if asked.tool_bytes else 0
+        total = self.base_tokens + self.message_tokens * request.messages
+        total += self.tokens_per_byte * (request.text_bytes + request.tool_bytes)
+        total += (self.tools_tokens or 0) if request.tool_bytes else 0
         for modality, count in items.items():
             if count and modality not in self.item_tokens:
                 return None
@@ -127,12 +127,13 @@ class TextBound:
 
 @dataclass(frozen=True, slots=True)
 class TextCounting:
-    """With what transformers comes to vLLM's number of tokens of a text: an item adds the tokens in
-    `around` it to those of its placeholder, which may be less than none. Modalities that are not
-    there cannot be counted. It agreed with vLLM's renderer on each of `compared` requests. The
-    server has the `template`, None for the tokenizer's, before which goes that of the `processor`
-    where there are no tools, and gives it `kwargs`. A template of texts gets `marks` for items.
-    With `fields` it agreed on tools and other fields, too.
+    """How to get vLLM's token count of a text from transformers.
+
+    An item adds the tokens `around` it, maybe negative, to those of its placeholder; modalities
+    without an entry cannot be counted. The count matched vLLM's renderer on each of `compared`
+    requests, and with `fields` on tools and other fields too. The server uses `template`, or the
+    tokenizer's if None, with `kwargs`; without tools, that of the `processor` takes precedence. A
+    template for plain text gets `marks` for items.
     """
 
     around: dict[Modality, int] = field(default_factory=dict)
@@ -149,7 +150,7 @@ Seen = Shape | Encoded | Skipped
 _SKIPPED = "skipped"
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
 
-# What the readers count with.
+# Readers keep counts as 64-bit integers.
 _MOST = 1 << 63
 
 # FFmpeg's names of codecs and sample formats.
@@ -157,8 +158,8 @@ _NAME = re.compile(r"[a-z0-9_.-]{0,32}")
 
 
 def encode(seen: Seen) -> str:
-    """`["image",640,480]`, or `["skipped","empty file"]`; equal for equal shapes and encodings, of
-    which only what is not `PLAIN` follows: `["audio",16000,8000,{"channels":2}]`.
+    """Write one line: `["image",640,480]`, or `["skipped","empty file"]`. Equal for equal shapes
+    and encodings. Only fields unlike `PLAIN` follow: `["audio",16000,8000,{"channels":2}]`.
     """
     if isinstance(seen, Skipped):
         return json.dumps([_SKIPPED, seen.reason])
@@ -166,31 +167,31 @@ def encode(seen: Seen) -> str:
     shape, encoding = file.shape, file.encoding
     if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
-    said = told(encoding)
-    return json.dumps([*to_row(shape), *([said] if said else ())])
+    file_fields = told(encoding)
+    return json.dumps([*to_row(shape), *([file_fields] if file_fields else ())])
 
 
 def decode(path: str, line: str) -> Seen:
-    """The reverse, for the item at `path`. Raises ValueError or KeyError for another line."""
+    """Reverse `encode` for the item at `path`. Raises ValueError or KeyError for another line."""
     kind, *fields = json.loads(line)
     if kind == _SKIPPED:
         (reason,) = fields
         return Skipped(path, reason)
     if fields and isinstance(fields[-1], dict):
-        said = tuple(sorted(fields.pop().items()))
-        return Encoded(from_row(kind, fields), _encoding(said))
+        file_fields = tuple(sorted(fields.pop().items()))
+        return Encoded(from_row(kind, fields), _shared_encoding(file_fields))
     return from_row(kind, fields)
 
 
 @lru_cache(maxsize=1 << 10)
-def _encoding(said: tuple[tuple[str, int | str], ...]) -> Encoding:
-    """One for all items that are told alike: there are few."""
-    return Encoding(**dict(said))  # type: ignore[arg-type]
+def _shared_encoding(file_fields: tuple[tuple[str, int | str], ...]) -> Encoding:
+    """Share one object among equal encodings: there are few."""
+    return Encoding(**dict(file_fields))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1 << 12)
 def is_sound(line: str) -> bool:
-    """Whether it is a line that `encode` could have made."""
+    """Check that `encode` could have written this line."""
     try:
         seen = decode("", line)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -198,8 +199,8 @@ def is_sound(line: str) -> bool:
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
     if isinstance(seen, Encoded):
-        said = seen.encoding
-        return said != PLAIN and is_encoding(said) and _is_shape(seen.shape)
+        encoding = seen.encoding
+        return encoding != PLAIN and is_encoding(encoding) and _is_shape(seen.shape)
     return _is_shape(seen)
 
 
@@ -209,7 +210,7 @@ def _is_shape(shape: Shape) -> bool:
 
 
 def is_encoding(encoding: Encoding) -> bool:
-    """Whether its fields have the right types, and what they say is possible."""
+    """Check the types and ranges of its fields."""
     possible = all(
         type(value) is type(getattr(PLAIN, name))
         and (_NAME.fullmatch(value) if isinstance(value, str) else 0 <= value < _MOST)
@@ -219,5 +220,5 @@ def is_encoding(encoding: Encoding) -> bool:
 
 
 def may_pass(line: str) -> bool:
-    """Whether the same bytes may be seen otherwise another time: they could not be read at all."""
+    """Check whether a retry may differ: the bytes could not be read."""
     return line.startswith(_PASSING)

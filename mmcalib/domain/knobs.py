@@ -1,4 +1,4 @@
-"""Setting and the six knob types."""
+"""Setting and the six types of media options ("knobs")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def merged_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` on top of `old`, mappings within mappings too; neither is changed."""
+    """Merge `new` over `old`, nested mappings too; changes neither."""
     both = dict(old or {})
     for name, value in new.items():
         before = both.get(name)
@@ -37,16 +37,16 @@ class Setting:
 
     @property
     def engine_args(self) -> dict[str, Json]:
-        """As vLLM's engine takes it: what is empty is left out."""
+        """The arguments of vLLM's engine, without empty ones."""
         both = {
             "mm_processor_kwargs": self.mm_processor_kwargs,
             "media_io_kwargs": self.media_io_kwargs,
         }
-        return {name: dict(given) for name, given in both.items() if given}
+        return {name: dict(kwargs) for name, kwargs in both.items() if kwargs}
 
     @property
     def key(self) -> str:
-        """Canonical JSON: equal for equal settings, whatever the order of their keys."""
+        """Canonical JSON: equal for equal settings in any order of keys."""
         both = [dict(self.mm_processor_kwargs), dict(self.media_io_kwargs)]
         return json.dumps(both, sort_keys=True, separators=(",", ":"))
 
@@ -55,7 +55,7 @@ DEFAULT = Setting()
 
 
 def merged_settings(settings: Iterable[Setting]) -> Setting:
-    """All their kwargs together; settings of different knobs do not overlap."""
+    """Merge all their kwargs; settings of different knobs do not overlap."""
     kwargs: dict[str, Json] = {}
     media: dict[str, Json] = {}
     for setting in settings:
@@ -69,7 +69,7 @@ Argument = Literal["mm_processor_kwargs", "media_io_kwargs"]
 
 
 class Loaded(Protocol):
-    """Items of one modality, and what vLLM's loader hands over of each: a row of numbers."""
+    """Items of one modality, and what vLLM's loader returns for each: a row of numbers."""
 
     @property
     def shapes(self) -> Shapes: ...
@@ -78,7 +78,7 @@ class Loaded(Protocol):
 
 
 class Wanted(Protocol):
-    """What of the user's policy bears on the values that are tried."""
+    """The part of the user's policy that limits which values to try."""
 
     @property
     def max_tokens_per_item(self) -> int | None: ...
@@ -88,9 +88,9 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaOption(ABC):
-    """One option of the processor or loader that changes what an item of `modality` costs. `path`
-    is where its value goes inside `argument`, outermost first. `bleeds`: other modalities whose
-    items it moves, in every spelling heeded. Its type's `kind` is its name on the wire.
+    """One option of the processor or loader that changes the cost of items of `modality`. `path`
+    is where its value goes inside `argument`, outermost first. `bleeds`: other modalities that
+    every effective spelling changes too. `kind` of its type is its name in JSON.
     """
 
     argument: ClassVar[Argument] = "mm_processor_kwargs"
@@ -106,23 +106,23 @@ class MediaOption(ABC):
 
     @property
     def by_loader(self) -> bool:
-        """Whether it says how much of an item is looked at, which comes before the processor."""
+        """It sets how much of an item the loader returns, before the processor runs."""
         return self.argument == "media_io_kwargs"
 
     @abstractmethod
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
-        """Values to try on these items of its modality, ascending; the default among them."""
+        """Values to try for these items of its modality, ascending, with the default."""
 
     @abstractmethod
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Values below the default that save memory, mildest first, each with what it costs."""
+        """Values below the default that save memory, mildest first, each with its price."""
 
     def setting(self, value: Value) -> Setting:
-        """What gives it this value, with all that must stand beside it."""
+        """The setting for this value, with every option it requires."""
         return Setting(**{self.argument: self.kwargs(value)})
 
     def kwargs(self, value: Value) -> dict[str, Any]:
-        """The same inside its argument."""
+        """The kwargs for this value, inside its argument."""
         *outer, leaf = self.path
         inner: dict[str, Any] = {leaf: value, **self.companions(value), **self.switches(value)}
         for key in reversed(outer):
@@ -130,31 +130,31 @@ class MediaOption(ABC):
         return inner
 
     def companions(self, value: Value) -> dict[str, int]:
-        """Values of the processor's own without which others refuse this one."""
+        """The processor's other values that it requires with this one."""
         return {}
 
     def switches(self, value: Value) -> dict[str, bool]:
-        """What turns on or off that it is heeded at all."""
+        """The switches that turn it on or off."""
         return {}
 
     def place(self, name: str = "") -> tuple[str, ...]:
-        """The way to it, or to what stands beside it, from its argument on."""
+        """Path to it, or to its sibling `name`, from its argument on."""
         return (self.argument, *self.path[:-1], name or self.path[-1])
 
     def given(self, setting: Setting) -> bool:
-        """Whether the user has turned it, or what it depends on."""
+        """Check whether the user set it, or an option that it depends on."""
         return False
 
     def changed(self, shapes: Shapes, value: Value) -> Column:
-        """Of each of these whether this value may change what it costs."""
+        """Mask of the shapes whose cost this value may change."""
         return shapes.mask(True)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
-        """The value that caps each image or frame at so many tokens; None where unknown."""
+        """The value that caps each image or frame at `tokens`; None if unknown."""
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
-        """The same for whole items: of a video, all its frames."""
+        """The value that caps whole items at `tokens`; for a video, all its frames."""
         return None
 
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
@@ -162,21 +162,21 @@ class MediaOption(ABC):
         return None
 
     def value_for_share(self, share: float) -> Value | None:
-        """The value with which the loader hands over that share of an item."""
+        """The value with which the loader returns that share of an item."""
         return None
 
     def scale(self, value: Value) -> str:
-        """A value against the default, in words."""
+        """The value relative to the default, for people."""
         return f"default {self.value}"
 
 
-# Of the corpus' own areas only the largest decide without loss.
-_OWN = 4
+# Only the largest areas of the corpus decide without loss.
+_LARGEST_AREAS = 4
 # Caps that people use and can compare with, in tokens per image or frame.
 _LADDER_TOKENS = (256, 512, 768, 1024, 1280, 2048, 4096, 8192, 16384)
-# A video has many frames: a context may be too short for it with less than that each.
+# A video has many frames: a short context may need fewer tokens for each.
 _FRAME_TOKENS = (32, 64, 128)
-# Where these are fewer, equal parts of the corpus' largest area are tried as well.
+# With fewer values than this, also try equal parts of the corpus' largest area.
 _PARTS = 8
 # Tokens per image: 3.2 and 1.0 megapixels for processors with 28 × 28 pixels to a token.
 _IMAGE_TOKENS = (4_096, 1_280)
@@ -187,7 +187,7 @@ _AREA_SHARES = (4, 16)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaCap(MediaOption):
     """The most pixels of an image, frame or clip; `token_px` make one token, None if unknown. The
-    least, `least_px`, must stand beside it as `least_name`.
+    processor also requires the minimum, `least_px`, as `least_name`.
     """
 
     kind: Literal["area"] = "area"
@@ -196,32 +196,32 @@ class AreaCap(MediaOption):
     least_px: int
 
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
-        """A ladder of tokens, and areas at which the heaviest items just fit, as pictures and as
-        stacks of frames; in pixels where `token_px` is unknown.
+        """A ladder of tokens, and areas that the largest items just fit, as images and as stacks
+        of frames; in pixels if `token_px` is unknown.
         """
         unit = self.token_px or 1
         nearest, above = items.shapes.areas(unit)
         areas = _distinct(nearest, above)
         volumes: set[int] = set()
         if items.shapes.modality == "video":
-            # The same for all frames that the loader keeps.
+            # The same for all frames that the loader returns.
             frames = items.sampled[:, 0]
             known = frames >= 0
             volumes = _distinct(nearest[known] * frames[known], above[known] * frames[known])
         ceiling = max(areas | volumes, default=0)
         rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
         ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
-        fitting = {*ladder, *sorted(areas)[-_OWN:], *sorted(volumes)[-_OWN:]}
-        kept = {value for value in fitting if self.least_px <= value < self.value}
-        if len(kept) < _PARTS - 1:
+        largest = {*sorted(areas)[-_LARGEST_AREAS:], *sorted(volumes)[-_LARGEST_AREAS:]}
+        values = {value for value in ladder | largest if self.least_px <= value < self.value}
+        if len(values) < _PARTS - 1:
             parts = {ceiling * part // _PARTS // unit * unit for part in range(1, _PARTS)}
-            kept |= {value for value in parts if self.least_px <= value < self.value}
+            values |= {value for value in parts if self.least_px <= value < self.value}
         if wanted.max_tokens_per_item is not None and self.token_px is not None:
-            kept.add(self.token_px * wanted.max_tokens_per_item)
-        return [*sorted(value for value in kept if value < self.value), self.value]
+            values.add(self.token_px * wanted.max_tokens_per_item)
+        return [*sorted(value for value in values if value < self.value), self.value]
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Of an image in tokens, where they follow from it; else shares of what there is."""
+        """Round numbers of tokens for an image if known; else shares of the default."""
         areas = [int(self.value) // share for share in _AREA_SHARES]
         if self.token_px is not None and self.modality == "image":
             areas = [tokens * self.token_px for tokens in _IMAGE_TOKENS]
@@ -229,8 +229,8 @@ class AreaCap(MediaOption):
 
     def _price(self, area: int) -> str:
         if self.modality == "image":
-            return f"images above {area / 1e6:.1f} megapixels are made smaller"
-        return f"videos keep 1 pixel in {round(self.value / area)} of what they may have now"
+            return f"images above {area / 1e6:.1f} megapixels shrink"
+        return f"videos keep 1 pixel in {round(self.value / area)} of today's maximum"
 
     def companions(self, value: Value) -> dict[str, int]:
         return {self.least_name: int(min(self.least_px, value))}
@@ -243,7 +243,7 @@ class AreaCap(MediaOption):
         return tokens * self.token_px if self.token_px else None
 
     def value_for_item(self, tokens: int) -> Value | None:
-        """Of videos the pixels of a token are those of a frame."""
+        """A video's tokens count over all frames, so only images have such a value."""
         return self.value_for_tokens(tokens) if self.modality == "image" else None
 
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
@@ -253,31 +253,31 @@ class AreaCap(MediaOption):
         return tokens * self.token_px if tokens > self.least_px // self.token_px else None
 
     def scale(self, value: Value) -> str:
-        """For images in tokens; for videos in pixels, as some processors bound whole clips."""
+        """In tokens for images; in pixels for videos, as some processors cap whole clips."""
         if self.token_px is None or self.modality == "video":
             return f"default {self.value}"
         tokens, default = (round(v // self.token_px) for v in (value, self.value))
         return f"{tokens} tokens per {self.modality}, default {default}"
 
     def bounds(self, setting: Setting) -> tuple[int, int]:
-        """The least and the most pixels under the setting."""
-        found: list[int] = []
+        """The fewest and the most pixels under the setting."""
+        limits: list[int] = []
         for name, default in ((self.least_name, self.least_px), (self.path[-1], self.value)):
             inner: Any = setting.mm_processor_kwargs
             for key in (*self.path[:-1], name):
                 inner = inner.get(key) if isinstance(inner, Mapping) else None
-            found.append(int(default if inner is None else inner))
-        return found[0], found[1]
+            limits.append(int(default if inner is None else inner))
+        return limits[0], limits[1]
 
 
 def _distinct(*columns: Column) -> set[int]:
-    """Without what has no area."""
+    """Collect the areas above zero."""
     return {area for column in columns for area in map(int, {*column.flat})} - {0}
 
 
-# Of the default: how far a fix turns a knob down.
+# Divisors of the default: how far a fix lowers a knob.
 _SHARES = (2, 4)
-# In which a loader's frames per second are written.
+# Steps per frame per second when rounding a loader's `fps`.
 _FPS_STEPS = 100
 
 
@@ -295,8 +295,7 @@ class EdgeCap(MediaOption):
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         for edge in _fewer(self.steps, self.value):
-            price = f"images are made smaller, to {edge:,} pixels at their longer edge, not "
-            yield edge, f"{price}{self.value:,}"
+            yield edge, f"images shrink to {edge:,} pixels at their longer edge, not {self.value:,}"
 
 
 @final
@@ -319,7 +318,7 @@ class TileCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropCap(MediaOption):
-    """The most crops of a slim image beside the whole; `steps` ascend, `switch` enables them."""
+    """The most crops of a narrow image besides the whole; `switch` enables the `steps`."""
 
     kind: Literal["crops"] = "crops"
     modality: Literal["image"] = "image"
@@ -333,7 +332,7 @@ class CropCap(MediaOption):
         for crops in dict.fromkeys((*_fewer(self.steps, self.value)[:1], 0)):
             most = f"at most {crops} crops" if crops else "no crops"
             instead = f", not {self.value}" if crops else ""
-            yield crops, f"slim images have {most} beside the whole{instead}"
+            yield crops, f"narrow images have {most} besides the whole{instead}"
 
     def switches(self, value: Value) -> dict[str, bool]:
         return {self.switch: value > 0}
@@ -342,8 +341,8 @@ class CropCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling(MediaOption):
-    """How many frames of a video the loader keeps: `num_frames`, or `fps`; `steps` ascend to the
-    default.
+    """The frames of a video that the loader returns, by `num_frames` or `fps`; `steps` ascend to
+    the default.
     """
 
     argument: ClassVar[Argument] = "media_io_kwargs"
@@ -353,10 +352,10 @@ class FrameSampling(MediaOption):
     steps: tuple[Value, ...]
 
     def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
-        """The steps, and what keeps the frames that are wanted, where the default does not."""
-        return sorted({*self.steps, *self._raised(items, wanted.min_video_frames)})
+        """The steps, plus the value that keeps the frames that the user wants."""
+        return sorted({*self.steps, *self._values_for_frames(items, wanted.min_video_frames)})
 
-    def _raised(self, items: Loaded, wanted: int) -> Iterator[Value]:
+    def _values_for_frames(self, items: Loaded, wanted: int) -> Iterator[Value]:
         thin = thinned(items)
         if not thin.any() or items.sampled[thin, 0].min() >= wanted:
             return
@@ -370,11 +369,11 @@ class FrameSampling(MediaOption):
             yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """None: how much of a video is looked at is for its owner to say."""
+        """No values: only the owner can say how much of a video to skip."""
         yield from ()
 
     def given(self, setting: Setting) -> bool:
-        """Any other option of the loader may decide how many frames this one keeps."""
+        """Check whether the user set any option of the loader: it may decide the frames."""
         return self.path[0] in setting.media_io_kwargs
 
     def value_for_share(self, share: float) -> Value | None:
@@ -386,7 +385,7 @@ class FrameSampling(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCap(MediaOption):
-    """The most tokens of an image, where they are one of few numbers: `steps`, ascending."""
+    """The most tokens of an image, from a short list: `steps`, ascending."""
 
     kind: Literal["tokens"] = "tokens"
     modality: Literal["image"] = "image"
@@ -407,33 +406,32 @@ class TokenCap(MediaOption):
 
 
 Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
-# In the order in which they are looked for.
+# In order of detection.
 KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 
 def thinned(items: Loaded) -> Column:
-    """Of each whether it is a video of which the loader keeps fewer frames than it has."""
+    """Mask of videos from which the loader returns fewer frames than they have."""
     if items.shapes.modality != "video":
         return items.shapes.mask(False)
-    kept = items.sampled[:, 0]
-    fewer: Column = (kept >= 0) & (kept < items.shapes.rows["num_frames"])
+    frames = items.sampled[:, 0]
+    fewer: Column = (frames >= 0) & (frames < items.shapes.rows["num_frames"])
     return fewer
 
 
 def _fewer(steps: Sequence[int], value: Value) -> list[int]:
-    """The largest step that is no more than each share of the value."""
+    """The largest step within each share of the value."""
     shares = (value // share for share in _SHARES)
     within = ([step for step in steps if 0 < step <= most] for most in shares)
-    return list(dict.fromkeys(max(found) for found in within if found))
+    return list(dict.fromkeys(max(candidates) for candidates in within if candidates))
 
 
-# measured: read from vLLM doing it. rehearsed: from vLLM's code on imaginary memory. computed:
-# follows from measured values by vLLM's own rule. assumed: nobody said otherwise. given: by the
-# user.
+# measured: from running vLLM. rehearsed: from vLLM's code on imaginary memory. computed: from
+# measured values by vLLM's own rule. assumed: a default that you did not override. given: by you.
 Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
 
 
 def least_covering(share: float, count: int) -> int:
-    """The least number that is at least this share of `count`."""
+    """The smallest number that is at least this share of `count`."""
     # The product of a decimal share and a count may lie a rounding error above a whole number.
     return math.ceil(round(share * count, 9))

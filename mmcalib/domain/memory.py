@@ -1,4 +1,4 @@
-"""Budget, Rehearsed, WorkerMemory."""
+"""Encoder budget, rehearsed memory, and memory measured on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmcalib.domain.shapes import Modality, Shape
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """The item that vLLM profiles with: its embeds, and its size as the dummy builder made it."""
+    """The item that vLLM profiles with: its embeds, and its size from the dummy builder."""
 
     embeds: int
     tensor_bytes: int
@@ -18,7 +18,7 @@ class Dummy:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A video as the loader hands it over, and the encoder-cache entries that it takes."""
+    """A video as the loader returns it, and the encoder-cache entries that it takes."""
 
     embeds: int
     num_frames: int
@@ -33,7 +33,7 @@ class Clip:
 class Budget:
     """Encoder budget in tokens, as vLLM computes it, and what its profile would run:
     `profiled_items` of `profiled_modality`, each as in `dummies`. `largest_clip` is the largest
-    that loader and processor make of any video, None where nothing bounds it.
+    that loader and processor make of any video, None if unbounded.
     """
 
     encoder_compute_budget: int
@@ -50,14 +50,14 @@ class Budget:
 
     @property
     def encoder_budget_tokens(self) -> int:
-        """What one step may encode: the scheduler heeds both limits."""
+        """Tokens that one step may encode: the scheduler applies both limits."""
         return min(self.encoder_compute_budget, self.encoder_cache_size)
 
     def largest_item(self, modality: Modality) -> int:
-        """The most tokens that an admissible item of the modality takes; 0 where none is budgeted.
+        """The most tokens that an admissible item of the modality takes; 0 without a budget.
 
-        An image or sound is at most what vLLM says is the largest. Its largest video is the one of
-        its dummies: a real one may be larger, up to what a step may encode.
+        For images and audio vLLM reports the maximum. For video it reports its dummy; a real
+        video may be larger, up to what one step may encode.
         """
         most = self.max_tokens_per_item.get(modality, 0)
         if modality != "video" or not most:
@@ -69,7 +69,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class EncoderStep:
-    """One step of the encoder beyond the startup profile: so many blank items of a shape."""
+    """One step of the encoder beyond the startup profile: `items` blank items of `shape`."""
 
     shape: Shape
     items: int
@@ -77,7 +77,7 @@ class EncoderStep:
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:
-    """One tensor alive at a phase's peak: bytes, and the operation and module that made it."""
+    """One live tensor at a phase's peak: bytes, and the operation and module that made it."""
 
     nbytes: int
     operation: str
@@ -88,9 +88,9 @@ class LiveTensor:
 
 @dataclass(frozen=True, slots=True)
 class PhasePeak:
-    """The most bytes that a phase of the profile held above the loaded model, and in what.
+    """The most bytes that a phase of the profile used above the loaded model, and the tensors.
 
-    `scratch_bytes` of them are a kernel's own, `scratch_operation`'s.
+    `scratch_bytes` of them are the workspace of a kernel, `scratch_operation`.
     """
 
     name: str
@@ -102,7 +102,7 @@ class PhasePeak:
 
 @dataclass(frozen=True, slots=True)
 class PromptsPeak:
-    """A step full of so many prompts alike."""
+    """The peak of a step full of equal prompts."""
 
     prompts: int
     phase: PhasePeak
@@ -110,8 +110,8 @@ class PromptsPeak:
 
 @dataclass(frozen=True, slots=True)
 class StepPeak:
-    """The most bytes that a step held above the loaded model, inputs and outputs included, and the
-    embeddings that it made; None of both where `problem` says why it could not be run.
+    """The most bytes that a step used above the loaded model, inputs and outputs included, and the
+    number of embeddings. Both are None if it could not run; `problem` is the reason.
     """
 
     step: EncoderStep
@@ -122,11 +122,11 @@ class StepPeak:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What encoder outputs hold for as long as any item of their batch is cached.
+    """Memory of encoder outputs, which stays while any item of their batch is cached.
 
-    `held_bytes` is the storage of the profile's, which lives through its later phases; divided by
-    their rows it is `bytes_per_token`. `shared`: items of one batch are views of one storage; None
-    where the profile had one item. `outlive`: they stay when their request is through.
+    `held_bytes` is the storage of the profile's outputs, which live through its later phases;
+    divided by their rows it is `bytes_per_token`. `shared`: items of one batch are views of one
+    storage; None if the profile ran one item. `outlive`: they stay when their request finishes.
     """
 
     bytes_per_token: int
@@ -137,24 +137,24 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """What vLLM's startup would find on that GPU; bytes of one rank.
+    """The memory that vLLM's startup would find on that GPU; bytes of one rank.
 
     `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
-    below zero the engine would not start. `kv_cache_tokens` and `max_concurrency` are None then,
-    and `problem` is vLLM's reason. `encoder_tokens` are the embeddings that the profile made, of
-    `outputs`. `merge_peak_bytes` is what it takes to write a step full of embeddings among those
-    of the text, beside the cache that they come from; None where that could not be run. `prefills`
-    are steps full of one prompt, and of as many as may come at once, as serving runs them, of a
-    model with recurrent layers: the profile's own leaves them out.
-    `capture_sizes` are the batches, in tokens, that CUDA graphs are captured of.
-    `kv_blocks` is what vLLM divides the KV cache into; None where it would not start. `kept_bytes`
-    are workspaces that kernels keep from the profile's later phases on, or from the first step that
-    attends where nothing reserves them: serving has them beside the encoder, and the profile's
-    encoder had not.
-    `buffers_bytes` is what startup keeps beside the weights, with the allocator's rounding.
-    `spare_bytes` of what is requested are left beside a KV cache of a given size.
-    Non-torch and CUDA graphs are allowances, as `assumptions` say, but for
-    `cudagraph_attention_bytes`: what attention keeps of the steps that graphs are captured of.
+    below zero the engine would not start: `kv_cache_tokens`, `max_concurrency` and `kv_blocks`
+    (vLLM's division of the KV cache) are None, and `problem` is vLLM's reason.
+    `encoder_tokens` are the embeddings that the profile made; `outputs` describes their storage.
+    `merge_peak_bytes` is the peak of writing a step full of embeddings into those of the text, on
+    top of the cache; None if that could not run. `prefills` are steps full of one prompt, and of
+    as many as can arrive together, as serving runs them, for a model with recurrent layers: the
+    profile's own steps skip those layers.
+    `capture_sizes` are the batch sizes, in tokens, of the CUDA graphs.
+    `kept_bytes` are workspaces that kernels keep from the profile's later phases on, or from the
+    first step with attention if nothing reserves them. Serving has them next to the encoder; the
+    profile's encoder ran without them.
+    `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding.
+    `spare_bytes` of the requested memory stay free if the KV cache has a set size.
+    Non-torch and CUDA graphs are allowances, see `assumptions`, except
+    `cudagraph_attention_bytes`: what attention keeps from capturing graphs.
     """
 
     vllm: str
@@ -195,7 +195,7 @@ class Rehearsed:
 
     @property
     def encoder_peak_bytes(self) -> int | None:
-        """The peak of the profile's encoder; None where it has none."""
+        """The peak of the profile's encoder; None if the profile runs no encoder."""
         return next((one.peak_bytes for one in self.phases if one.name == "encoder"), None)
 
     @property
@@ -206,14 +206,14 @@ class Rehearsed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What vLLM's CUDA worker measured of its GPU at a start, and decided; bytes. None where the
-    installed release keeps no such figure.
+    """Memory that vLLM's CUDA worker measured and decided at a start; bytes. None if the installed
+    release does not record the figure.
 
     `kv_cache_bytes` = requested − weights − beside − activation peak − CUDA graphs, as vLLM
-    computed it. `beside_bytes` is what it counts beside the weights, in torch and outside it, and
-    `non_torch_bytes` the part outside. `cudagraph_bytes` is the estimate that was subtracted,
+    computed it. `beside_bytes` is what it counts besides the weights, in torch and outside it, and
+    `non_torch_bytes` the part outside. `cudagraph_bytes` is the estimate that it subtracted,
     `cudagraph_captured_bytes` what the graphs then took. `phases` are peaks of a second profile
-    above its start, by the names that a rehearsal has for them.
+    above its start, under the same names as in a rehearsal.
     """
 
     runner: str

@@ -1,4 +1,4 @@
-"""ModelInfo, Server, ItemCost inputs."""
+"""The model, its server, and the cost of one item."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ REQUEST_BYTES = "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"
 PIXELS = "VLLM_MAX_IMAGE_PIXELS"
 VARIABLES = (AUDIO_FILE, AUDIO_SECONDS, AUDIO_BYTES, DOWNLOAD, REQUEST_BYTES, PIXELS)
 
-# Pillow opens no larger picture, for vLLM neither, whatever that variable says: twice
-# PIL.Image.MAX_IMAGE_PIXELS. The variable's default is the same.
+# Pillow opens no larger image, in vLLM too, regardless of that variable: twice
+# PIL.Image.MAX_IMAGE_PIXELS. The variable has the same default.
 MAX_PIXELS = 178_956_970
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the server of the installed release lets in, as it was asked.
+    """Limits of the installed release's server, as mmcalib probed them.
 
-    `limits` are values of `VARIABLES`, those that the release has, and `given` the ones that were
-    set in its environment; `decodes` says of each tried
-    video codec whether its loader got frames out of a clip, and `lone_frames` whether out of one
-    that has a single frame. `torchcodec`: it decodes sound first by that library, which counts
-    channels otherwise.
+    `limits` are the values of those `VARIABLES` that the release has, and `given` the ones set in
+    its environment. `decodes`: does its loader decode a clip of this video codec? `lone_frames`:
+    also one with a single frame? `torchcodec`: it decodes audio with that library first, which
+    counts channels differently.
     """
 
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -46,22 +45,22 @@ class Server:
 
     @property
     def environment(self) -> dict[str, int]:
-        """What a server's environment needs to admit what this one does, by mmcalib's variables."""
+        """Variables that a server needs to admit what this one does, by mmcalib's names."""
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What vLLM says of the model, before anything is measured.
+    """The model as vLLM describes it, before any measurement.
 
-    `modalities` maps each supported modality to how many items vLLM itself allows (None: any).
+    `modalities` maps each supported modality to the items that vLLM itself allows (None: any).
     `serve_defaults` are the engine values that `vllm serve` would choose on this machine.
     `audio_rate_hz` is the rate to which clips are resampled, None without audio. `tiles_images`:
-    images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are no part of
-    the context, and vLLM keeps no processed ones for when they come again. `device` is where it
-    computes; without `starts_engines` that is all it does there, as in a build for GPUs on a
-    machine without one. `server` says which files are let in, where it was asked. `moved`: what
-    this release could not be asked, and why; nothing is said of it then.
+    images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are not part
+    of the context, and vLLM does not cache processed ones. `device` is where it computes; without
+    `starts_engines` no engine starts there, as with a build for GPUs on a machine without one.
+    `server` has its limits on files. `moved`: facts that mmcalib could not read from this
+    release, and why; they stay unknown.
     """
 
     architecture: str
@@ -81,20 +80,20 @@ class ModelInfo:
     moved: dict[str, str] = field(default_factory=dict)
 
 
-# Who says no to an item: vLLM, or this machine, which has no memory for it.
+# Rejections come from vLLM, or from this machine if it runs out of memory.
 RefusedBy = Literal["vllm", "host_memory"]
-# Of tokens per item, in a document.
+# Quantiles of tokens per item in documents.
 Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What vLLM's processor makes of one item.
+    """Cost of one item in vLLM's processor.
 
     `tokens` is the length of its placeholder in the prompt, `embeds` its entries in the encoder
     cache, `tensor_bytes` the processed tensors sent to the encoder. `sampled` is what the loader
-    handed over: (width, height), (frames, width, height) or (samples, rate). `load_s` and
-    `process_s` are of the wall clock, `cpu_s` the processor seconds of both, of all threads.
+    returned: (width, height), (frames, width, height) or (samples, rate). `load_s` and `process_s`
+    are wall-clock time, `cpu_s` the processor seconds of both over all threads.
     """
 
     tokens: int
@@ -108,8 +107,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What items of one modality keep of the tokens that they take by default. `mean` is over all
-    items, `worst` of the item that keeps least, `exemplar`; both are shares of its tokens.
+    """Share of their default tokens that items of one modality keep. `mean` is over all items,
+    `worst` the smallest share, that of the item `exemplar`.
     """
 
     items_smaller: int = 0
@@ -119,15 +118,15 @@ class Retention:
 
     def describe(self, modality: str) -> str:
         """`images keep 48.0% of their tokens on average, the worst 10.3%`."""
-        which = {"audio": "sounds"}.get(modality, f"{modality}s")
-        kept = f"{which} keep {share(self.mean)} of their tokens on average"
-        return f"{kept}, the worst {share(self.worst)}"
+        which = {"audio": "audio clips"}.get(modality, f"{modality}s")
+        keep = f"{which} keep {share(self.mean)} of their tokens on average"
+        return f"{keep}, the worst {share(self.worst)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """One item, without its loading: `tensors` are the name, type and shape of each. `peak_bytes`
-    of the device are above what was held before; None on one that has no memory of its own.
+    """One processed item, without its loading: `tensors` has the name, type and shape of each.
+    `peak_bytes` on the device are above the usage before; None without memory of its own.
     """
 
     tokens: int
@@ -137,7 +136,7 @@ class Processed:
     peak_bytes: int | None
 
     def difference(self, other: Processed, device: str) -> str:
-        """The first thing that the other, of `device`, has otherwise; empty without any."""
+        """Describe the first difference from `other`, made on `device`; empty if equal."""
         ours = (f"{self.tokens} tokens", f"{self.embeds} embeds", *self.tensors)
         theirs = (f"{other.tokens} tokens", f"{other.embeds} embeds", *other.tensors)
         for one, two in zip_longest(ours, theirs, fillvalue="nothing more"):

@@ -19,31 +19,31 @@ from mmcalib.domain.shapes import SHAPES, Modality, Shape
 Column = NDArray[Any]
 
 _PIXELS = ("width_px", "height_px")
-# Rows that are made into objects at a time.
+# Rows turned into objects at a time.
 AT_A_TIME = 4096
-# Places of shapes that are asked for again and again, such as those that requests name.
-_MOST_KNOWN = 1 << 16
-_UNASKED: Any = object()
+# Cached positions: requests look up the same shapes again and again.
+_MAX_CACHED = 1 << 16
+_UNCACHED: Any = object()
 
 
 class Shapes(Sequence[Shape]):
-    """Distinct shapes of one modality, ascending, made when asked for: `rows` has their fields."""
+    """Distinct shapes of one modality, ascending, built on access from the fields in `rows`."""
 
-    __slots__ = ("_known", "modality", "rows")
+    __slots__ = ("_positions", "modality", "rows")
 
     def __init__(self, modality: Modality, rows: Column) -> None:
         self.modality: Modality = modality
         self.rows = rows
-        self._known: dict[Shape, int | None] = {}
+        self._positions: dict[Shape, int | None] = {}
 
     @classmethod
     def of(cls, modality: Modality, shapes: Iterable[Shape]) -> Shapes:
-        """These, in whatever order they come."""
+        """Sort `shapes` into rows."""
         return cls(modality, shape_rows(modality, sorted(set(shapes))))
 
     @property
     def columns(self) -> list[Column]:
-        """A column for each of their fields, in their order."""
+        """A column for each field, in order."""
         return [self.rows[name] for name in self.rows.dtype.names or ()]
 
     def __len__(self) -> int:
@@ -66,32 +66,32 @@ class Shapes(Sequence[Shape]):
         return isinstance(shape, SHAPES[self.modality]) and self.place(shape) is not None
 
     def place(self, shape: Shape) -> int | None:
-        """Where it stands; None where it does not, as one of another modality."""
+        """Its position; None if absent or of another modality."""
         if shape.modality != self.modality:
             return None
-        known: int | None = self._known.get(shape, _UNASKED)
-        if known is not _UNASKED:
-            return known
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
+        cached: int | None = self._positions.get(shape, _UNCACHED)
+        if cached is not _UNCACHED:
+            return cached
+        if len(self._positions) >= _MAX_CACHED:
+            self._positions.clear()
         low, high = 0, len(self)
         for name in self.rows.dtype.names or ():
             column, value = self.rows[name], getattr(shape, name)
-            # Not by numpy: it would copy a column to search it.
+            # Not numpy's search: it would copy the column.
             low, high = (
                 bisect_left(column, value, low, high),
                 bisect_right(column, value, low, high),
             )
-        found = self._known[shape] = low if low < high else None
-        return found
+        position = self._positions[shape] = low if low < high else None
+        return position
 
     def places(self, others: Sequence[Shape]) -> Column:
-        """Where each of these stands, -1 for one that does not."""
+        """Positions of the others, -1 if absent."""
         if others is self:
             return np.arange(len(self))
         if not isinstance(others, Shapes):
-            found = (self.place(shape) for shape in others)
-            return np.array([-1 if at is None else at for at in found], dtype=np.int64)
+            positions = (self.place(shape) for shape in others)
+            return np.array([-1 if at is None else at for at in positions], dtype=np.int64)
         mine, theirs = self._keys(), others._keys()
         if mine is not None and theirs is not None:
             at = mine.searchsorted(theirs)
@@ -101,7 +101,7 @@ class Shapes(Sequence[Shape]):
             at[mine[at] != theirs] = -1
             return at
         both = Shapes(self.modality, np.concatenate([self.rows, others.rows])).columns
-        # Of two equal ones the first is mine: the sort is stable.
+        # The sort is stable: of two equal rows the first is mine.
         order = np.lexsort(both[::-1])
         same = equal_to_next([column[order] for column in both])
         at = np.full(len(others), -1, dtype=np.int64)
@@ -109,17 +109,17 @@ class Shapes(Sequence[Shape]):
         return at
 
     def take(self, rows: Column) -> Shapes:
-        """Some of them, by ascending places."""
+        """Select rows by ascending positions."""
         return self if len(rows) == len(self) else Shapes(self.modality, self.rows[rows])
 
     def weights(self) -> Column:
-        """`mmcalib.domain.shapes.weight` of each."""
+        """`mmcalib.domain.shapes.weight` of each shape."""
         names = {"audio": ("num_samples",), "image": _PIXELS, "video": ("num_frames", *_PIXELS)}
         columns = (self.rows[name].astype(float) for name in names[self.modality])
         return math.prod(columns, start=np.ones(len(self)))
 
     def slopes(self) -> Column:
-        """How flat each is, 0 for sound."""
+        """Width over height of each shape, 0 for audio."""
         if self.modality == "audio":
             return np.zeros(len(self))
         width, height = (self.rows[name] for name in _PIXELS)
@@ -127,7 +127,7 @@ class Shapes(Sequence[Shape]):
         return slopes
 
     def areas(self, unit: int) -> tuple[Column, Column]:
-        """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for sound."""
+        """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for audio."""
         if self.modality == "audio":
             none = np.zeros(len(self), dtype=np.int64)
             return none, none
@@ -141,11 +141,11 @@ class Shapes(Sequence[Shape]):
         return nearest, above
 
     def mask(self, value: bool) -> Column:
-        """The same of each."""
+        """A constant column."""
         return np.full(len(self), value)
 
     def _keys(self) -> Column | None:
-        """One number for each shape, ascending, where two of four bytes make it up."""
+        """One ascending number for each shape, if its two fields fit in four bytes each."""
         if self.modality == "video":
             return None
         first, second = self.columns
@@ -156,31 +156,31 @@ class Shapes(Sequence[Shape]):
 
 
 def shape_rows(modality: Modality, shapes: Sequence[Shape]) -> Column:
-    """A row for each, in their order."""
+    """A row for each shape, in order."""
     of = fields(SHAPES[modality])
     kind = np.dtype([(field.name, "f8" if field.type == "float" else "i8") for field in of])
     return np.fromiter(map(attrgetter(*kind.names or ()), shapes), kind, len(shapes))
 
 
 def equal_to_next(columns: Sequence[Column]) -> Column:
-    """Of each row but the last, whether the next is the same in all columns."""
+    """Mask of all rows but the last: equal to the next in every column."""
     same: Column = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
     return same
 
 
 class PathLists:
-    """Each list is known by a number. What nobody asks for any more stays: `lists` in all."""
+    """Lists of paths by number, stored compactly. Lists are never removed: `lists` in all."""
 
-    __slots__ = ("_folders", "_named", "_text", "lists")
+    __slots__ = ("_folder_names", "_folders", "_text", "lists")
 
     def __init__(self) -> None:
         self.lists = 0
         self._text = bytearray()
         self._folders: dict[str, int] = {}
-        self._named: list[str] = []
+        self._folder_names: list[str] = []
 
     def add(self, paths: Sequence[str]) -> int:
-        """The number of the list."""
+        """Store the list and return its number."""
         at, self.lists = len(self._text), self.lists + 1
         parts: list[int | str] = []
         for path in paths:
@@ -192,24 +192,24 @@ class PathLists:
     def __getitem__(self, at: int) -> tuple[str, ...]:
         parts = json.loads(self._text[at : self._text.index(b"\n", at)])
         return tuple(
-            self._named[folder] + name for folder, name in zip(parts[::2], parts[1::2], strict=True)
+            self._folder_names[at] + name for at, name in zip(parts[::2], parts[1::2], strict=True)
         )
 
     def _folder(self, path: str) -> int:
         number = self._folders.get(path)
         if number is None:
-            number = self._folders[path] = len(self._named)
-            self._named.append(path)
+            number = self._folders[path] = len(self._folder_names)
+            self._folder_names.append(path)
         return number
 
 
-# Enough to look at one, and at another when that is gone.
+# Enough examples if one or two files are gone later.
 EXEMPLARS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeCount:
-    """`count` items have `shape`; `exemplars` are the first of their paths in sorted order."""
+    """`count` items with `shape`; `exemplars` are the first of their paths in sorted order."""
 
     shape: Shape
     count: int
@@ -221,7 +221,7 @@ COUNT_FIELDS = (("count", "i8"), ("exemplars", "i8"))
 
 
 class ShapeCounts(Sequence[ShapeCount]):
-    """Ascending by shape; `rows` has each one's `count`, and `exemplars`, numbers of `paths`."""
+    """Counts ascending by shape; `rows` has each `count`, and the number of its list in `paths`."""
 
     __slots__ = ("paths", "rows", "shapes")
 
@@ -246,20 +246,20 @@ class ShapeCounts(Sequence[ShapeCount]):
 
     @property
     def counts(self) -> Column:
-        """The items of each shape."""
+        """Number of items of each shape."""
         return self.rows["count"]
 
     def of(self, shape: Shape) -> ShapeCount:
-        """The row of one that is there."""
+        """The row of this shape. Raises KeyError if absent."""
         row = self.shapes.place(shape)
         if row is None:
             raise KeyError(shape)
         return self[row]
 
     def paths_at(self, row: int) -> tuple[str, ...]:
-        """The exemplars of one row."""
+        """The example paths of one row."""
         return self.paths[self.rows["exemplars"][row]]
 
     def items(self) -> int:
-        """Of all shapes."""
+        """Number of items of all shapes."""
         return int(self.counts.sum())

@@ -1,7 +1,6 @@
-"""Image/video/audio shape, its encoding, its text forms.
+"""Shapes of images, videos and audio, and how a file encodes them.
 
-A shape is what decides an item's cost: pixels, frames and time, samples; `modality` tells them
-apart.
+A shape is what decides an item's cost: pixels, frames and time, or samples.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from mmcalib.text import MIB
 
-# libsndfile says SF_COUNT_MAX (2**63 - 1) where a header leaves the length open.
+# libsndfile reports SF_COUNT_MAX (2**63 - 1) if a header leaves the length open.
 OPEN_LENGTH_SAMPLES = 1 << 62
 
 Modality = Literal["image", "video", "audio"]
@@ -76,7 +75,7 @@ SHAPES: Mapping[Modality, type[Shape]] = {
 
 
 def weight(shape: Shape) -> float:
-    """What is decoded of it: pixels, frames × pixels, or samples."""
+    """Amount to decode: pixels, frames × pixels, or samples."""
     match shape:
         case VideoShape():
             return shape.num_frames * shape.width_px * shape.height_px
@@ -87,7 +86,7 @@ def weight(shape: Shape) -> float:
 
 
 def flaw(shape: Shape) -> str:
-    """Why no item has this shape, else empty. Shapes do not ask: there are millions of them."""
+    """Return why no item can have this shape, or "". Not in the constructor: too slow."""
     for name in (field.name for field in fields(shape)):
         value = getattr(shape, name)
         if not isinstance(value, Real) or value <= 0 or not value < math.inf:
@@ -96,32 +95,32 @@ def flaw(shape: Shape) -> str:
 
 
 def to_row(shape: Shape) -> list[str | int | float]:
-    """One list: `["image", 640, 480]`."""
+    """Convert to one list: `["image", 640, 480]`."""
     return [shape.modality, *(getattr(shape, name) for name in shape.__slots__)]
 
 
 def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
-    """The reverse of `to_row`. Raises KeyError or TypeError for another list."""
+    """Reverse `to_row`. Raises KeyError or TypeError for another list."""
     return SHAPES[modality](*values)
 
 
-# `cut_short`: the end of the file is missing, where anybody looked. Of sound: libsndfile cannot
-# seek in it (`unseekable`), or refuses it with an error after which vLLM does not try FFmpeg
-# (`unreadable`), or its tags are no UTF-8 (`tags`).
+# `cut_short`: the end of the file is missing (if anyone checked). For audio: libsndfile cannot
+# seek in it (`unseekable`), or fails with an error after which vLLM does not try FFmpeg
+# (`unreadable`), or its tags are not UTF-8 (`tags`).
 Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Encoding:
-    """How a file holds its shape; fields that do not bear on its modality keep their defaults.
+    """How a file encodes its shape; fields of other modalities keep their defaults.
 
-    `file_mib` is rounded up: vLLM's limits on files are whole MiB. `codec` is FFmpeg's name of what
-    the video stream is in. Of sound, `channels`, and `sample_format` as FFmpeg decodes it, empty
-    where libsndfile does, to float32. `promised_frames` is what the header of a video says that
-    has fewer, 0 where it has them all. `sent_frames`: a client sent the frames themselves.
-    `fetched`: the server has it from a URL of the web. `transport_stream`: an MPEG-TS, such as the
-    segments of HLS. `claimed_samples` is the length by which the server's loader judges a sound
-    that has another one, 0 where it judges by the real one. `fault` is what else it stumbles on.
+    `file_mib` is rounded up: vLLM limits files in whole MiB. `codec` is FFmpeg's name of the
+    video codec. For audio: `channels`, and `sample_format` as FFmpeg decodes it, empty if
+    libsndfile decodes it to float32. `promised_frames` is the header's frame count of a video that
+    has fewer frames, else 0. `sent_frames`: a client sent the frames themselves. `fetched`: the
+    server downloads it from a URL. `transport_stream`: an MPEG-TS, such as the segments of HLS.
+    `claimed_samples` is the length that the server's loader assumes for audio of another length,
+    0 if it uses the real one. `fault` is any other problem for that loader.
     """
 
     file_mib: int = 1
@@ -139,30 +138,30 @@ class Encoding:
 
 
 PLAIN = Encoding()
-"""Of a small picture: there is nothing to say of it, and most items are such."""
+"""Encoding of a small image without anything special: true of most items."""
 
 
 _PLAIN = asdict(PLAIN)
 
 
 def told(encoding: Encoding) -> dict[str, int | str]:
-    """What is not `PLAIN` in it, by name: all that is written of one."""
+    """Return the fields unlike `PLAIN`, by name: only these are written."""
     return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
 
 
 def hears_alone(modalities: Container[Modality]) -> bool:
-    """Whether a model takes sound and no video: of a recording with pictures it gets the sound."""
+    """True if the model takes audio but not video: it hears the sound of a recording."""
     return "audio" in modalities and "video" not in modalities
 
 
 def mib(size_bytes: int) -> int:
-    """Whole MiB that hold so many bytes, at least one."""
+    """Whole MiB that contain `size_bytes`, at least one."""
     return max(1, -(-size_bytes // MIB))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A shape, and how a file holds it."""
+    """A shape as a file encodes it."""
 
     shape: Shape
     encoding: Encoding = PLAIN
@@ -173,9 +172,9 @@ class Encoded:
 
 
 Given = Shape | Encoded
-"""An item to be judged: by its shape alone, or by its file."""
+"""An item to check: its shape alone, or as its file encodes it."""
 
 
-def encoded(given: Given) -> Encoded:
-    """A bare shape is one that some ordinary file holds."""
-    return given if isinstance(given, Encoded) else Encoded(given)
+def encoded(item: Given) -> Encoded:
+    """Treat a bare shape as an ordinary file."""
+    return item if isinstance(item, Encoded) else Encoded(item)

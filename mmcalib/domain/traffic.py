@@ -1,4 +1,4 @@
-"""Requests as they come, and what serving them took, step by step."""
+"""Requests in order of arrival, and the memory of serving them, step by step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Modality, Shape
 
-# What stands for an answer of which nothing is said, and for the time of a step. Choices, not
-# measurements.
+# Assumed length of an answer without a limit, and assumed time of a step.
 ANSWER_TOKENS: Final = 256
 STEP_S: Final = 0.05
 
@@ -20,7 +19,7 @@ SplitPrompt = tuple[tuple[int, ...] | Modality, ...]
 
 @dataclass(frozen=True, slots=True)
 class TrafficItem:
-    """One medium of a request. What has equal `content` is one item to every cache."""
+    """One item of a request. Every cache treats equal `content` as the same item."""
 
     shape: Shape
     content: str
@@ -28,9 +27,8 @@ class TrafficItem:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRequest:
-    """One request: `text_tokens` beside its items' placeholders, `answer_tokens` to be made,
-    `sent_s` seconds after the first. Without a `prompt`, tokens like no other request's come before
-    its items.
+    """One request: `text_tokens` besides its items' placeholders, `answer_tokens` to generate,
+    `sent_s` seconds after the first. Without a `prompt` unique tokens come before its items.
     """
 
     origin: str
@@ -43,7 +41,7 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in their order, what they do not say, and how many name no answer length."""
+    """Requests in order, the assumptions made, and how many (`unsaid`) set no answer length."""
 
     requests: tuple[TrafficRequest, ...]
     assumptions: tuple[str, ...]
@@ -52,8 +50,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """All at once; `concurrency` under way at a time; `rate` a second; or `timed`, when they were
-    sent. A step of the engine takes `step_s` seconds, which is assumed.
+    """When requests arrive: all at once; `concurrency` at a time; `rate` a second; or `timed`, at
+    the times in the file. A step of the engine takes `step_s` seconds, which is assumed.
     """
 
     concurrency: int | None = None
@@ -63,19 +61,19 @@ class Arrivals:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether it takes a clock to say which have come."""
+        """Arrivals depend on a clock."""
         return self.timed or self.rate is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficStep:
-    """One step of the engine, as vLLM's scheduler decided it and as its memory went.
+    """One step of the engine: decisions of vLLM's scheduler, and memory.
 
     Requests: `new` ones, all `scheduled` ones, those `waiting` and `preempted`, and those that the
     encoder or its cache `held_up`. `tokens` of the language model; `encoded` items of
     `encoder_tokens`, and `evicted` ones. The encoder cache counts `cache_tokens`; its tensors are
     `logical_bytes` of storages of `alive_bytes`. `kv_blocks` are in use. `peak_bytes` and
-    `held_bytes` are the most and the last above the loaded model; None where nobody kept the books.
+    `held_bytes` are the highest and the last above the loaded model; None if not recorded.
     """
 
     new: int
@@ -98,7 +96,7 @@ class TrafficStep:
 
 @dataclass(frozen=True, slots=True)
 class HighestStep:
-    """The step that took most: its number, the requests that it ran, those of them whose items it
+    """The step with the highest peak: its number, the requests it ran, those whose items it
     encoded, and the largest tensors at its peak.
     """
 
@@ -110,9 +108,9 @@ class HighestStep:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What serving requests took. Bytes are above the loaded model with its KV cache; `reserved` is
-    the profile's peak there. `refused` are requests that vLLM would not take, with the reason.
-    `cached_tokens` of prompts were found in the prefix cache, `reused` items in the encoder's.
+    """Memory of serving requests. Bytes are above the loaded model with its KV cache; `reserved` is
+    the profile's peak there. `refused` are requests that vLLM rejected, with the reason.
+    The prefix cache had `cached_tokens` of prompts, and the encoder cache had `reused` items.
     """
 
     steps: tuple[TrafficStep, ...]

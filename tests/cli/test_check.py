@@ -77,9 +77,9 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, new)
     shown = [line for line in ended.err.splitlines() if not line.startswith("checking")]
     assert shown == [
-        "NO 5 files: sides of 233 to 234:1, the processor takes 200:1 at most"
+        "NO 5 files: aspect ratio 233 to 234:1, the processor takes at most 200:1"
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
-        "   → crop or pad to 200:1 at most",
+        "   → crop or pad to at most 200:1",
         f"NO {new / 'torn.png'}: image header damaged, or of a format that vLLM does not open",
         "   → leave it out, or send another copy",
         "1 of 7 fit, 6 do not, 1 are no media",
@@ -191,7 +191,7 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     assert ended.code == 3
     assert "?? requests.jsonl:2 (1000×750)" in ended.err
     assert "at most 140024 of text, of 128000" in ended.err
-    assert "→ a shorter text" in ended.err
+    assert "→ shorten the text" in ended.err
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -216,7 +216,7 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
     page = new / "page.png"
     ended = cli("check", "--calibration", kept, page)
     assert ended.code == 3
-    assert "nothing bounds what it costs" in ended.err
+    assert "no rule limits its cost" in ended.err
     assert "→ calibrate again with such media in the corpus" in ended.err
     assert cli("check", "--calibration", kept, "--allow-unknown", page).code == 0
 
@@ -283,7 +283,7 @@ def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, 
     without["costs"]["text"]["compared"] = 0
     kept.write_text(json.dumps(without))
     ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
-    assert "→ nothing bounds a text" in ended.err
+    assert "→ this model's text has no known limit" in ended.err
 
 
 def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:

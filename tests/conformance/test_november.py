@@ -281,7 +281,7 @@ CASES: dict[str, Row] = {
     ),
     "flac-of-open-length": (
         open_flac,
-        ("no", True, "write it anew, so that its header has the length"),
+        ("no", True, "rewrite the file with the length in its header"),
         (),
     ),
     "flags-eaten-by-a-shell": (

@@ -45,7 +45,7 @@ def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: Any) ->
 
 def test_what_vllm_refused_does_not_fit() -> None:
     assert admit(GATE, SLIVER).reason == "vLLM: aspect ratio"
-    assert remedied(GATE, ImageShape(10, 2010)).remedy == "crop or pad to 200:1 at most"
+    assert remedied(GATE, ImageShape(10, 2010)).remedy == "crop or pad to at most 200:1"
 
 
 def test_the_context_bounds_an_item_too() -> None:
@@ -93,31 +93,30 @@ def test_an_answer_for_which_too_little_is_left_is_said() -> None:
     found = prompt(gate, [PAGE, PAGE])
     assert found.answer == "fits"
     assert found.reason == (
-        "2538 tokens of media + 0 of text, which leaves 962 tokens for the answer, "
-        "1024 are reserved"
+        "2538 tokens of media + 0 of text, leaving 962 tokens for the answer, 1024 reserved"
     )
     assert prompt(gate, [PAGE, PAGE], answer_tokens=962).reason.endswith("0 of text")
-    assert prompt(gate, [PAGE, PAGE], answer_tokens=963).reason.endswith("963 are asked for")
+    assert prompt(gate, [PAGE, PAGE], answer_tokens=963).reason.endswith("963 requested")
 
 
 def test_an_answer_longer_than_the_context_is_refused() -> None:
     """Finding §2 of the server conformance work: "max_tokens cannot be greater"."""
     assert prompt(GATE, [], answer_tokens=4096).fits
     found = prompt(GATE, [], answer_tokens=4097)
-    assert (found.answer, found.remedy) == ("no", "max_tokens of 1 to 4096")
-    assert found.reason == "it asks for 4097 tokens, max_model_len is 4096"
+    assert (found.answer, found.remedy) == ("no", "set max_tokens between 1 and 4096")
+    assert found.reason == "it requests 4097 tokens, max_model_len is 4096"
 
 
 def test_an_answer_has_the_least_that_it_must_have() -> None:
     """New in the server conformance work: `min_tokens`, at which `check` did not look."""
     assert prompt(GATE, [], answer_tokens=30, least_answer_tokens=30).fits
     found = prompt(GATE, [], answer_tokens=29, least_answer_tokens=30)
-    assert (found.answer, found.remedy) == ("no", "max_tokens of 30 to 4096")
-    assert found.reason == "it asks for 29 tokens: an answer has 30 at least"
+    assert (found.answer, found.remedy) == ("no", "set max_tokens between 30 and 4096")
+    assert found.reason == "it requests 29 tokens, fewer than its minimum of 30"
     assert prompt(replace(GATE, max_model_len=2568), [PAGE, PAGE], least_answer_tokens=30).fits
     found = prompt(replace(GATE, max_model_len=2567), [PAGE, PAGE], least_answer_tokens=30)
     assert (found.answer, found.remedy) == ("no", "split into 2 prompts")
-    assert found.reason == "2538 tokens of media + 0 of text + 30 of answer at least, of 2567"
+    assert found.reason == "2538 tokens of media + 0 of text + at least 30 of answer, of 2567"
 
 
 def test_a_long_text_may_decide() -> None:
@@ -125,7 +124,7 @@ def test_a_long_text_may_decide() -> None:
     assert prompt(GATE, [PAGE, PAGE], 1557).fits
     found = prompt(GATE, [PAGE, PAGE], 1558)
     assert (found.answer, found.remedy) == ("unknown", "split into 2 prompts")
-    assert prompt(GATE, [PAGE], 5000).remedy == "a shorter text"
+    assert prompt(GATE, [PAGE], 5000).remedy == "shorten the text"
 
 
 def test_a_text_that_was_counted_takes_the_place_of_its_bound() -> None:
@@ -143,7 +142,7 @@ def test_what_nothing_bounds_is_unknown() -> None:
     found = prompt(replace(GATE, text=TextBound()), [PAGE])
     assert (found.answer, found.remedy.split(":")[0]) == (
         "unknown",
-        "nothing bounds a text of this model",
+        "this model's text has no known limit",
     )
 
 
@@ -167,8 +166,8 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
     assert (long.answer, long.reason) == ("unknown", "at most 448 tokens of text, of 448")
     # Finding of a user: "1500 tokens of media + ..., of 448", and to calibrate again, for nothing.
     found = prompt(replace(gate, text=TextBound()), [clip])
-    assert (found.answer, found.reason) == ("unknown", "a text that nothing bounds, of 448")
-    assert found.remedy.startswith("it does not chat: check the file alone")
+    assert (found.answer, found.reason) == ("unknown", "text of unknown length, of 448")
+    assert found.remedy.startswith("not a chat model: check the file alone")
     assert admit(replace(gate, budget_tokens=1499), clip).answer == "no"
 
 
@@ -234,4 +233,4 @@ def test_a_modality_that_is_not_served_does_not_fit() -> None:
     clip = AudioShape(16000, 16000)
     assert remedied(GATE, clip).remedy == "calibrate again with --count audio=1"
     never = replace(GATE, counts={"image": 1})
-    assert remedied(never, clip).reason == "the model takes no audio"
+    assert remedied(never, clip).reason == "the model does not take audio"

@@ -82,8 +82,8 @@ def test_what_moves_is_said_with_both_figures() -> None:
     [
         (Footprint(items={STAMP: ItemOutcome(9, 80)}), "image of 64×64 4 → 9 tokens"),
         (Footprint(items={STAMP: ItemOutcome(4, 90)}), "image of 64×64 80 → 90 bytes"),
-        (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "image of 64×64 is refused: no"),
-        (Footprint(refusal="too small"), "vLLM refuses to start: too small"),
+        (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "vLLM rejects image of 64×64: no"),
+        (Footprint(refusal="too small"), "vLLM fails to start: too small"),
         (Footprint(memory={"kv_cache_bytes": 2000}), "kv_cache_bytes 1,000 → 2,000"),
         (
             Footprint(budget(dummies={"image": Dummy(324, 80, {})})),

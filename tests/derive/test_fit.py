@@ -28,9 +28,7 @@ def test_a_request_needs_its_items_its_text_and_its_answer() -> None:
     found = fit([prompt("r:1", 500, 300, 4096), prompt("r:2", 900, 20)], RESERVE, 8192)
     assert found is not None
     assert (found.longest.origin, found.needed_tokens) == ("r:1", 4896)
-    assert found.parts == (
-        "500 tokens of media + 300 of text + 4096 for the answer that it asks for"
-    )
+    assert found.parts == ("500 tokens of media + 300 of text + 4096 for the requested answer")
     reserved = fit([prompt("r:2", 900, 20)], RESERVE, 8192)
     assert reserved is not None
     assert reserved.parts == "900 tokens of media + 20 of text + 100 for the answer (assumed)"
@@ -53,8 +51,8 @@ def test_what_vllm_refuses_what_it_cuts_and_what_nobody_knows() -> None:
     assert found is not None
     assert (found.prompts_too_long, found.prompts_cut, found.unknown) == (5, 5, 24)
     assert found.trouble == (
-        "5 prompts are longer than the context, and rejected; 5 are taken with less room for the "
-        "answer than asked for or reserved; of 24 the text could not be counted"
+        "5 prompts are longer than the context: vLLM rejects them; 5 have less room for the "
+        "answer than requested or reserved; the text of 24 could not be counted"
     )
 
 

@@ -160,10 +160,10 @@ def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> N
     ("text", "says"),
     [
         ("max_modellen", "no fix changes --max-modellen"),
-        ("max_model_len=", "not a value"),
-        ("max_model_len=0", "not a value"),
-        ("max_model_len=lots", "not a value"),
-        ("kv_cache_dtype=fp8", "not a value"),
+        ("max_model_len=", "invalid value"),
+        ("max_model_len=0", "invalid value"),
+        ("max_model_len=lots", "invalid value"),
+        ("kv_cache_dtype=fp8", "invalid value"),
     ],
 )
 def test_what_cannot_be_kept_is_said(text: str, says: str) -> None:
@@ -317,8 +317,7 @@ def said(knob: Knob) -> dict[Any, str]:
 def test_an_edge_is_in_pixels(knob: Knob, values: tuple[int, int]) -> None:
     """Finding §8 of the server conformance work: "cut into at most 728 tiles, not 1456"."""
     assert said(knob) == {
-        value: f"images are made smaller, to {value:,} pixels at their longer edge, not "
-        f"{knob.value:,}"
+        value: f"images shrink to {value:,} pixels at their longer edge, not {knob.value:,}"
         for value in values
     }
     assert [fix.level for fix in caps(knob)] == [0, 1]
@@ -328,8 +327,8 @@ def test_one_crop_is_the_image_again() -> None:
     """Finding §8 of the server conformance work: Gemma 3 was proposed `max_num_crops: 1`."""
     assert caps(GEMMA3) == []
     assert said(GEMMA3_ON) == {
-        2: "slim images have at most 2 crops beside the whole, not 4",
-        0: "slim images have no crops beside the whole",
+        2: "narrow images have at most 2 crops besides the whole, not 4",
+        0: "narrow images have no crops besides the whole",
     }
     (_, off) = caps(GEMMA3_ON)
     assert off.changes["mm_processor_kwargs"] == {
@@ -355,10 +354,10 @@ def test_a_cap_that_is_set_is_only_made_lower() -> None:
 
 def test_areas_are_megapixels_of_images_and_shares_of_videos() -> None:
     assert said(AREA) == {
-        3_211_264: "images above 3.2 megapixels are made smaller",
-        1_003_520: "images above 1.0 megapixels are made smaller",
+        3_211_264: "images above 3.2 megapixels shrink",
+        1_003_520: "images above 1.0 megapixels shrink",
     }
-    assert said(CLIP) == {150_528: "videos keep 1 pixel in 4 of what they may have now"}
+    assert said(CLIP) == {150_528: "videos keep 1 pixel in 4 of today's maximum"}
 
 
 def test_what_the_loader_keeps_is_no_fix() -> None:

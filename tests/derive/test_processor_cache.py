@@ -130,7 +130,7 @@ def test_a_size_that_cannot_be_is_refused() -> None:
         hit_curve(alone(("a", 0)))
     with pytest.raises(ValueError, match="'a' has 1 bytes and 2 bytes"):
         hit_curve(alone(("a", 1), ("a", 2)))
-    with pytest.raises(ValueError, match="no cache hits 2 of 2 accesses"):
+    with pytest.raises(ValueError, match="no cache has 2 hits in 2 accesses"):
         hit_curve(alone(("a", 1), ("a", 1))).capacity_for(2)
 
 

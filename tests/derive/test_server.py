@@ -59,7 +59,7 @@ GATE = Gate(
         (Encoded(LONG), "900.0 s, the server takes up to 600 s"),
         (Encoded(MINUTE, Encoding(channels=80)), "80 channels of 60.0 s, 293 MiB decoded"),
         (Encoded(ImageShape(9, 9), Encoding(file_mib=300, fetched=True)), "a download of 300 MiB"),
-        (Encoded(CLIP, Encoding(codec="av1")), "av1: the server's decoder gets no frame"),
+        (Encoded(CLIP, Encoding(codec="av1")), "av1: the server cannot decode"),
         (Encoded(CLIP, Encoding(codec="h264", lone_frame=True)), "a clip of one frame"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_picture_of_too_many_pixels_is_refused_as_a_shape_too() -> None:
     answer = with_remedy(gate, ImageShape(2000, 1000), admit(gate, ImageShape(2000, 1000)))
     assert (answer.answer, answer.basis) == ("no", "refused")
     assert answer.reason == (
-        "a picture of 2,000,000 pixels, the server takes up to 1,000,000 (VLLM_MAX_IMAGE_PIXELS)"
+        "an image of 2,000,000 pixels, the server takes up to 1,000,000 (VLLM_MAX_IMAGE_PIXELS)"
     )
     words = "VLLM_MAX_IMAGE_PIXELS=2000000 for the server or resize to "
     assert answer.remedy.startswith(words)
@@ -119,7 +119,7 @@ def test_no_variable_makes_pillow_open_more_than_it_does(most: int | None) -> No
     assert f"{MAX_PIXELS:,}" in answer.reason
     assert answer.remedy.startswith("resize to ")
     unknown = replace(gate, rules={})
-    assert with_remedy(unknown, huge, admit(unknown, huge)).remedy == "leave it out"
+    assert with_remedy(unknown, huge, admit(unknown, huge)).remedy == "exclude it"
     sent = Encoded(replace(CLIP, width_px=100_000, height_px=2000), Encoding(sent_frames=True))
     assert server_refuses(sent, server) is not None
 
@@ -238,7 +238,7 @@ def test_limits_hold_the_length_that_the_loader_believes() -> None:
     """ADTS and MP3 without a length: vLLM refuses them by what a header or a bit rate promises."""
     for form in ("", "fltp"):
         answer = admit(GATE, believed(700 * 16_000, form))
-        assert answer.reason.startswith("700.0 s by its header or bit rate, 60.0 s in truth")
+        assert answer.reason.startswith("700.0 s by its header or bit rate, actually 60.0 s")
         assert admit(GATE, believed(90 * 16_000, form)).fits
     torchcodec = replace(GATE, server=replace(SERVER, torchcodec=True))
     assert admit(torchcodec, believed(700 * 16_000)).fits
@@ -249,7 +249,7 @@ def test_a_flac_of_open_length_is_to_be_written_anew() -> None:
     file = believed(2**63 - 1)
     answer = with_remedy(GATE, file, admit(GATE, file))
     assert answer.answer == "no"
-    assert answer.remedy == "write it anew, so that its header has the length"
+    assert answer.remedy == "rewrite the file with the length in its header"
     assert needed(file, SERVER) == {}
     assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).fits
 

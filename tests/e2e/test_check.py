@@ -58,6 +58,6 @@ def test_new_data_is_told_apart(out: Path, engine_cache: Path, tmp_path: Path) -
     *offenders, summary = [json.loads(line) for line in done.stdout.splitlines()]
     remedies = {Path(o["origin"]).name: o["remedy"] for o in offenders}
     assert set(remedies) == {"strip.png", "long.mp4"}
-    assert remedies["strip.png"] == "crop or pad to 200:1 at most"
+    assert remedies["strip.png"] == "crop or pad to at most 200:1"
     assert remedies["long.mp4"].startswith("cut to ")
     assert (summary["fits"], summary["no"], summary["unknown"]) == (1, 2, 0)

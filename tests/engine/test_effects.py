@@ -70,7 +70,7 @@ def test_an_option_that_the_processor_refuses_is_seen_by_what_is_taken_without(q
     kwargs = {"images_kwargs": {"num_crops": 4}}
     found, _ = switched_off(qwen, {**IMAGES, "mm_processor_kwargs": kwargs})
     words = found["mm_processor_kwargs.images_kwargs.num_crops"].words
-    assert words == "without it: image of 64×64 is taken"
+    assert words == "without it: vLLM accepts image of 64×64"
 
 
 def test_of_two_spellings_one_is_enough(qwen: Lab) -> None:

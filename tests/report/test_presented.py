@@ -124,7 +124,7 @@ def test_fit_gives_the_picture_in_that_size() -> None:
 
 def test_where_no_size_fits_that_is_said() -> None:
     strip = Image.new("RGB", (3, 700))
-    with pytest.raises(ValueError, match="no size of it fits: sides of 233:1"):
+    with pytest.raises(ValueError, match="no size fits: aspect ratio 233:1"):
         admit_item(GATE, strip).fit(strip)
 
 

@@ -132,7 +132,7 @@ def test_prompts_with_less_room_for_the_answer_than_reserved_are_a_warning() -> 
     policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
     found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
     assert found.status == "warn"
-    assert "2 are taken with less room for the answer" in found.detail
+    assert "2 have less room for the answer" in found.detail
     assert found.remedy.startswith("--max-model-len 2204")
 
 

@@ -75,7 +75,7 @@ def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
     left, refused = drop_refused(corpus((SHORT, "a.wav", Encoding(channels=1)), odd), SERVER)
     assert [e.shape for e in left.census.shapes()] == [SHORT]
     (check,) = server_checks(refused, 2, environment(refused, SERVER))
-    assert "odd.wav: sound at 21,739 Hz" in check.detail
+    assert "odd.wav: audio at 21,739 Hz" in check.detail
     assert check.remedy == "resample to 16 kHz"
     with pytest.raises(CorpusError) as caught:
         drop_refused(corpus(odd), SERVER)

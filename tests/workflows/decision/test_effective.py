@@ -145,7 +145,7 @@ def test_what_vllm_cannot_start_without_is_said_so() -> None:
     args = {"limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0}}
     found, _ = effects({**args, "max_num_batched_tokens": 16384}, there)
     words = by_name(found)["max_num_batched_tokens"].words
-    assert words.startswith("without it: vLLM refuses to start: Chunked MM input disabled")
+    assert words.startswith("without it: vLLM fails to start: Chunked MM input disabled")
     with pytest.raises(EngineError, match="vLLM refuses this configuration: Chunked"):
         effects(args, there)
 

@@ -54,7 +54,7 @@ def test_what_was_dropped_is_summed_up_once_by_reason(caplog: pytest.LogCaptureF
     (said,) = totals(caplog)
     assert said == (
         "mmcalib.filter dropped 7 of 8: "
-        "3 × sides of 300 to 450:1, the processor takes 200:1 at most; "
+        "3 × aspect ratio 300 to 450:1, the processor takes at most 200:1; "
         "2 × no such file; 2 × no image, video or audio"
     )
     caplog.clear()
