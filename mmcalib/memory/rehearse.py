@@ -161,7 +161,7 @@ def pop_model(args: dict[str, Any]) -> str:
     """The model that the arguments name, which goes out of them. Raises UsageError without one."""
     named = str(args.pop("model", None) or "")
     if not named:
-        raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
+        raise UsageError("no model given", hint="--model MODEL, or `model:` in --config")
     return named
 
 

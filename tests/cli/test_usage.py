@@ -186,7 +186,7 @@ MISTAKES = [
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
     ("run", 2, "nothing to calibrate for", "--data DIR"),
-    ("run --data media", 2, "no model is named", "--config FILE"),
+    ("run --data media", 2, "no model given", "--config FILE"),
     (
         f"rehearse {ON_L4} --max-model-len 9",
         2,
@@ -246,7 +246,7 @@ MISTAKES = [
     (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
     (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
     (f"rehearse {ON_L4} --step-ms 1", 2, "--step-ms needs --rate or", "--rate 2"),
-    ("rehearse --gpu L4", 2, "no model is named", "--model MODEL"),
+    ("rehearse --gpu L4", 2, "no model given", "--model MODEL"),
     (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
     (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
     ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),

@@ -252,7 +252,7 @@ def test_a_model_beside_a_file_that_names_none(judge: Judge) -> None:
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "max_num_seqs": 64,
     }
-    with pytest.raises(UsageError, match="no model is named"):
+    with pytest.raises(UsageError, match="no model given"):
         judge(text, model=None)
 
 

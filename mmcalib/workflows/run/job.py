@@ -65,7 +65,7 @@ class Job:
         """What these options ask for. Raises UsageError for a bad file and for no model."""
         config = read_configuration(options.config, flags, options.model)
         if config.named_model is None:
-            raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")
+            raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
         return cls(
             model=config.named_model,
             data=tuple(options.data or ()),

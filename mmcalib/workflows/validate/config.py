@@ -68,7 +68,7 @@ def read_file(session: ValidateSession) -> ReadConfig:
         found = read_config(session.host, written, session.scratch)
     if found.served is None or found.model:
         return found
-    raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
+    raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
 
 
 def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
