@@ -116,7 +116,7 @@ def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> N
     """A few are the user's affair; most of a modality refused is something broken."""
     found = checks(corpus([*[A] * good, SLIM, SLIM]))["image items accepted"]
     assert found.status == status
-    assert f"refuses 2 of {good + 2}" in found.detail
+    assert f"2 of {good + 2}" in found.detail
     assert "aspect ratio" in found.detail
 
 
