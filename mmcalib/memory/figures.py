@@ -1,4 +1,4 @@
-"""Figures for documents; formula fallback."""
+"""Memory figures for documents, and a formula for figures without a rehearsal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.text import gib
 from mmcalib.version import __version__
 
-# Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
+# Smaller differences are not reported: the formula omits workspaces and small tensors.
 DIFFERS: Final = 0.10
 SLACK_BYTES: Final = 64 << 20
 
 
 def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
-    """The peak of vLLM's profile by the checkpoint's config; None without a formula for it."""
+    """Estimate the peak of vLLM's profile from the checkpoint's config; None without a formula."""
     if budget is None or budget.profiled_modality is None:
         return None
     encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
@@ -37,7 +37,7 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
 
 
 def disagreement(found: Rehearsed, model_path: str) -> str:
-    """What to say where formula and rehearsal differ by more than a tenth; else nothing."""
+    """Describe a difference of more than a tenth between formula and rehearsal; else empty."""
     budget = found.budget
     estimate = estimate_bytes(budget, model_path)
     rehearsed = next((p.peak_bytes for p in found.phases if p.name == "encoder"), None)
@@ -59,7 +59,7 @@ def disagreement(found: Rehearsed, model_path: str) -> str:
     return words
 
 
-# Of figures that are not rehearsed.
+# Labels of the figures in a rehearsal that are not rehearsed.
 _LABELS: Final[dict[str, Label]] = {
     **dict.fromkeys(("non_torch_bytes", "cudagraph_bytes"), "assumed"),
     **dict.fromkeys(("kv_cache_bytes", "kv_cache_tokens"), "computed"),
@@ -68,7 +68,7 @@ _LABELS: Final[dict[str, Label]] = {
 
 
 def memory(found: Rehearsed, gpu: Gpu) -> Memory:
-    """The keys of calibration.json's memory entries, each with its label."""
+    """Return a memory entry of calibration.json, each figure with its label."""
     phases = {phase.name: phase.peak_bytes for phase in found.phases}
     if found.prefill is not None:
         phases["language model, served"] = found.prefill.phase.peak_bytes
@@ -86,20 +86,20 @@ def memory(found: Rehearsed, gpu: Gpu) -> Memory:
 
 
 def encoder_budget(
-    budget: Budget, found: Adequacy | None = None, table: CostTable | None = None
+    budget: Budget, reserve: Adequacy | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
-    """vLLM's MultiModalBudget for reports, with adequacy `found` and residency by `table`."""
+    """Return vLLM's MultiModalBudget for reports, with the reserve and residency by `table`."""
     return EncoderBudget.showing(
         budget,
-        profiled_tokens=found.profiled_tokens if found else None,
-        worst_step_tokens=found.worst_step_tokens if found else None,
+        profiled_tokens=reserve.profiled_tokens if reserve else None,
+        worst_step_tokens=reserve.worst_step_tokens if reserve else None,
         resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 
 
 def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
-    """R4 in tokens: the embeddings that the profile made against those of a step of as many items
-    as the configuration admits. Where it takes embeddings alone, those that stay.
+    """Return the reserve in tokens: the profile's embeddings against those of the largest step that
+    the configuration admits. A model of embeddings alone needs the whole encoder budget.
     """
     unprofiled = replace(budget, profiled_modality=None)
     worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
@@ -109,7 +109,7 @@ def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
 
 
 def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
-    """Everything that one rehearsal found, ready to be shown or saved."""
+    """Return the document of one rehearsal."""
     budget = found.budget
     return Rehearsal.showing(
         found,
@@ -130,7 +130,8 @@ def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | N
     )
 
 
-# Kernels, CUDA graphs, buffers, language model, sampler: bundled models' rehearsals, rounded up.
+# Kernels, CUDA graphs, buffers, language model and sampler, from rehearsals of bundled models,
+# rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
 
 
@@ -142,8 +143,8 @@ def by_formula(
     model_path: str,
     problem: str,
 ) -> Memory:
-    """Weights and KV bytes per token as measured in the engine start, the encoder's peak from the
-    config's widths; what is left is the KV cache. Without a start only the reason is known.
+    """Estimate the memory: weights and KV bytes per token from the engine's start, the encoder's
+    peak from the config's widths, the rest as KV cache. Without a start only the note is set.
     """
     note = f"not rehearsed: {problem}"
     peak = estimate_bytes(budget, model_path)

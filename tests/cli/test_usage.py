@@ -242,7 +242,7 @@ MISTAKES = [
         "--format pdf is none of html, md, text, issue",
         "--format html",
     ),
-    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X has no CUDA", "--gpu H100-80G"),
+    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X is not a CUDA GPU", "--gpu H100-80G"),
     (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
     (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
     (f"rehearse {ON_L4} --step-ms 1", 2, "--step-ms needs --rate or", "--rate 2"),
