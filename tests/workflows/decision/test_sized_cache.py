@@ -62,7 +62,7 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     one = decide(read, Policy(count={"image": 1}))
     assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
     none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
-    stays = "no request that the limits admit: vLLM's default of 4 GiB stays"
+    stays = "the limits admit no request: vLLM's default of 4 GiB stays"
     assert none.cache == UnsizedCache(stays)
 
 
