@@ -74,10 +74,10 @@ def confine(memory_bytes: int) -> None:
     with open("/proc/self/statm", "rb") as file:
         now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + memory_bytes
+    limit = now + memory_bytes
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 # Python's switch (3.11) against imports from the working folder with `-m` or `-c`. Child processes

@@ -79,23 +79,23 @@ def admit_request(
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine_whole(item, sound=hears_alone(gate.counts))
-        if isinstance(seen, Skipped):
-            return (), unreadable(seen.reason, of=f"{seen.path}: ")
-        files.append(seen)
+        file = examine_whole(item, sound=hears_alone(gate.counts))
+        if isinstance(file, Skipped):
+            return (), unreadable(file.reason, of=f"{file.path}: ")
+        files.append(file)
     wants = prompt.request.asked()
     # The calibration may have counted this text already.
     counted = gate.counted.get(prompt.request.digest()) if gate.counted else None
     text = None if counted is None else Between.exactly(counted)
-    kept, context = prompt.request.kept_tokens, gate.max_model_len
-    if kept is not None and kept > context:
-        why = f"truncate_prompt_tokens is {kept}, above max_model_len {context}"
+    most_tokens, context = prompt.request.kept_tokens, gate.max_model_len
+    if most_tokens is not None and most_tokens > context:
+        why = f"truncate_prompt_tokens is {most_tokens}, above max_model_len {context}"
         return tuple(files), rejected(why, f"{context} at most", basis="none")
-    if kept is not None and kept < 0:
+    if most_tokens is not None and most_tokens < 0:
         # `TokenizeParams.max_truncation_tokens` (vllm/renderers/params.py, 0.32).
-        kept = context - bool(wants.answer_tokens)
-    if kept and text is None and not files:
-        text = Between(1, kept)
+        most_tokens = context - bool(wants.answer_tokens)
+    if most_tokens and text is None and not files:
+        text = Between(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
     decides = text_decides(gate, files, answer)
     if counting and counted is None and (answer.fits or decides):
@@ -103,7 +103,7 @@ def admit_request(
         if isinstance(tokens, str):
             return tuple(files), unusable(tokens)
         if tokens is not None:
-            text = Between.exactly(min(tokens, kept or tokens))
+            text = Between.exactly(min(tokens, most_tokens or tokens))
             answer = admit_prompt(gate, files, wants, text)
     if answer.fits and prompt.doubt:
         return tuple(files), undecided(prompt.doubt, _ASK)

@@ -53,8 +53,8 @@ def check(
         for one, source in media:
             # If it is one file or object, its item has this path.
             path = os.fspath(one)
-            named = os.path.abspath(path) if Location.of(path).is_file else path
-            yield from gate.source(source, named=named)
+            item_path = os.path.abspath(path) if Location.of(path).is_file else path
+            yield from gate.source(source, named=item_path)
         for file in files:
             yield from map(gate.prompt, file.prompts())
         reader = RequestLines(os.getcwd(), **how)
@@ -87,9 +87,9 @@ class _Gate:
             return item
         return examine_whole(item, sound=hears_alone(self._gate.counts))
 
-    def _check_file(self, path: str, seen: Encoded | Skipped) -> Checked:
-        shapes = () if isinstance(seen, Skipped) else (seen.shape,)
-        return Checked(path, "item", shapes, admit_file(self._gate, seen))
+    def _check_file(self, path: str, file: Encoded | Skipped) -> Checked:
+        shapes = () if isinstance(file, Skipped) else (file.shape,)
+        return Checked(path, "item", shapes, admit_file(self._gate, file))
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
@@ -108,6 +108,6 @@ class _Gate:
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
         item = item_named(os.fsdecode(text))
-        seen = self._examine(item)
+        file = self._examine(item)
         # A data URL has no path: name its line.
-        return self._check_file(origin if item.path == NOWHERE else item.path, seen)
+        return self._check_file(origin if item.path == NOWHERE else item.path, file)

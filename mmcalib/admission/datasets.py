@@ -77,8 +77,8 @@ class Admits:
         words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
         if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
             words.append(f"{rest:,} × other reasons")
-        of = f"{dropped:,} of {self._asked:,}"
-        _log.warning("mmcalib.filter dropped %s: %s", of, "; ".join(words))
+        share = f"{dropped:,} of {self._asked:,}"
+        _log.warning("mmcalib.filter dropped %s: %s", share, "; ".join(words))
 
 
 def filter(  # noqa: A001 - mmcalib.filter
@@ -135,7 +135,7 @@ def _arrow(dataset: Any, keeps: Admits) -> Any:
     if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
         return None
     starts = range(0, dataset.num_rows, _ROWS)
-    answers = [one for at in starts for one in keeps.of_table(dataset.slice(at, _ROWS))]
+    answers = [one for start in starts for one in keeps.of_table(dataset.slice(start, _ROWS))]
     return dataset.filter(arrow.array(answers, arrow.bool_()))
 
 

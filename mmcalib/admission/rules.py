@@ -105,7 +105,7 @@ def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
 
 def clips(area: Area | None) -> list[VideoShape]:
     """Return clips of few, odd and many frames at several rates, sizes and both pixel bounds."""
-    made = [
+    every = [
         *(_clip(n, 10.0, 56, 84) for n in (1, 2, 3, 4, 5, 7, 9, 31, 33)),
         _clip(8, 8.0, 64, 64),
         _clip(100, 25.0, 320, 240),
@@ -120,7 +120,7 @@ def clips(area: Area | None) -> list[VideoShape]:
     if area is not None:
         cap, floor, cell = math.isqrt(area.max_px), math.isqrt(area.min_px), area.factor_px
         slim = int(area.max_aspect)
-        made += [
+        every += [
             *(_clip(2, 2.0, w, h) for w, h in ((cap, cap), (cap + cell, cap - 3), (2 * cap, cap))),
             *(
                 _clip(4, 4.0, w, h)
@@ -131,8 +131,8 @@ def clips(area: Area | None) -> list[VideoShape]:
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
     # Pixels after sampling: no known loader samples more frames than Qwen-VL's.
-    pixels = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in made)
-    pairs = zip(made, pixels, strict=True)
+    pixels = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
+    pairs = zip(every, pixels, strict=True)
     return list(dict.fromkeys(clip for clip, px in pairs if px <= _CLIP_PX))
 
 
@@ -383,21 +383,23 @@ def costs(
     A long list holds only the costliest shapes if a rule covers the others.
     """
     table = decision.table
-    odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
+    wrong = {mismatch.shape: mismatch for mismatch in table.mismatches}
     refused = [*table.refusals, *decision.default_table.refusals]
     reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
     modalities = {}
     for modality in decision.counts:
         proven = rules.get(modality)
-        listed, rest = _split_listed(table.of(modality), odd, proven)
+        listed, rest = _split_listed(table.of(modality), wrong, proven)
         most = heapq.nlargest(_EXEMPLARS, listed, key=lambda cost: cost.tokens)
         paths = {cost.shape: cost.exemplar for cost in most}
-        known = [_known_cost(one, odd.get(one.shape), paths.get(one.shape, "")) for one in listed]
+        entries = [
+            _known_cost(one, wrong.get(one.shape), paths.get(one.shape, "")) for one in listed
+        ]
         rejected = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
-        if not known and not rejected:
+        if not entries and not rejected:
             continue
         modalities[str(modality)] = c.ModalityCosts(
-            known=known,
+            known=entries,
             refused=rejected,
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
@@ -416,20 +418,20 @@ def costs(
 
 
 def _split_listed(
-    every: CostColumns, odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
+    every: CostColumns, mismatches: Mapping[Shape, Mismatch], proven: ProvenRule | None
 ) -> tuple[CostColumns, CostColumns]:
     """Split shapes into those to list and the rest, whose costs the proven rule gives or bounds."""
     listed = np.ones(len(every), dtype=bool)
     if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
         listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
-        rows = every.shapes.places(list(odd))
+        rows = every.shapes.places(list(mismatches))
         listed[rows[rows >= 0]] = True
     return every.take(listed), every.take(~listed)
 
 
-def _known_cost(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
+def _known_cost(cost: ItemCost, mismatch: Mismatch | None, exemplar: str) -> c.KnownCost:
     """Return the higher cost if a real item and its blank differ: others may cost either."""
-    more = max(0, odd.blank_tokens - odd.real_tokens) if odd else 0
+    more = max(0, mismatch.blank_tokens - mismatch.real_tokens) if mismatch else 0
     return c.KnownCost(
         shape=cost.shape,
         tokens=cost.tokens + more,

@@ -149,15 +149,15 @@ class DecisionBuilder:
         little.
         """
         policy = self.budgets.policy
-        usual = _default(explored)
+        default = _default(explored)
         free = at_most is None and policy.keeps_quality
-        points = [e.point for e in explored if not free or e.point is usual or _covers(e)]
+        points = [e.point for e in explored if not free or e.point is default or _covers(e)]
         point = choose(points, policy, at_most)
         if policy.max_tokens_per_item is not None or point.items_downscaled:
             return point
-        at = {e.point.value: e for e in explored}
-        same = _largest(at[point.value]) == _largest(at[point.knob.value])
-        return usual if same else point
+        by_value = {e.point.value: e for e in explored}
+        same = _largest(by_value[point.value]) == _largest(by_value[point.knob.value])
+        return default if same else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
         return longest_prompt(
@@ -233,9 +233,9 @@ def counts(
 def _count(
     modality: Modality, opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> Count:
-    given = policy.count.get(modality)
-    if given is not None:
-        return Count(given, f"given: --count {modality}={given}", "given")
+    own_count = policy.count.get(modality)
+    if own_count is not None:
+        return Count(own_count, f"given: --count {modality}={own_count}", "given")
     present = table.of(modality)
     if not present:
         why = f"no {modality} in the corpus"
@@ -402,18 +402,18 @@ def _roomiest_first(
         if tokens is None:
             return [rated[0][0] if rated else decision]
         rated.append((decision, tokens))
-    most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
+    most, default = max(tokens for _, tokens in rated), judge.default_kv_tokens()
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
-    if 0 < most <= usual and plain:
+    if 0 < most <= default and plain:
         return [last]
-    least = min(most, max(most * _NEARLY_AS_LARGE, usual))
+    least = min(most, max(most * _NEARLY_AS_LARGE, default))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
     name = "max_num_batched_tokens"
     ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - default_step))
     done = {id(one) for one in ranked}
-    return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in done)]
+    return [*ranked, *(one for one, tokens in rated if tokens >= default and id(one) not in done)]
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:

@@ -158,7 +158,7 @@ _REQUIRED = "installed versions fill it in; other versions reject the related op
 
 def effects(
     engine_args: Mapping[str, Any],
-    asked: Footprints,
+    footprints: Footprints,
     task: Task | None = None,
     companions: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
 ) -> tuple[list[Effect], dict[str, Any]]:
@@ -168,42 +168,42 @@ def effects(
     entry maps an option to another one that it stays with. Raises EngineError if vLLM rejects the
     arguments.
     """
-    start = asked.budget(engine_args)
+    start = footprints.budget(engine_args)
     if start.budget is None:
         raise VllmRefused(f"vLLM rejects this configuration: {start.refusal}")
     every: list[Effect] = []
-    left = dict(engine_args)
+    args = dict(engine_args)
     for path in settings(engine_args):
         if not any(effect.concerns(".".join(path)) for effect in every):
-            effect = _find_effect(left, path, asked)
-            if effect.outcome == "idle" and companions.get(effect.path) in settings(left):
+            effect = _find_effect(args, path, footprints)
+            if effect.outcome == "idle" and companions.get(effect.path) in settings(args):
                 effect = replace(effect, outcome="stated", words=_REQUIRED)
             every.append(effect)
             if effect.outcome == "idle":
-                left = without(left, effect.path)
+                args = without(args, effect.path)
         if task is not None:
             task.advance()
-    return every, left
+    return every, args
 
 
-def _find_effect(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Effect:
-    path = _widen(args, path, asked)
+def _find_effect(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> Effect:
+    path = _widen(args, path, footprints)
     less = without(args, path)
-    for with_, bare in asked.pairs(args, less, path):
+    for with_, bare in footprints.pairs(args, less, path):
         effect = compare(path, value_at(args, path), with_, bare)
         if effect.moved:
             break
     return effect
 
 
-def _widen(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> SettingPath:
+def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> SettingPath:
     """Return the smallest setting around `path` that vLLM allows to be absent."""
     if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
-    less, shapes = without(args, path), asked.smallest()
-    bare = replace(asked.items(less, shapes), refusal=asked.budget(less).refusal)
-    if needs_company(asked.items(args, shapes), bare):
-        return _widen(args, path[:-1], asked)
+    less, shapes = without(args, path), footprints.smallest()
+    bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
+    if needs_company(footprints.items(args, shapes), bare):
+        return _widen(args, path[:-1], footprints)
     return path
 
 
@@ -221,33 +221,33 @@ def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> 
         for name in p.knob.companions(p.value)
     }
     with progress.step("testing each setting", len(settings(args))) as task:
-        every, left = effects(args, footprints, task, companions)
-    if left == args:
+        every, useful = effects(args, footprints, task, companions)
+    if useful == args:
         return replace(decision, effects=tuple(every))
-    budget = budgets.of(left, build_dummy=True)
+    budget = budgets.of(useful, build_dummy=True)
     together = list(differences(Footprint(decision.budget), Footprint(budget)))
     if together:
         # Settings that are idle one by one but not together all stay.
         words = f"without it and the others that seemed idle: {'; '.join(together)}"
-        moved = (
+        changed = (
             replace(effect, outcome="moves", words=words) if effect.outcome == "idle" else effect
             for effect in every
         )
-        return replace(decision, effects=tuple(moved))
+        return replace(decision, effects=tuple(changed))
     hints = {
-        m: _drop_idle(hint, left["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()
+        m: _drop_idle(hint, useful["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()
     }
     idle = {m: "vLLM profiles the same without it" for m, hint in hints.items() if not hint}
     return replace(
         decision,
         effects=tuple(every),
         engine_args={
-            name: left.get(name, value)
+            name: useful.get(name, value)
             for name, value in decision.engine_args.items()
-            if name in left or name not in args
+            if name in useful or name not in args
         },
         budget=budget,
-        setting=Setting(left.get("mm_processor_kwargs", {}), left.get("media_io_kwargs", {})),
+        setting=Setting(useful.get("mm_processor_kwargs", {}), useful.get("media_io_kwargs", {})),
         hints={m: hint for m, hint in hints.items() if hint},
         refused_hints={**decision.refused_hints, **idle},
     )

@@ -61,11 +61,11 @@ class BudgetSource:
         """Return tokens per step: as given, or vLLM's default rounded to whole largest items."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
-        wanted = self.opened.serve_defaults["max_num_batched_tokens"]
+        default = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
         return limits.max_num_batched_tokens(
-            wanted,
+            default,
             largest,
             largest_embeds,
             chunks_mm_input=self.opened.chunks_mm_input,
@@ -105,10 +105,8 @@ class BudgetSource:
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
     """Return the knobs for the corpus' modalities that the user has not set."""
-    given = budgets.policy.loading
-    return [
-        knob for knob in budgets.opened.knobs if table.of(knob.modality) and not knob.given(given)
-    ]
+    own = budgets.policy.loading
+    return [k for k in budgets.opened.knobs if table.of(k.modality) and not k.given(own)]
 
 
 def explore(

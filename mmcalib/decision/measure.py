@@ -68,13 +68,13 @@ def stand_ins(
 ) -> StandIns:
     """Return each shape's cost under the setting; `before` has costs by an already proven count."""
     blanks = StandIns(host, setting, task)
-    for modality, mine in shapes.items():
-        costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
-        if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
-            costs, left = _cost_by_count(blanks, costs, counts, before.get(modality))
-        rest = [s for s in mine.shapes.take(np.flatnonzero(left)) if s not in blanks.answers]
-        _process(blanks, rest)
-        blanks.costs[modality] = costs.but(_processed_costs(blanks.answers, mine))
+    for modality, entries in shapes.items():
+        costs, pending = CostColumns.waiting(entries), np.ones(len(entries), dtype=bool)
+        if len(entries) > _WORTH_COUNTING and (counts := count(host, setting, entries.shapes)):
+            costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
+        left = entries.shapes.take(np.flatnonzero(pending))
+        _process(blanks, [shape for shape in left if shape not in blanks.answers])
+        blanks.costs[modality] = costs.but(_processed_costs(blanks.answers, entries))
     return blanks
 
 
@@ -134,26 +134,26 @@ def _cost_by_count(
         if cost and (cost.embeds, cost.sampled) == (c.embeds, c.sampled)
     ]
     rule = cost_rule(confirmed) if len(confirmed) == len(proof) else None
-    left = np.ones(len(costs), dtype=bool)
+    pending = np.ones(len(costs), dtype=bool)
     if rule is None:
-        return costs, left
+        return costs, pending
     text, nbytes = rule.columns(counts)
-    known = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
+    by_rule = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
     if too_large:
-        known &= counts.shapes.weights() < min(too_large)
-    embeds, places = counts.embeds[known], costs.shapes.places(counts.shapes)[known]
-    left[places] = False
+        by_rule &= counts.shapes.weights() < min(too_large)
+    embeds, places = counts.embeds[by_rule], costs.shapes.places(counts.shapes)[by_rule]
+    pending[places] = False
     blanks.task.advance(len(places))
     blanks.witnesses[costs.modality] = len(confirmed)
     counted = costs.counted(
         places,
-        tokens=embeds + text[known],
+        tokens=embeds + text[by_rule],
         embeds=embeds,
-        tensor_bytes=nbytes[known],
+        tensor_bytes=nbytes[by_rule],
         process_s=rule.seconds_per_embed * embeds,
-        sampled=counts.sampled[known],
+        sampled=counts.sampled[by_rule],
     )
-    return counted, left
+    return counted, pending
 
 
 def _process(blanks: StandIns, shapes: Sequence[Shape]) -> None:
@@ -175,8 +175,8 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
             answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
             return None
-        of = answer.parts or (None,) * len(some)
-        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, of))
+        parts_of_items = answer.parts or (None,) * len(some)
+        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, parts_of_items))
         if not any(map(len, parts)):
             return None
     return VllmCounts.joined(parts, shapes) if parts else None
@@ -202,15 +202,15 @@ def measure(
     be loaded are returned as skipped; an unreachable one keeps the cost of its blank.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
-    usual = {m: before.of(m) for m in before.witnesses} if before is not None else {}
+    proven = {m: before.of(m) for m in before.witnesses} if before is not None else {}
     shapes = sum(map(len, counts.values()))
     with progress.step("measuring costs", shapes + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task, usual)
+        blanks = stand_ins(host, setting, counts, task, proven)
         # If a blank exceeds this machine's memory, the real file does too.
         too_large = {s for s, one in blanks.answers.items() if one.refused_by == "host_memory"}
         safe = [one for one in sample if one[0] not in too_large]
         costs = [costs for costs in blanks.costs.values() if costs]
-        costliest = [mine[int(mine.embeds.argmax())] for mine in costs]
+        costliest = [columns[int(columns.embeds.argmax())] for columns in costs]
         sampled = {shape for shape, _ in safe}
         chosen = [*safe, *((c.shape, c.exemplar) for c in costliest if c.shape not in sampled)]
         prepared = files([(shape.modality, path) for shape, path in chosen])
@@ -264,7 +264,7 @@ def remeasure(
 ) -> CostTable:
     """Return the default's table with the `changed` shapes measured again by blanks."""
     wanted, every = set(changed), [default.of(modality) for modality in default.modalities()]
-    again = [s for mine in every for s in sorted(s for s in wanted if s in mine.shapes)]
+    again = [s for one in every for s in sorted(s for s in wanted if s in one.shapes)]
     subjects = tuple(Blank(shape) for shape in again)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if again else ()
     usual, costs = default.costs, dict[Shape, ItemCost | None]()
@@ -276,7 +276,7 @@ def remeasure(
         else:
             items = shape, before.count, before.exemplar
             costs[shape] = item_cost(*items, answer.cost, "blank")
-    columns = {mine.modality: _replace_costs(mine.unchanged(), costs) for mine in every}
+    columns = {one.modality: _replace_costs(one.unchanged(), costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
 
 
@@ -333,7 +333,7 @@ def _table(
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     table = CostTable(
         setting,
-        {modality: _replace_costs(mine, changed) for modality, mine in blanks.costs.items()},
+        {modality: _replace_costs(columns, changed) for modality, columns in blanks.costs.items()},
         tuple(refusals),
         tuple(mismatches),
         compared,
@@ -402,11 +402,11 @@ class EmbedCounter:
             return None
         rows = self.usual.shapes.places(counts.shapes)
         same = counting.as_counted(counts, self.usual)[rows]
-        moved, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
+        altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
         spots = (
-            counting.spots(self.usual, moved, counts)
-            if len(moved) > SPOTS
-            else list(self.usual.shapes.take(moved))
+            counting.spots(self.usual, altered, counts)
+            if len(altered) > SPOTS
+            else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
@@ -429,7 +429,7 @@ class EmbedCounter:
     def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
         """Return the modality's shapes that can only be processed, not counted."""
         shapes = self.usual.shapes
-        left = touched & (counts.shapes.places(shapes) < 0)
+        rows = touched & (counts.shapes.places(shapes) < 0)
         every = self.default.of(self.usual.modality).shapes
-        odd = every.take(np.flatnonzero(shapes.places(every) < 0))
-        return [*shapes.take(np.flatnonzero(left)), *(s for s in odd if s not in counts.shapes)]
+        extra = every.take(np.flatnonzero(shapes.places(every) < 0))
+        return [*shapes.take(np.flatnonzero(rows)), *(s for s in extra if s not in counts.shapes)]

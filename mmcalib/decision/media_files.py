@@ -69,9 +69,9 @@ def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: 
                 if answer.line.startswith("/"):
                     _prepared[one] = answer.line
                 else:
-                    seen = decode(one[0].path, answer.line)
-                    assert isinstance(seen, Skipped)
-                    _prepared[one] = replace(seen, out_of_reach=may_pass(answer.line))
+                    skipped = decode(one[0].path, answer.line)
+                    assert isinstance(skipped, Skipped)
+                    _prepared[one] = replace(skipped, out_of_reach=may_pass(answer.line))
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
 

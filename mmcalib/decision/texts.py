@@ -133,16 +133,16 @@ class Texts:
     def split(self, requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
         """Return the prompt of each request, None if vLLM rejects it."""
         assert self.host is not None
-        prompts, left = list[SplitPrompt | None](), iter(requests)
-        while group := tuple(islice(left, _BATCH)):
+        prompts, remaining = list[SplitPrompt | None](), iter(requests)
+        while group := tuple(islice(remaining, _BATCH)):
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
         return prompts
 
     def _batches(
         self, requests: Iterable[tuple[K, ChatRequest]]
     ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextsCounted]]:
-        left = iter(requests)
-        while group := list(islice(left, _BATCH)):
+        remaining = iter(requests)
+        while group := list(islice(remaining, _BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
             yield group, self.host.ask(texts, "counting the text of requests")
@@ -205,8 +205,8 @@ def longest_prompt(
         places = unsettled(every, reserve_tokens, max_model_len, step)
         if not places:
             break
-        wanted = set(places)
-        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in wanted}
+        chosen = set(places)
+        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in chosen}
         texts.count([entries[place] for place in places], prompts.signatures())
     return fit(chain((prompt for _, prompt in covered()), single), reserve_tokens, max_model_len)
 

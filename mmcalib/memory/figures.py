@@ -36,11 +36,11 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     return encoder.peak_bytes(budget.profiled_items, tokens)
 
 
-def disagreement(found: Rehearsed, model_path: str) -> str:
+def disagreement(result: Rehearsed, model_path: str) -> str:
     """Describe a difference of more than a tenth between formula and rehearsal; else empty."""
-    budget = found.budget
+    budget = result.budget
     estimate = estimate_bytes(budget, model_path)
-    rehearsed = next((p.peak_bytes for p in found.phases if p.name == "encoder"), None)
+    rehearsed = next((p.peak_bytes for p in result.phases if p.name == "encoder"), None)
     if estimate is None or rehearsed is None:
         return ""
     off = estimate - rehearsed
@@ -67,21 +67,23 @@ _LABELS: Final[dict[str, Label]] = {
 }
 
 
-def memory(found: Rehearsed, gpu: Gpu) -> Memory:
+def memory(result: Rehearsed, gpu: Gpu) -> Memory:
     """Return a memory entry of calibration.json, each figure with its label."""
-    phases = {phase.name: phase.peak_bytes for phase in found.phases}
-    if found.prefill is not None:
-        phases["language model, served"] = found.prefill.phase.peak_bytes
+    phases = {phase.name: phase.peak_bytes for phase in result.phases}
+    if result.prefill is not None:
+        phases["language model, served"] = result.prefill.phase.peak_bytes
     total: Label = "given" if gpu.total_status == "given" else "assumed"
     return Memory.showing(
-        found,
+        result,
         phases=phases,
-        max_concurrency=None if found.max_concurrency is None else round(found.max_concurrency, 2),
+        max_concurrency=None
+        if result.max_concurrency is None
+        else round(result.max_concurrency, 2),
         label="rehearsed",
         labels={"total_bytes": total, **_LABELS},
         gpu=gpu.name,
-        ranks=found.tensor_parallel_size,
-        note=found.problem,
+        ranks=result.tensor_parallel_size,
+        note=result.problem,
     )
 
 
@@ -97,7 +99,7 @@ def encoder_budget(
     )
 
 
-def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
+def rehearsed_adequacy(result: Rehearsed, budget: Budget) -> Adequacy:
     """Return the reserve in tokens: the profile's embeddings against those of the largest step that
     the configuration admits. A model of embeddings alone needs the whole encoder budget.
     """
@@ -105,28 +107,28 @@ def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
     worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
     if not budget.max_tokens_per_item:
         worst = budget.encoder_budget_tokens
-    return Adequacy(found.encoder_tokens, worst)
+    return Adequacy(result.encoder_tokens, worst)
 
 
-def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
+def rehearsal(result: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
     """Return the document of one rehearsal."""
-    budget = found.budget
+    budget = result.budget
     return Rehearsal.showing(
-        found,
+        result,
         mmcalib=__version__,
         model=model.id,
         source=model.source,
         config="" if config is None else str(config),
         gpu=gpu.name,
         capability=gpu.compute_capability,
-        starts=found.kv_cache_tokens is not None,
-        memory=memory(found, gpu),
-        budget=encoder_budget(budget, rehearsed_adequacy(found, budget)) if budget else None,
+        starts=result.kv_cache_tokens is not None,
+        memory=memory(result, gpu),
+        budget=encoder_budget(budget, rehearsed_adequacy(result, budget)) if budget else None,
         max_model_len=budget.max_model_len if budget else None,
         encoder_estimate_bytes=estimate_bytes(budget, model.path),
-        cross_check=disagreement(found, model.path),
-        assumptions=[*found.assumptions, *model.notes],
-        seconds=round(found.seconds, 2),
+        cross_check=disagreement(result, model.path),
+        assumptions=[*result.assumptions, *model.notes],
+        seconds=round(result.seconds, 2),
     )
 
 
@@ -153,7 +155,7 @@ def by_formula(
     weights = started.figures.weights_full_bytes
     share = engine_args.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION)
     requested = int(share * gpu.total_bytes)
-    left = requested - weights - peak - ALLOWANCE_BYTES
+    kv_cache_bytes = requested - weights - peak - ALLOWANCE_BYTES
     per_token = started.figures.kv_full_bytes_per_token
     return Memory(
         total_bytes=gpu.total_bytes,
@@ -162,8 +164,8 @@ def by_formula(
         buffers_bytes=ALLOWANCE_BYTES,
         phases={"encoder": peak},
         activation_peak_bytes=peak,
-        kv_cache_bytes=left,
-        kv_cache_tokens=left // per_token if left > 0 else None,
+        kv_cache_bytes=kv_cache_bytes,
+        kv_cache_tokens=kv_cache_bytes // per_token if kv_cache_bytes > 0 else None,
         kv_bytes_per_token=per_token,
         label="computed",
         labels={"buffers_bytes": "assumed", "total_bytes": "assumed"},

@@ -31,9 +31,9 @@ _FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
 
 
-def most_sequences(found: Rehearsed) -> int | None:
+def most_sequences(rehearsed: Rehearsed) -> int | None:
     """Return the `max_num_seqs` that vLLM's error suggests, if any."""
-    fewer = _FEWER.search(found.problem)
+    fewer = _FEWER.search(rehearsed.problem)
     return int(fewer[1]) if fewer else None
 
 
@@ -57,13 +57,13 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
     if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
         return
     gpu, needed, longest = prediction.gpu, *(p.search(best.problem) for p in (_NEEDED, _LONGEST))
-    weights, left = gib(best.weights_bytes), "no room for a KV cache"
+    weights, rest = gib(best.weights_bytes), "no room for a KV cache"
     if best.kv_cache_bytes > 0:
         request = f"one request of {best.budget.max_model_len:,} tokens"
-        left = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
-        left += needed[1] if needed else "more"
+        rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
+        rest += needed[1] if needed else "more"
     raise VerdictError(
-        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {left}",
+        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
         hint=(f"--max-model-len {longest[1]} or less, " if longest else "")
         + f"a larger --gpu, or a fix from mmcalib plan --model {model} {gpu.flags}",
     )
@@ -140,10 +140,10 @@ def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
 ) -> Predicted:
     """Rehearse the default, the calibrated config, each modality's worst step and each point."""
-    wanted = _wanted_configs(default, decision)
+    configs = _wanted_configs(default, decision)
     answers: list[Rehearsed | None] = []
-    with progress.step(f"rehearsing on {prediction.gpu.name}", len(wanted)) as task:
-        for args, steps in wanted:
+    with progress.step(f"rehearsing on {prediction.gpu.name}", len(configs)) as task:
+        for args, steps in configs:
             answers.append(prediction.rehearse_or_none(args, steps))
             task.advance()
     before, after, *others = answers

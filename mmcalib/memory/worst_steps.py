@@ -99,10 +99,10 @@ def demands(
         )
     excess = padded(decision)
     for ran in calibrated.steps:
-        of, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
-        if peak is not None and tokens is not None and of is not None:
-            rest, path = rest_of_cache(tokens), of.cost.exemplar
-            yield demand.WorstStep(of.modality, tokens, peak, rest, ran.step.items, path)
+        excess_item, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
+        if peak is not None and tokens is not None and excess_item is not None:
+            rest, path = rest_of_cache(tokens), excess_item.cost.exemplar
+            yield demand.WorstStep(excess_item.modality, tokens, peak, rest, ran.step.items, path)
     # The profile's later peaks include its own outputs.
     outputs = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
@@ -140,11 +140,11 @@ class Remedy:
     rehearsed: Rehearsed
 
 
-def find_remedies(found: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
+def find_remedies(first: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
     """Yield remedies that pass, retained storage included: smaller steps, then a larger reserve."""
     counts = decision.items_per_prompt
     for cure in (demand.smaller, demand.larger):
-        budget, short, engine = decision.budget, found, demand.Engine()
+        budget, short, engine = decision.budget, first, demand.Engine()
         for _ in range(_TRIES):
             step = cure(short, budget, counts)
             if step is None:
@@ -161,15 +161,15 @@ def find_remedies(found: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> 
 
 
 def with_less_kv_cache(
-    found: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
+    short: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
 ) -> Remedy | None:
     """Shrink the KV cache by the shortfall; None if too little of it is left. If all sequences
     would take more than half of the cache, allow only those that leave half.
     """
-    step, seqs = found.worst, None
+    step, seqs = short.worst, None
     if isinstance(step, demand.WorstStep) and step.items:
         # The number of items exceeds the reserve.
-        room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+        room = short.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
         count = decision.counts[step.modality].value or 1
         half = max(1, int(room * step.items / step.peak_bytes) // count)
         if half < decision.budget.max_num_seqs and half * count < step.items:
@@ -178,8 +178,8 @@ def with_less_kv_cache(
         fewer = _rehearse_with(demand.Engine(max_num_seqs=seqs), decision, ask)
         if fewer is None:
             return None
-        _, found, before = fewer
-    pool = demand.fixed_pool(before, max(0, found.nbytes))
+        _, short, before = fewer
+    pool = demand.fixed_pool(before, max(0, short.nbytes))
     if pool is None:
         return None
     engine = demand.Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
@@ -190,21 +190,21 @@ def with_less_kv_cache(
 
 
 def _with_last_batch(
-    found: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+    short: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
 ) -> demand.Shortfall:
     """Add the last batch to a language step: shared storage stays until its last item leaves the
     encoder cache. The check of cached items covers the rest.
     """
-    outputs, resident = rehearsed.outputs, found.worst.resident
+    outputs, resident = rehearsed.outputs, short.worst.resident
     # An encoder step makes room in the cache for its own outputs.
-    encodes = isinstance(found.worst, demand.WorstStep)
+    encodes = isinstance(short.worst, demand.WorstStep)
     if encodes or outputs is None or not outputs.shared or not outputs.outlive:
-        return found
+        return short
     largest = max(budget.max_tokens_per_item.values(), default=0)
     at_once = budget.max_num_seqs * sum(counts.values()) * largest
-    gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
-    more = replace(resident, tokens=resident.tokens + gone)
-    return replace(found, worst=replace(found.worst, resident=more))
+    freed = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
+    more = replace(resident, tokens=resident.tokens + freed)
+    return replace(short, worst=replace(short.worst, resident=more))
 
 
 def _rehearse_with(

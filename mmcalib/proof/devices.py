@@ -110,7 +110,7 @@ def _figures(results: DevicePairs) -> Iterator[str]:
     """Yield each modality's speed, measured one item at a time without loading."""
     for modality, pairs in results.pairs.items():
         cpu_s, device_s = (sum(m.seconds for m in side) for side in zip(*pairs, strict=True))
-        peak = max(made.peak_bytes or 0 for _, made in pairs)
+        peak = max(result.peak_bytes or 0 for _, result in pairs)
         where = f"at most {peak / MIB:,.1f} MiB each" if peak else "computed on the CPU anyway"
         rates = f"{len(pairs) / device_s:,.1f} items/s, CPU {len(pairs) / cpu_s:,.1f}"
         yield f"{modality} {rates}, {where}"

@@ -179,7 +179,7 @@ def folders() -> list[Folder]:
         "results": Path.cwd(),
         "temporary": temporary,
     }
-    found = []
+    results = []
     for purpose, path in every.items():
         writable, free = False, None
         # Probe the nearest existing parent, so that no folder is created.
@@ -190,13 +190,13 @@ def folders() -> list[Folder]:
             with tempfile.TemporaryFile(dir=nearest) as file:
                 file.write(b"\0")
                 writable = True
-        found.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
-    return found
+        results.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
+    return results
 
 
-def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
+def folder_checks(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
     """Check the folders; `wanted_bytes` is the disk space that a run may need."""
-    for folder in found:
+    for folder in every:
         name, where = FOLDER.of(folder.purpose), folder.path
         if not folder.writable:
             yield Check(name, "fail", f"cannot write to {where}", _REMEDIES[folder.purpose])
@@ -224,17 +224,15 @@ def ask_hub(env: Mapping[str, str]) -> Hub:
 
 def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
     """Check the hub. It is optional: local folders, its cache and the bundled models still work."""
-    left = (
-        f"a folder, {cache_folder(env)} and {len(bundled())} models of `mmcalib list models` work"
-    )
+    others = f"a folder, {cache_folder(env)} and the {len(bundled())} bundled models still work"
     if hub.state == "offline":
-        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {left}", "unset HF_HUB_OFFLINE")
+        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
-        detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {left}"
+        detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {others}"
         remedy = "export HF_HUB_OFFLINE=1 (no wait), or export HF_ENDPOINT=https://A.MIRROR"
         return Check(MODEL_HUB, "warn", detail, remedy)
     if importlib.util.find_spec("huggingface_hub") is None:
-        detail = f"{hub.endpoint} answers, but its client is not installed: {left}"
+        detail = f"{hub.endpoint} answers, but its client is not installed: {others}"
         return Check(MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
     return Check(MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
 
@@ -325,15 +323,15 @@ def packages() -> list[Package]:
             for name in ("torch", "transformers", "torchvision", "torchaudio")
         ),
         *(
-            _package(wanted.partition(">")[0], "optional", purpose, f'pip install "{wanted}"')
-            for wanted, purpose in _OPTIONAL.items()
+            _package(spec.partition(">")[0], "optional", purpose, f'pip install "{spec}"')
+            for spec, purpose in _OPTIONAL.items()
         ),
     ]
 
 
-def versions(found: list[Package]) -> dict[str, str]:
+def versions(every: list[Package]) -> dict[str, str]:
     """Return the versions of installed packages."""
-    return {package.name: package.version for package in found if package.version is not None}
+    return {package.name: package.version for package in every if package.version is not None}
 
 
 def media_check() -> Check:

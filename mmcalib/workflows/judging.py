@@ -87,7 +87,7 @@ def judge_memory(
     reserved = next((check for check in memory if check.id == RESERVED), None)
     if reserved is None:
         return qualify_tokens_only([*checks, *memory], config, unrehearsed)
-    kept, failing = list[Check](), set()
+    others, failing = list[Check](), set()
     for check in checks:
         if check.status == "fail":
             failing.add(check.id)
@@ -95,8 +95,8 @@ def judge_memory(
             if check.status == reserved.status == "fail":
                 reserved = replace(reserved, remedy=check.remedy or reserved.remedy)
         elif reserved.status == "pass" and SIZE_HINT.covers(check.id) and check.status == "fail":
-            kept.append(replace(check, status="warn"))
+            others.append(replace(check, status="warn"))
         else:
-            kept.append(check)
+            others.append(check)
     more = [reserved if check.id == RESERVED else check for check in memory]
-    return [*kept, *(c for c in more if c.id == RESERVED or c.id not in failing)]
+    return [*others, *(c for c in more if c.id == RESERVED or c.id not in failing)]

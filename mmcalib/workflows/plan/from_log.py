@@ -67,14 +67,14 @@ def read(path: Path) -> ServerLog:
             f"--log {path}: not the log of a vLLM server",
             hint="--log FILE with vLLM's startup output or its out-of-memory error",
         )
-    given = log.engine_args
+    args = log.engine_args
     printed = {name: getattr(log, name) for name in _EFFECTIVE}
-    effective = {name: value for name, value in printed.items() if value and not given.get(name)}
+    effective = {name: value for name, value in printed.items() if value and not args.get(name)}
     return ServerLog(
         log=log,
-        engine_args={**{name: given[name] for name in given if name in TAKEN_OVER}, **effective},
+        engine_args={**{name: args[name] for name in args if name in TAKEN_OVER}, **effective},
         effective=tuple(effective),
-        left_out=tuple(sorted(given.keys() - TAKEN_OVER - _SERVER_ARGUMENTS)),
+        left_out=tuple(sorted(args.keys() - TAKEN_OVER - _SERVER_ARGUMENTS)),
     )
 
 
@@ -145,13 +145,13 @@ def _same_size(one: int, other: int) -> bool:
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield a log's lines, cut to _LINE_BYTES. Raises OSError, EFBIG for too large a file."""
-    left = _MOST_BYTES
+    remaining = _MOST_BYTES
     with io.BufferedReader(open_document(path)) as file:
         while line := file.readline(_LINE_BYTES):
-            left -= len(line)
+            remaining -= len(line)
             yield line.decode("utf-8", errors="replace")
-            while left >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
-                left -= len(line)
-            if left < 0:
+            while remaining >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
+                remaining -= len(line)
+            if remaining < 0:
                 why = f"larger than {_MOST_BYTES >> 20} MiB: keep only the startup output"
                 raise OSError(errno.EFBIG, why)

@@ -73,14 +73,14 @@ def try_fix(fix: Fix, bench: Bench) -> TriedFix:
     )
 
 
-def best(found: Found, bench: Bench) -> Combination | None:
+def best(search: Found, bench: Bench) -> Combination | None:
     """Return the best combination and its cost, or None if no fixes could be combined."""
-    return _combine(found.best, bench, found.reached, found.proven)
+    return _combine(search.best, bench, search.reached, search.proven)
 
 
-def others(found: Found, bench: Bench) -> list[Combination]:
+def others(search: Found, bench: Bench) -> list[Combination]:
     """Return the other combinations that reach the goal."""
-    every = (_combine(fixes, bench, True, fixes not in found.mended) for fixes in found.others)
+    every = (_combine(fixes, bench, True, fixes not in search.mended) for fixes in search.others)
     return list(filter(None, every))
 
 
@@ -112,12 +112,12 @@ def reserved(
     """Return the reserve check for the report; `mended` is the remedy if it fails."""
     if judged is None:
         return None
-    shown = CheckResult.showing(judged.check)
+    result = CheckResult.showing(judged.check)
     if judged.holds:
-        return shown
-    detail = f"{oom_words(oom)}. {shown.detail}" if oom else shown.detail
-    return shown.model_copy(
-        update={"detail": detail, "remedy": mended.flags if mended else shown.remedy}
+        return result
+    detail = f"{oom_words(oom)}. {result.detail}" if oom else result.detail
+    return result.model_copy(
+        update={"detail": detail, "remedy": mended.flags if mended else result.remedy}
     )
 
 
@@ -160,7 +160,7 @@ def plan(
     `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    wanted, kept = parse_goal(goal), parse_kept(keep)
+    target, constraints = parse_goal(goal), parse_kept(keep)
     server_log = from_log.read(Path(log)) if log is not None else None
     if gpu is None and server_log is not None:
         gpu = from_log.gpu_of_log(server_log.log)
@@ -176,7 +176,7 @@ def plan(
         if server_log is not None:
             args = {**server_log.engine_args, **args}
         resolved = _find_model(args, server_log)
-        bench = Bench(prediction, {**args, "model": resolved.path}, wanted, kept)
+        bench = Bench(prediction, {**args, "model": resolved.path}, target, constraints)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             doubts: list[str] = []
@@ -185,15 +185,15 @@ def plan(
             outcome = bench.outcome(())
             judged = judge_fixes(bench) if outcome.reached or bench.oom else None
             holds = outcome.reached and judged is not None and judged.holds
-            honest = bench if holds else without_trap_hints(bench)
-        fixes, chosen = _search(honest, base, resolved, progress)
+            trials = bench if holds else without_trap_hints(bench)
+        fixes, chosen = _search(trials, base, resolved, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
-            tries = [try_fix(fix, bench) for fix in honest.required if fixes]
-            tries += [try_fix(fix, honest) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best(chosen.best, honest)
-            alternatives = others(chosen.best, honest)
+            tries = [try_fix(fix, bench) for fix in trials.required if fixes]
+            tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
+            cheapest = best(chosen.best, trials)
+            alternatives = others(chosen.best, trials)
         return Plan(
-            goal=f"{wanted}, and does not run out of memory" if bench.oom else str(wanted),
+            goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
             kept=list(keep),
             verdict=chosen.verdict,
             reserved=reserved(judged, cheapest if chosen.verdict == "reached" else None, bench.oom),

@@ -103,17 +103,17 @@ def search_fixes(
     bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
 ) -> tuple[list[Fix], Found]:
     """Return all fixes and the cheapest combination by `outcome` (default: the bench's)."""
-    left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
+    remaining = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
     outcome = outcome or bench.outcome
     base = outcome(())
-    with progress.step("rehearsing fixes", left + MORE_REHEARSALS) as task:
+    with progress.step("rehearsing fixes", remaining + MORE_REHEARSALS) as task:
         fixes = _price_refusals(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
             return outcome(chosen)
 
-        return fixes, cheapest(fixes, base, evaluate, left, MORE_REHEARSALS)
+        return fixes, cheapest(fixes, base, evaluate, remaining, MORE_REHEARSALS)
 
 
 def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
@@ -205,8 +205,8 @@ def _predict(
 ) -> tuple[JudgedConfig, Predicted]:
     args, prediction = bench.args(fixes), bench.prediction
     # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
-    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
-    counts = named | budget.max_items_per_prompt
+    limited = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+    counts = limited | budget.max_items_per_prompt
     config = JudgedConfig(
         engine_args=args,
         counts={m: Count(count, "", "computed") for m, count in counts.items()},
@@ -257,19 +257,19 @@ def oom_words(oom: ObservedOom) -> str:
     return words
 
 
-def choose_safe(bench: Bench, found: Found) -> Settled:
+def choose_safe(bench: Bench, search: Found) -> Settled:
     """Choose the first combination that the startup reserve covers, mended if necessary."""
-    if not found.reached:
-        return Settled("out of reach", found)
-    candidates = (found.best, *found.others)
+    if not search.reached:
+        return Settled("out of reach", search)
+    candidates = (search.best, *search.others)
     every = [_mend_reserve(bench, fixes) for fixes in candidates]
     safe = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
     if not safe:
-        return Settled("under-reserved", found)
+        return Settled("under-reserved", search)
     mended = tuple(fixes for fixes in safe if fixes not in candidates)
     # A mended combination may work without one of its fixes; every other one needs all of its own.
-    proven = found.proven and (safe[0] == found.best or not found.best)
-    best = replace(found, best=safe[0], others=tuple(safe[1:]), proven=proven, mended=mended)
+    proven = search.proven and (safe[0] == search.best or not search.best)
+    best = replace(search, best=safe[0], others=tuple(safe[1:]), proven=proven, mended=mended)
     changes = bench.required or best.best
     return Settled("reached" if changes else "reached already", best)
 
@@ -344,11 +344,11 @@ def without_trap_hints(bench: Bench) -> Bench:
     plain = _drop_hints(bench, hinted)
     before, after = bench.largest_items(), plain.largest_items()
     traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
-    honest = plain if traps == hinted else _drop_hints(bench, traps)
-    unhinted_memory, hinted_memory = honest.known(), bench.known()
-    if honest is bench or unhinted_memory is None or hinted_memory is None:
+    trapless = plain if traps == hinted else _drop_hints(bench, traps)
+    unhinted_memory, hinted_memory = trapless.known(), bench.known()
+    if trapless is bench or unhinted_memory is None or hinted_memory is None:
         return bench
-    (fix,) = honest.required
+    (fix,) = trapless.required
     less = hinted_memory.kv_cache_bytes - unhinted_memory.kv_cache_bytes
     if less > 0:
         fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
@@ -373,9 +373,9 @@ def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     )
     if not without or not bench.kept.allows(fix):
         return bench
-    honest = replace(bench, required=(fix,))
-    honest.outcome(())
-    return honest
+    unhinted_bench = replace(bench, required=(fix,))
+    unhinted_bench.outcome(())
+    return unhinted_bench
 
 
 def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:

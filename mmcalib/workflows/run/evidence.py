@@ -61,9 +61,9 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         return _capped_reason(cache)
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
-    of = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
+    items = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
     if not curve.most_hits:
-        return f"none of {of} repeats in a later one: a cache would never hit"
+        return f"none of {items} repeats in a later one: a cache would never hit"
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
@@ -72,9 +72,9 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         # Items do repeat, but no allowed size is safe or hits.
         need = f"but the largest allowed request needs {_floor(cache.floor)}"
         need = need if size.unsafe else "too little to hit"
-        why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {of} {most}"
+        why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
-        why = f"hits {share(size.hit_rate)} of {of}; {most}"
+        why = f"hits {share(size.hit_rate)} of {items}; {most}"
     if size.floor_limited:
         why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
     if size.limited:
@@ -101,9 +101,9 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
 
 
 def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    given = decision.engine_args.get("mm_processor_cache_gb")
-    if isinstance(decision.cache, UnsizedCache) and given is not None:
-        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {given:g} GiB apply")
+    own_gib = decision.engine_args.get("mm_processor_cache_gb")
+    if isinstance(decision.cache, UnsizedCache) and own_gib is not None:
+        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {own_gib:g} GiB apply")
     else:
         yield _processor_cache(decision.cache, policy)
     yield from _large_items(decision)

@@ -88,7 +88,7 @@ def server_checks(
     for one in left_out:
         reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
     first = list(reasons.values())[:_SHOWN]
-    shown = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
+    reasons_text = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
     remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
     if values:
         remedies.insert(0, _include_command(values))
@@ -96,7 +96,7 @@ def server_checks(
         SERVER_TAKES_FILES,
         "warn",
         f"the server rejects {sum(one.count for one in left_out)} of {items} items under any "
-        f"limits; mmcalib left them out: {shown}",
+        f"limits; mmcalib left them out: {reasons_text}",
         "; ".join(remedies),
         tuple(one.exemplar for one in first),
     )
@@ -169,9 +169,9 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
         )
     except VllmRefused as error:
         if too_long := TOO_LONG.search(error.reason):
-            own, asked = int(too_long["own"]), session.job.policy.context_tokens
+            own, context = int(too_long["own"]), session.job.policy.context_tokens
             raise UsageError(
-                f"--max-model-len {asked}: {resolved.id} has a context of {own:,} tokens",
+                f"--max-model-len {context}: {resolved.id} has a context of {own:,} tokens",
                 hint=f"--max-model-len {own}, or leave it out",
             ) from error
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error

@@ -180,6 +180,6 @@ def calibrate(
 
 
 def _several(
-    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> Sequence[str | os.PathLike[str]]:
-    return [given] if isinstance(given, str | os.PathLike) else given
+    return [paths] if isinstance(paths, str | os.PathLike) else paths

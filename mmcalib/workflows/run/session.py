@@ -189,8 +189,8 @@ def refuse_unusable(
         return
     arguments = shlex.join(flags) or ", ".join(given)
     hint = "change the flag that vLLM names, or leave it out"
-    if found := _NOT_QUANTISED.search(refused.reason):
-        sibling = f"{resolved.id}-{found[1].upper()}"
+    if not_quantised := _NOT_QUANTISED.search(refused.reason):
+        sibling = f"{resolved.id}-{not_quantised[1].upper()}"
         other = f"--model {sibling}" if find(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
     words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal(refused))}"
@@ -200,10 +200,10 @@ def refuse_unusable(
 def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iterator[Check]:
     """Yield a check of the arguments with which no engine can start on this machine."""
     usable = here(given, device)
-    left = [name for name in given if name not in usable]
-    if not left:
+    unusable = [name for name in given if name not in usable]
+    if not unusable:
         return
-    name = NOT_STARTED_WITH.of(", ".join(map(flag, left)))
+    name = NOT_STARTED_WITH.of(", ".join(map(flag, unusable)))
     why = "they need a GPU and change neither tokens nor the encoder budget"
     if gpu is None:
         detail = f"{why}; their memory is unknown"

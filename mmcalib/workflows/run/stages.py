@@ -104,8 +104,8 @@ def derive(session: Session, served: Prepared) -> Decided:
         requests = trace(corpus, served.texts.split, most=MOST_REQUESTS)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = Serving(prediction, process, requests, cut)
-        wanted = job.policy.concurrency
-        judge = RehearsalJudge(prediction, default, wanted, progress, serving.figures)
+        concurrency = job.policy.concurrency
+        judge = RehearsalJudge(prediction, default, concurrency, progress, serving.figures)
         if process.apart:
             serving.begin(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
@@ -134,11 +134,11 @@ def review(session: Session, decided: Decided) -> Reviewed:
     served, decision = decided.served, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
     needed = environment(served.refused, served.opened.server)
-    seen, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
+    corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
         *server_checks(served.refused, served.items, needed),
         *moved_parts(served.opened),
-        *findings(seen, served.left_out, decision, session.job.policy),
+        *findings(corpus, served.left_out, decision, session.job.policy),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
         checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
@@ -225,8 +225,8 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
     if memory:
         replaced = {RESERVED, *known_in_bytes(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
-    path, wanted = decided.served.resolved.path, job.policy.concurrency
-    memory += memory_checks(predicted, proof.started, path, wanted)
+    path, concurrency = decided.served.resolved.path, job.policy.concurrency
+    memory += memory_checks(predicted, proof.started, path, concurrency)
     rehearse = ["mmcalib", "rehearse", "--model", job.model]
     if job.config.source is not None:
         rehearse += ["--config", str(job.config.source)]
@@ -271,8 +271,8 @@ def _reserve_checks(
         if less := with_less_kv_cache(short, before, decision, ask):
             seqs = less.engine.max_num_seqs
             flags = f"--pin-kv-cache -- --max-num-seqs {seqs}" if seqs else "--pin-kv-cache"
-            left = less.rehearsed
-            size = f"{gib(left.kv_cache_bytes)}, {left.kv_cache_tokens:,} tokens"
+            rehearsed = less.rehearsed
+            size = f"{gib(rehearsed.kv_cache_bytes)}, {rehearsed.kv_cache_tokens:,} tokens"
             cures.append(f"{flags}, which leaves a KV cache of {size}")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)

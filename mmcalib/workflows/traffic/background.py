@@ -84,11 +84,11 @@ def finish_serving(
     if after is None or after.kv_blocks is None:
         return None, []
     try:
-        found = serving.figures(args, after)
+        served = serving.figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
         return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
-    if found is None:
+    if served is None:
         return None, []
     default, problem = None, ""
     try:
@@ -100,44 +100,44 @@ def finish_serving(
             problem = "its startup could not be rehearsed"
         elif default is None:
             problem = f"vLLM would not start: {before.problem}"
-    shown = ServedTraffic(
+    document = ServedTraffic(
         gpu=gpu,
-        calibrated=found,
+        calibrated=served,
         default=default,
         default_problem=problem,
         assumptions=list(serving.asked.assumptions),
     )
-    detail = "; ".join(_describe_traffic(found, default))
-    checks = [Check(TRAFFIC_ON.of(gpu), found.status, detail, _remedy(found, starts_with))]
+    detail = "; ".join(_describe_traffic(served, default))
+    checks = [Check(TRAFFIC_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
     if serving.asked.unsaid:
         checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
-    return shown, checks
+    return document, checks
 
 
-def _describe_traffic(found: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
-    of = ""
-    if found.highest is not None and found.highest.encoding:
-        of = f" (items of {found.highest.encoding[0]})"
+def _describe_traffic(run: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
+    items = ""
+    if run.highest is not None and run.highest.encoding:
+        items = f" (items of {run.highest.encoding[0]})"
     yield (
-        f"{number(found.served)} of {several(found.requests, 'request')} served, the highest of "
-        f"{number(found.steps)} steps takes {gib(found.peak_bytes)}{of}; startup reserves "
-        f"{gib(found.reserved_bytes)}, rehearsed"
+        f"{number(run.served)} of {several(run.requests, 'request')} served, the highest of "
+        f"{number(run.steps)} steps takes {gib(run.peak_bytes)}{items}; startup reserves "
+        f"{gib(run.reserved_bytes)}, rehearsed"
     )
-    if found.preemptions:
-        yield f"{number(found.preemptions)} preempted because the KV cache is full"
-    if found.encoder_waits:
-        yield f"{number(found.encoder_waits)} held up by the encoder"
+    if run.preemptions:
+        yield f"{number(run.preemptions)} preempted because the KV cache is full"
+    if run.encoder_waits:
+        yield f"{number(run.encoder_waits)} held up by the encoder"
     if default is not None:
         yield f"by default {number(default.steps)} steps, highest {gib(default.peak_bytes)}"
-    if found.refused:
-        yield f"{number(len(found.refused))} rejected: {found.refused[0]}"
+    if run.refused:
+        yield f"{number(len(run.refused))} rejected: {run.refused[0]}"
 
 
-def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
+def _remedy(traffic: TrafficFigures, starts_with: StartsWith) -> str:
     """Return a lower GPU share with which vLLM starts, or else general advice."""
-    if found.status == "pass":
+    if traffic.status == "pass":
         return ""
-    share = found.margin.fitting_utilization
+    share = traffic.margin.fitting_utilization
     if share is not None and starts_with(share):
         return f"-- --gpu-memory-utilization {share:g}"
     return "a lower --max-num-batched-tokens or -- --gpu-memory-utilization leaves more free"

@@ -66,21 +66,21 @@ def rehearse_traffic(
                 return Texts(host).split(texts)
 
         timed = arrivals.timed
-        asked = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
+        requested = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
         with progress.step(f"rehearsing on {device.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal(started, resolved, device, path)
         if started.kv_blocks is None:
             return document
-        many = several(len(asked.requests), "request")
+        many = several(len(requested.requests), "request")
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with progress.step(f"serving {many} on {device.name}"):
-                served = serve_trace(rehearsals, cut, args, started, asked, arrivals)
+                served = serve_trace(rehearsals, cut, args, started, requested, arrivals)
     return document.model_copy(
         update={
-            "traffic": traffic_figures(served, asked, started),
-            "assumptions": [*document.assumptions, *asked.assumptions],
+            "traffic": traffic_figures(served, requested, started),
+            "assumptions": [*document.assumptions, *requested.assumptions],
         }
     )
 
@@ -97,7 +97,7 @@ def serve_trace(
     cut: Path,
     engine_args: Mapping[str, Any],
     started: Rehearsed,
-    asked: Trace,
+    requested: Trace,
     arrivals: Arrivals,
 ) -> Traffic:
     """Serve the requests with the number of KV blocks that the whole model's startup left."""
@@ -105,7 +105,7 @@ def serve_trace(
     args = {**engine_args, **blocks, "model": str(cut)}
     # The number of blocks is fixed above.
     args.pop("kv_cache_memory_bytes", None)
-    return rehearsals.serve(args, asked.requests, arrivals)
+    return rehearsals.serve(args, requested.requests, arrivals)
 
 
 # Points of a timeline: a page cannot show more.

@@ -147,12 +147,12 @@ def _tokens(prompt: SplitPrompt) -> int:
 def _copies(
     entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
 ) -> Iterator[TrafficRequest]:
-    asked, origin = entry.signature.asked, entry.exemplar.origin
+    request, origin = entry.signature.asked, entry.exemplar.origin
     for copy in range(many):
         yield TrafficRequest(
             f"{origin}#{copy}" if copy else origin,
-            asked.text_bytes // _TOKEN_BYTES if text_tokens is None else text_tokens,
-            answer_tokens if asked.answer_tokens is None else asked.answer_tokens,
+            request.text_bytes // _TOKEN_BYTES if text_tokens is None else text_tokens,
+            answer_tokens if request.answer_tokens is None else request.answer_tokens,
             tuple(
                 TrafficItem(shape, f"{origin}#{copy}/{place}")
                 for place, shape in enumerate(entry.signature.shapes)
@@ -194,12 +194,12 @@ def trace(
     requests = []
     for access in chosen:
         prompt = prompts.get(access.origin, ())
-        asked = access.answer_tokens
+        wanted_tokens = access.answer_tokens
         requests.append(
             TrafficRequest(
                 access.origin,
                 _tokens(prompt) if prompt else TEXT_TOKENS,
-                answer_tokens if asked is None else asked,
+                answer_tokens if wanted_tokens is None else wanted_tokens,
                 tuple(TrafficItem(*items[index]) for index in access.items),
                 prompt,
                 sent_s=sent.get(access.origin, start_s) - start_s,
@@ -219,8 +219,8 @@ def _timestamps(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]
     hint = "--rate R sends R requests a second"
     if not every or corpus.texts is None:
         raise UsageError("--timestamps needs --requests", hint=hint)
-    wanted = {access.origin for access in every}
-    read = ((text.origin, text.sent_s) for text in corpus.texts(wanted))
+    origins = {access.origin for access in every}
+    read = ((text.origin, text.sent_s) for text in corpus.texts(origins))
     sent = {origin: at_s for origin, at_s in read if at_s is not None}
     without = next((access.origin for access in every if access.origin not in sent), None)
     if without is not None:
@@ -229,11 +229,11 @@ def _timestamps(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]
     return sent
 
 
-def _prompts(corpus: ReadCorpus, wanted: Collection[str], split: Split) -> dict[str, SplitPrompt]:
+def _prompts(corpus: ReadCorpus, origins: Collection[str], split: Split) -> dict[str, SplitPrompt]:
     """Return prompts by origin; each text is split once."""
     keys: dict[str, str] = {}
     requests: dict[str, ChatRequest] = {}
-    for text in corpus.texts(wanted) if corpus.texts else ():
+    for text in corpus.texts(origins) if corpus.texts else ():
         key = keys[text.origin] = text.request.digest()
         requests.setdefault(key, text.request)
     prompts = dict(zip(requests, split(list(requests.values())), strict=True))

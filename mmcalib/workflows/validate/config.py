@@ -123,9 +123,9 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
         return {}, [], "the file is empty: vllm serve fails"
     if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
         return {}, [], "not a YAML mapping: vllm serve fails"
-    odd = [key for key in settings if not isinstance(key, str)]
-    if odd:
-        return {}, [], f"the key {odd[0]!r} is not a string: vllm serve fails"
+    bad_keys = [key for key in settings if not isinstance(key, str)]
+    if bad_keys:
+        return {}, [], f"the key {bad_keys[0]!r} is not a string: vllm serve fails"
     keys = Counter(key.value for key, _ in node.value)
     return settings, [key for key, times in keys.items() if times > 1], ""
 

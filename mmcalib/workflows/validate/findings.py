@@ -152,8 +152,8 @@ def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _Priced
         return _PricedCure(cure.lines, words, share, 0)
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, kv_cache_words(before, after)
     if after.kv_cache_tokens is None:
-        alone = f"{cure.lines} alone {costs}"
-        return _PricedCure(plan_command(memory, subject), alone, share, lost)
+        words_alone = f"{cure.lines} alone {costs}"
+        return _PricedCure(plan_command(memory, subject), words_alone, share, lost)
     return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
 
 
@@ -166,8 +166,8 @@ def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tupl
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
         return 1, f"shrinks {modality}s above {most:,} tokens (now up to {now:,})"
     smaller = int(counted.counts[cure.knob.changed(counted.shapes, cure.value)].sum())
-    of = several(counted.items(), modality)
-    return smaller / counted.items(), f"shrinks {smaller:,} of {of}"
+    total = several(counted.items(), modality)
+    return smaller / counted.items(), f"shrinks {smaller:,} of {total}"
 
 
 def _budget_without_profiled(subject: Subject) -> Budget | None:
@@ -200,12 +200,12 @@ def _synthetic_requests(
     measuring = Measure(subject.setting, blanks)
     answers = subject.asks.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens
-    left = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
+    room_tokens = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
     for shape, answer in zip(shapes, answers, strict=True):
         cost = answer.cost
-        if cost is None or not 0 < cost.embeds <= step or cost.tokens > left:
+        if cost is None or not 0 < cost.embeds <= step or cost.tokens > room_tokens:
             continue
-        together = min(count, _MOST_IN_PROMPT, left // cost.tokens)
+        together = min(count, _MOST_IN_PROMPT, room_tokens // cost.tokens)
         number = max(min(_MOST, math.ceil(step / cost.embeds)), together)
         urls = [write_blank(shape, n, folder).resolve().as_uri() for n in range(number)]
         for start in range(0, number, together):
@@ -362,13 +362,13 @@ def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) 
     """Check whether a flat processor option also changes items of other modalities."""
     shapes = footprints.witnesses
     less = footprints.items(limits.without(args, name), shapes)
-    moved = limits.changed(footprints.items(args, shapes), less)
+    changes = limits.changed(footprints.items(args, shapes), less)
     remedies = {}
-    for modality in moved:
-        tried = limits.scoped(args, name, modality)
-        alone = limits.changed(footprints.items(tried, shapes), less)
-        if alone == {modality: moved[modality]}:
-            remedies[modality] = tried
-    check = limits.bleeding(name, moved, remedies)
+    for modality in changes:
+        scoped_args = limits.scoped(args, name, modality)
+        scoped_changes = limits.changed(footprints.items(scoped_args, shapes), less)
+        if scoped_changes == {modality: changes[modality]}:
+            remedies[modality] = scoped_args
+    check = limits.bleeding(name, changes, remedies)
     if check is not None:
         yield check

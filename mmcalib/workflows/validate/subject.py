@@ -284,8 +284,8 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
     cache, one modality fewer, or less of the GPU.
     """
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
-    left = room(subject)
-    if short is None or before is None or left is None:
+    spare = room(subject)
+    if short is None or before is None or spare is None:
         return ""
     with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
         # If the reserve fails in tokens, other cures shrink the item.
@@ -300,8 +300,8 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
         limited = subject.engine_args.get(LIMIT) or {}
         others = {m: count for m, count in limited.items() if m != worst}
         remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # if you serve no {worst}")
-    lower = line("gpu_memory_utilization", left.reserving_utilization)
-    lost = gib(left.requested_bytes - round(left.reserving_utilization * left.total_bytes))
+    lower = line("gpu_memory_utilization", spare.reserving_utilization)
+    lost = gib(spare.requested_bytes - round(spare.reserving_utilization * spare.total_bytes))
     unreserved = f"{lower}  # costs {lost} of KV cache; leaves room but does not reserve it"
     remedies.append(_lines(less, before) if less is not None else unreserved)
     return "\n".join(remedies)

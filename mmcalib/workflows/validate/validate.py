@@ -74,14 +74,14 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
     return TriedConfig(subject, proof, items)
 
 
-def conclude(before: Sequence[Check], tried: TriedConfig) -> list[Check]:
+def conclude(before: Sequence[Check], proven: TriedConfig) -> list[Check]:
     """Merge the checks of all stages; `before` are those from before the engine's start."""
-    subject, memory = tried.subject, tried.subject.memory
-    checks = (*before, *tried.proof.checks)
+    subject, memory = proven.subject, proven.subject.memory
+    checks = (*before, *proven.proof.checks)
     if memory is None:
         unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
         return judge_memory(checks, (), subject, unrehearsed)
-    more = list(checks_in_bytes(memory, subject, tried.proof.started))
+    more = list(checks_in_bytes(memory, subject, proven.proof.started))
     unrehearsed = not_rehearsed(memory.predicted, subject.command("rehearse"))
     return judge_memory(checks, more, subject, unrehearsed)
 
@@ -113,10 +113,10 @@ def build_document(
     )
 
 
-def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]) -> Validation:
+def add_figures(document: Validation, proven: TriedConfig, taken: Sequence[Taken]) -> Validation:
     """Add the figures of a finished validation; `taken` is the memory of single options."""
-    subject, proof = tried.subject, tried.proof
-    corpus = subject.corpus if tried.items == "corpus" else None
+    subject, proof = proven.subject, proven.proof
+    corpus = subject.corpus if proven.items == "corpus" else None
     prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
     table = subject.table if subject.table.costs else None
     predicted = subject.memory.predicted if subject.memory else None
@@ -132,7 +132,7 @@ def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]
                 options=list(taken),
             ),
             "startup": startup_figures(proof),
-            "items": tried.items,
+            "items": proven.items,
             "corpus": corpus_figures(table, prompts, skipped) if table else None,
             "tool": {"mmcalib": __version__, **subject.opened.versions},
         }
@@ -220,9 +220,9 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             subject = replace(subject, corpus=corpus)
             subject, findings, taken = examine(subject, config.served)
             before += findings
-            tried = try_config(session, subject, before)
-            document = build_document(job, resolved, conclude(before, tried), args)
-            return add_figures(document, tried, taken)
+            proven = try_config(session, subject, before)
+            document = build_document(job, resolved, conclude(before, proven), args)
+            return add_figures(document, proven, taken)
 
 
 def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
