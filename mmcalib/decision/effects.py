@@ -75,7 +75,8 @@ def witnesses(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tu
 @dataclass(frozen=True, slots=True)
 class Footprints:
     """Gets budgets, item costs and memory of configurations from vLLM, each once; the host has the
-    model open. `serve_defaults` fill missing arguments. Without `rehearse` memory is unknown.
+    model open. `serve_defaults` fill missing arguments. Without `rehearse` the only bytes are those
+    of the items' tensors.
     """
 
     host: EngineHost

@@ -101,7 +101,7 @@ def encoder_budget(
 
 def rehearsed_adequacy(result: Rehearsed, budget: Budget) -> Adequacy:
     """Return the reserve in tokens: the profile's embeddings against those of the largest step that
-    the configuration admits. A model of embeddings alone needs the whole encoder budget.
+    the configuration admits. If it admits only embeddings, they may fill the encoder budget.
     """
     unprofiled = replace(budget, profiled_modality=None)
     worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens

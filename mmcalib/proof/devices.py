@@ -66,7 +66,7 @@ def compare(
     """Compare the items that the CPU accepts; a dead engine ends only the comparison."""
     results = DevicePairs(device)
     items = [(shape.modality, path) for shape, path in sample]
-    with progress.step(f"processing on {device} too", len(items)) as task:
+    with progress.step(f"comparing the processor on {device}", len(items)) as task:
         try:
             for (modality, path), file in zip(items, files(items), strict=True):
                 task.advance()

@@ -143,7 +143,7 @@ def _torch_check(report: Looked, versions: Mapping[str, str]) -> Check:
 
 def _gpu_check(report: Looked, gpu: Gpu | None) -> Check:
     if gpu is None:
-        detail = "this machine has none; --gpu NAME rehearses any GPU"
+        detail = "this machine has no GPU; --gpu NAME rehearses any"
         return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
     total, free = report.total_bytes, report.free_bytes
     if total is None or free is None:
@@ -299,9 +299,9 @@ _MEDIA: dict[str, tuple[str, Shape]] = {
     "soundfile": ("soundfile", AudioShape(800, 16_000)),
 }
 _OPTIONAL = {
-    "librosa>=0.10.2": "second opinion on sounds",
+    "librosa>=0.10.2": "second opinion on audio",
     "vl-convert-python>=1.7": "charts in report.html",
-    "huggingface-hub>=0.24": "models of the hub",
+    "huggingface-hub>=0.24": "models from the hub",
     "datasets>=3.3": "--data hf-dataset://",
     "pyarrow>=14": "--data of parquet",
     "fsspec>=2024.2": "--data of URLs",

@@ -168,7 +168,7 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
         ),
         (looked("cuda", 21.5), CUDA, L4, "GPU", "pass", "21.50 GiB of 22.00 GiB free", ""),
         (looked("cuda", 11.0), CUDA, L4, "GPU", "warn", "would not start", "utilization 0.50"),
-        (looked("cpu"), CPU, None, "GPU", "skip", "this machine has none", "--gpu L4"),
+        (looked("cpu"), CPU, None, "GPU", "skip", "this machine has no GPU", "--gpu L4"),
         (EngineProbe(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "died", "log"),
     ],
 )

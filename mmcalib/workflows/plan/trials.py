@@ -194,7 +194,7 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
         else:
             more = gib(oom.lacking_bytes - missing)
             detail = f"{check.detail}; {more} more stay free than on the log's server"
-            check = replace(check, detail=f"{detail}, which needed {gib(oom.lacking_bytes)}")
+            check = replace(check, detail=f"{detail}, which was short of {gib(oom.lacking_bytes)}")
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
     return JudgedFixes(check, short, config, answer, max(0, missing))
@@ -344,11 +344,11 @@ def without_trap_hints(bench: Bench) -> Bench:
     plain = _drop_hints(bench, hinted)
     before, after = bench.largest_items(), plain.largest_items()
     traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
-    trapless = plain if traps == hinted else _drop_hints(bench, traps)
-    unhinted_memory, hinted_memory = trapless.known(), bench.known()
-    if trapless is bench or unhinted_memory is None or hinted_memory is None:
+    cleaned = plain if traps == hinted else _drop_hints(bench, traps)
+    unhinted_memory, hinted_memory = cleaned.known(), bench.known()
+    if cleaned is bench or unhinted_memory is None or hinted_memory is None:
         return bench
-    (fix,) = trapless.required
+    (fix,) = cleaned.required
     less = hinted_memory.kv_cache_bytes - unhinted_memory.kv_cache_bytes
     if less > 0:
         fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")

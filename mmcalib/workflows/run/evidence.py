@@ -45,7 +45,7 @@ def _capped_reason(cache: CappedCache) -> str:
     if cache.gib:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
-        return f"as large as {at_most}: the best size depends on the order of requests; {most}"
+        return f"as large as {at_most}: without request order the best size is unknown; {most}"
     allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
     if not cache.budgeted:
         allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"

@@ -164,7 +164,7 @@ def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tupl
     counted = corpus.census.counts(modality) if corpus is not None else None
     if counted is None or not counted.items():
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
-        return 1, f"shrinks {modality}s above {most:,} tokens (now up to {now:,})"
+        return 1, f"shrinks {modality} items above {most:,} tokens (now up to {now:,})"
     smaller = int(counted.counts[cure.knob.changed(counted.shapes, cure.value)].sum())
     total = several(counted.items(), modality)
     return smaller / counted.items(), f"shrinks {smaller:,} of {total}"

@@ -151,7 +151,7 @@ def open_config(
     Raises ModelError for a model without media.
     """
     tokens = context_of(engine_args)
-    text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
+    text_only = takes_no_media(resolved, ": there is nothing to validate", LISTS_MODELS)
     try:
         opened = open_model(
             session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
