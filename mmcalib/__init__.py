@@ -1,16 +1,16 @@
-"""Right-sizes vLLM for the media a team really serves.
+"""Sizes vLLM for the images, videos and audio that you really serve.
 
     calibration = mmcalib.calibrate(model="Qwen/Qwen2.5-VL-3B-Instruct", data="./media")
     llm = vllm.LLM(**calibration.engine_args())
 
-    (found,) = mmcalib.rehearse("Qwen/Qwen2.5-VL-3B-Instruct", gpu="H100-80G")
-    found.memory.kv_cache_tokens
+    (rehearsal,) = mmcalib.rehearse("Qwen/Qwen2.5-VL-3B-Instruct", gpu="H100-80G")
+    rehearsal.memory.kv_cache_tokens
 
 Importing this package loads neither torch nor vLLM; they run in a child process.
 """
 
-# Nothing is imported here: under `python -m mmcalib` this runs while the working folder, which may
-# be somebody else's data set, still comes before Python's own modules.
+# Import nothing here: under `python -m mmcalib` this runs while the working folder, possibly an
+# untrusted data set, still comes before Python's own modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> "list[str]":
-    """The public names, those that are not loaded yet too."""
+    """List all public names, loaded or not."""
     return sorted(__all__)

@@ -1,9 +1,9 @@
-"""`python -m mmcalib`."""
+"""Run the command line for `python -m mmcalib`."""
 
 import sys
 
 if not sys.flags.safe_path:
-    # The working folder, before all others. It may be a data set that somebody else made.
+    # Remove the working folder from the import path: it may be an untrusted data set.
     del sys.path[0]
 
 from mmcalib.cli import main

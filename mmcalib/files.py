@@ -1,4 +1,4 @@
-"""Read untrusted documents, write whole files and folders or none, temporary folders."""
+"""Read untrusted documents, write files and folders atomically, make temporary folders."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
 from mmcalib.text import MIB
 
-# A temporary name must not be too long where the file's own just fits.
+# A temporary name is longer than the file's own, which may be as long as the system allows.
 _NAME_PREFIX_CHARS = 100
 _AS = ("utf-8", "surrogateescape")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file's content in one step. Raises OutputError; the old content then stays."""
+    """Replace the file's content atomically. Raises OutputError and keeps the old content."""
     write_texts({path: text})
 
 
 def write_texts(texts: Mapping[Path, str]) -> None:
-    """Replace files that belong together. Raises OutputError; where one of them could not be
-    filled, the old content of all stays.
+    """Replace files that belong together. Raises OutputError; if one cannot be written, all keep
+    their old content.
     """
     waiting: dict[Path, str] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            waiting[path] = _write_beside(path, text.encode(*_AS))
+            waiting[path] = _write_temporary(path, text.encode(*_AS))
         for path in texts:
             os.replace(waiting[path], path)
             del waiting[path]
@@ -48,10 +48,8 @@ def write_texts(texts: Mapping[Path, str]) -> None:
             _remove(name)
 
 
-def _write_beside(path: Path, content: bytes) -> str:
-    """The name of a new file with this content in the same folder: on the disk, and for whom new
-    files are for.
-    """
+def _write_temporary(path: Path, content: bytes) -> str:
+    """Write a new file in the same folder, synced and with the umask's mode; return its name."""
     prefix = f".{path.name[:_NAME_PREFIX_CHARS]}."
     handle, name = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
@@ -73,28 +71,25 @@ def _remove(name: str) -> None:
         os.unlink(name)
 
 
-# A million shapes have two million; each takes a hundred bytes and more.
+# A million shapes have two million lists and objects, of at least a hundred bytes each.
 _MOST_CONTAINERS: Final = 8_000_000
 _MOST_DEPTH: Final = 40
 _MOST_ENTRIES: Final = 20_000
 _MOST_KEYS: Final = 2_000
-# Bytes of memory and items of a corpus are far below; so are the digits of either.
+# Far above any count of bytes or items.
 _NUMBER_BELOW: Final = 2.0**62
 _DIGITS: Final = 18
 
 
 def open_document(path: str | Path) -> FileIO:
-    """The file for reading, also a pipe that somebody writes to; one that nobody does is empty.
-
-    Raises OSError.
-    """
+    """Open a file or a pipe for reading; a pipe without a writer is empty. Raises OSError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
     os.set_blocking(handle, True)
     try:
-        # A folder is refused here.
+        # This fails for a folder.
         return FileIO(handle, "rb")
     except OSError:
         os.close(handle)
@@ -102,7 +97,7 @@ def open_document(path: str | Path) -> FileIO:
 
 
 def read_document(path: str | Path, most_bytes: int) -> bytes:
-    """The whole file. Raises OSError, also for one that is larger."""
+    """Read the whole file. Raises OSError, also if it is larger than `most_bytes`."""
     data = bytearray()
     with open_document(path) as file:
         while block := file.read(min(MIB, most_bytes + 1 - len(data))):
@@ -113,30 +108,30 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> Any:
-    """What a JSON file holds, where it is such as mmcalib writes: no deep nesting, no key twice, no
-    number that no count can be, and no list of tens of thousands, unless it is one of `long`.
+    """Read JSON in the form that mmcalib writes: without deep nesting, duplicate keys, huge numbers
+    or lists of tens of thousands, except those named in `long`.
 
     Raises OSError, and ValueError or RecursionError for any other file.
     """
     text = read_document(path, most_bytes).decode()
     if text.count("[") + text.count("{") > _MOST_CONTAINERS:
         raise ValueError("it holds too many lists and objects")
-    found = _DECODER.decode(text)
-    _check_size(found, long)
-    return found
+    content = _DECODER.decode(text)
+    _check_size(content, long)
+    return content
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    content = dict(pairs)
     if len(pairs) > _MOST_KEYS:
         raise ValueError(f"an object has {len(pairs):,} keys")
-    if len(found) < len(pairs):
-        raise ValueError("an object has a key twice")
-    return found
+    if len(content) < len(pairs):
+        raise ValueError("an object has a duplicate key")
+    return content
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
 
 
 def _int(digits: str) -> int:
@@ -146,21 +141,18 @@ def _int(digits: str) -> int:
 def _float(digits: str) -> float:
     number = float(digits)
     if not abs(number) < _NUMBER_BELOW:
-        raise ValueError(f"{digits[:_DIGITS]}… is too large a number")
+        raise ValueError(f"the number {digits[:_DIGITS]}… is too large")
     return number
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_no_number, parse_int=_int, parse_float=_float
+    object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_int, parse_float=_float
 )
 
 
-def _check_size(found: Any, long: Collection[str]) -> None:
-    """Raises ValueError for deep nesting, and for long lists that are not among `long`.
-
-    Level by level. What is wrong with every entry of a list would be found of each of them.
-    """
-    level = [found] if isinstance(found, dict | list) else []
+def _check_size(content: Any, long: Collection[str]) -> None:
+    """Raise ValueError for deep nesting, and for long lists except those in `long`."""
+    level = [content] if isinstance(content, dict | list) else []
     for _ in range(_MOST_DEPTH):
         deeper = []
         for one in level:
@@ -176,8 +168,8 @@ def _check_size(found: Any, long: Collection[str]) -> None:
 
 
 class Scratch(Closing):
-    """A new folder of this user's alone below TMPDIR, at `path`; removed when closed or when the
-    process ends. A process that is killed leaves it to whatever cleans TMPDIR. Raises OutputError.
+    """A new private folder in TMPDIR, at `path`; removed when closed or when the process ends, but
+    not when it is killed. Raises OutputError.
     """
 
     def __init__(self) -> None:
@@ -196,10 +188,7 @@ class Scratch(Closing):
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `target` when the block ends well; what was there is replaced.
-
-    Raises OutputError when the parent cannot be written.
-    """
+    """Yield a scratch folder that replaces `target` if the block succeeds. Raises OutputError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -207,7 +196,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
         scratch.chmod(0o755)
     except OSError as error:
         raise OutputError(
-            f"{target.parent} cannot be written: {error}",
+            f"cannot write to {target.parent}: {error}",
             hint="export MMCALIB_CACHE_DIR=/a/folder/that/is/yours",
         ) from error
     try:
@@ -218,7 +207,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 target.rename(old / "was")
             scratch.rename(target)
         except OSError as error:
-            raise OutputError(f"{target} cannot be replaced: {error}") from error
+            raise OutputError(f"cannot replace {target}: {error}") from error
         finally:
             shutil.rmtree(old, ignore_errors=True)
     finally:

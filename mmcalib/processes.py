@@ -1,7 +1,6 @@
-"""Start, confine and end processes of our own.
+"""Start, confine and end our own processes.
 
-What Python may import in processes that are started here: nothing from the working folder, which
-may be a data set that somebody else made.
+They import nothing from the working folder, which may be an untrusted data set.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from mmcalib.text import MIB
 
 
 class Closing:
-    """A class with `close`, which is safe to call twice, and nothing else to do at the end."""
+    """Base class for objects with an idempotent `close()`."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """End whatever was started."""
+        """End what the object has started."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -44,17 +43,16 @@ class Closing:
         self.close()
 
 
-# `M_MMAP_THRESHOLD` of glibc's malloc.h, and the bytes from which a block is a mapping of its own.
+# `M_MMAP_THRESHOLD` of glibc's malloc.h, and the size from which a block gets its own mapping.
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = MIB
 
 
 def give_back_large_blocks() -> None:
-    """A block of a megabyte goes back to the system when nobody needs it any more.
+    """Let glibc return freed blocks of a megabyte or more to the system; no-op elsewhere.
 
-    glibc counts blocks as small up to the largest that was ever let go of, 32 MiB at most, and
-    keeps those between others: a process that goes through columns of a million numbers stays half
-    as large again. Another C library does as it likes.
+    By default glibc raises this threshold to the largest freed block (at most 32 MiB) and keeps
+    smaller ones: a process with columns of a million numbers stays 50% larger.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -64,45 +62,41 @@ _PR_SET_PDEATHSIG = 1
 
 
 def belong_to_parent() -> None:
-    """Leave interrupts to the parent; on Linux the kernel kills this process when the thread that
-    started it ends, however it ends.
-    """
+    """Ignore interrupts; on Linux, let the kernel kill this process when its parent thread ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def confine(memory_bytes: int) -> None:
-    """For a process that decodes: it gets so much address space more than it has now, and nobody
-    sees what libraries warn of.
-    """
+    """Limit a decoding process to `memory_bytes` more address space, and silence its warnings."""
     warnings.simplefilter("ignore")
     with open("/proc/self/statm", "rb") as file:
         now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + memory_bytes
+    limit = now + memory_bytes
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-# Python's own switch (3.11): neither `-m` nor `-c` looks in the working folder first. As a variable
-# it reaches what those processes start in turn.
+# Python's switch (3.11) against imports from the working folder with `-m` or `-c`. Child processes
+# inherit the variable.
 SAFE = {"PYTHONSAFEPATH": "1"}
 
 _PATH = "PYTHONPATH"
 
 
 def safe_environment(base: Mapping[str, str], path: Sequence[str] | None = None) -> dict[str, str]:
-    """The variables of `base`, with `path` as PYTHONPATH (default: the one of `base`).
+    """Return the variables of `base`, with `path` as PYTHONPATH (default: the one of `base`).
 
-    An empty entry, such as a shell leaves in `PYTHONPATH=$PYTHONPATH:/opt/lib`, means the working
-    folder and is left out, and so is `.`; other relative ones are made absolute.
+    Entries that mean the working folder are removed: `.`, and empty ones, as in
+    `PYTHONPATH=$PYTHONPATH:/opt/lib`. Other relative entries become absolute.
     """
-    given = base.get(_PATH, "").split(os.pathsep) if path is None else path
-    kept = [os.path.abspath(entry) for entry in given if os.path.normpath(entry) != os.curdir]
+    entries = base.get(_PATH, "").split(os.pathsep) if path is None else path
+    safe = [os.path.abspath(entry) for entry in entries if os.path.normpath(entry) != os.curdir]
     others = {name: value for name, value in base.items() if name != _PATH}
-    return others | SAFE | ({_PATH: os.pathsep.join(kept)} if kept else {})
+    return others | SAFE | ({_PATH: os.pathsep.join(safe)} if safe else {})
 
 
 MEMINFO = Path("/proc/meminfo")
@@ -116,15 +110,13 @@ _EXHAUSTED = {
 
 
 def free_bytes(*, cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int | None:
-    """What is free now; a container's own limit counts where it is the lower. None where the
-    system does not say.
-    """
-    rooms = (_available(meminfo), _allowed(cgroup))
-    return min((room for room in rooms if room is not None), default=None)
+    """Return the free host memory within the container's limit, or None if unknown."""
+    amounts = (_available(meminfo), _allowed(cgroup))
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def exhausted(error: BaseException | None) -> str:
-    """What this machine ran out of, by the chain of errors: memory, disk space, or nothing."""
+    """Return "memory" or "disk space" if the chain of errors shows that it ran out, else empty."""
     while error is not None:
         if isinstance(error, MemoryError):
             return "memory"
@@ -143,7 +135,7 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _allowed(cgroup: Path) -> int | None:
-    """What the control group (version 2) has left; its own page cache is given back on demand."""
+    """Return the control group's (version 2) free memory, with its reclaimable page cache."""
     try:
         most = int((cgroup / "memory.max").read_text())
         used = int((cgroup / "memory.current").read_text())
@@ -156,10 +148,9 @@ def _allowed(cgroup: Path) -> int | None:
 
 @contextmanager
 def own_priority() -> Iterator[None]:
-    """While open the scheduler's policy of this thread may change; then it is as it was.
+    """Restore this thread's scheduling policy at the end.
 
-    SVT-AV1 gives root's thread a real-time priority for good: it, and whatever it starts later,
-    would let nothing else run.
+    SVT-AV1 gives root's thread a permanent real-time priority, which would starve other processes.
     """
     if not hasattr(os, "sched_getscheduler"):
         yield
@@ -171,23 +162,22 @@ def own_priority() -> Iterator[None]:
         os.sched_setscheduler(0, policy, parameters)
 
 
-# `datasets` imports these where they are installed, for tensors that nobody asks for.
+# `datasets` would import these, if installed, for tensors that mmcalib does not use.
 _LIGHT = {"USE_TORCH": "0", "USE_TF": "0", "USE_JAX": "0"}
 
 STDERR = 2
-# For a process that should have ended, and for one that is told to end.
+# Seconds to wait for a process that should have ended, and after a signal.
 _ENDING_S = 5.0
 _PATIENCE_S = 2.0
 
 
 class Worker(Closing):
-    """A process of our own, `python -m MODULE PIPE FILES NUMBERS`, that calls `serve_parent`.
+    """A process, `python -m MODULE PIPE FILES NUMBERS`, that calls `serve_parent`.
 
-    It dies with the thread that started it, and keeps the open `files`. It has a session of its
-    own, which an interrupt does not reach, and closing kills all that is in it, after SIGTERM if
-    `gentle`. Sending through `pipe` raises OSError where the worker takes nothing for `send_s`; it
-    is of no use then. Its output goes to the descriptor `output`; None: it is seen with
-    MMCALIB_DEBUG only.
+    It dies with the thread that started it, and inherits the open `files`. It has its own session,
+    so interrupts do not reach it; closing kills the whole session, after SIGTERM if `gentle`.
+    Sending through `pipe` raises OSError if the worker reads nothing for `send_s`; it is unusable
+    then. Its output goes to the descriptor `output`; with None only MMCALIB_DEBUG shows it.
     """
 
     def __init__(
@@ -214,7 +204,7 @@ class Worker(Closing):
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # This process' own way to its modules, wherever they lie.
+            # The worker finds modules in the same folders as this process.
             env=safe_environment(os.environ, sys.path) | _LIGHT if env is None else env,
             pass_fds=fds,
             start_new_session=True,
@@ -228,14 +218,14 @@ class Worker(Closing):
         return self._process.pid
 
     def send(self, message: object) -> None:
-        """Kills it where it takes nothing for too long; `receive` says that it ended."""
+        """Send a message. Kills a worker that reads nothing for too long."""
         try:
             self.pipe.send(message)
         except OSError:
             self.kill()
 
     def receive(self, silence_s: float) -> Any:
-        """Its next message. Raises TimeoutError after so long a silence, EOFError when it ended."""
+        """Return its next message. Raises TimeoutError after `silence_s`, EOFError if it ended."""
         if not self.pipe.poll(silence_s):
             raise TimeoutError
         try:
@@ -244,13 +234,13 @@ class Worker(Closing):
             raise EOFError from error
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
-        """Once it ended, which is waited for so long; else None."""
+        """Wait for its end and return the code, or None if it still runs after `patience_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(patience_s)
         return None
 
     def how_it_ended(self) -> str:
-        """In words, once it should have ended."""
+        """Describe the end of a process that should have ended."""
         code = self.exit_code(_ENDING_S)
         if code is None:
             return "does not answer"
@@ -259,8 +249,8 @@ class Worker(Closing):
         return f"ended with exit code {code}"
 
     def kill(self, sign: signal.Signals = signal.SIGKILL) -> None:
-        """End it and all that it started at once, also from another thread."""
-        if not self.closed:  # Its number may be that of another process by then.
+        """End it and its child processes at once; safe to call from another thread."""
+        if not self.closed:  # Another process may have its id after that.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, sign)
 
@@ -274,7 +264,7 @@ class Worker(Closing):
 
 
 def serve_parent(serve: Callable[..., None]) -> None:
-    """Be a `Worker`: `serve(pipe, FILES and NUMBERS)` until the parent closes its end."""
+    """Run as a `Worker`: call `serve(pipe, FILES and NUMBERS)` until the parent closes the pipe."""
     belong_to_parent()
     pipe_fd, *numbers = map(int, sys.argv[1:])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

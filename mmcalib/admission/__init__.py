@@ -1,1 +1,1 @@
-"""Which media a calibration admits."""
+"""Decide whether a calibration admits media and requests."""

@@ -1,4 +1,4 @@
-"""What a program asks `Calibration.admits` about, as what decides whether it fits."""
+"""Decide whether an item or a request fits; the body of `Calibration.admits`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mmcalib.files import Scratch
 from mmcalib.text import without_particulars
 
 _REQUEST_FIELDS = {"messages", "body", "input"}
-_ASK = "leave that out, or ask the server"
+_ASK = "leave that out, or try it on the server"
 
 
 def admit_item(
@@ -42,17 +42,16 @@ def admit_item(
     counting: Counting | None = None,
     grammar: Grammar | None = None,
 ) -> Admission:
-    """Whether it fits, with a remedy where not; `root` and `grammar` as `RequestLines` takes them,
-    `counting` as `admit_request` does.
+    """Decide whether an item fits, with a remedy if not; `root` and `grammar` as for
+    `RequestLines`, `counting` as for `admit_request`.
 
-    Raises TypeError for what is none of `inputs.TAKEN`, and UsageError for a request that leads
-    outside its root.
+    Raises TypeError for other types than `inputs.TAKEN`, UsageError for a path outside the root.
     """
     if isinstance(item, Mapping) and not is_cell(item):
         if OFFLINE in item:
             return _admit_offline(gate, item)
         line = _request_line(item)
-        # Inline media are kept until the answer.
+        # Inline media are files until the answer.
         with Scratch() as scratch:
             how = Reading(allowed_root=root, scratch=scratch.path, as_sent=True, grammar=grammar)
             reader = RequestLines(os.getcwd(), **how)
@@ -64,7 +63,7 @@ def admit_item(
 
 
 def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
-    """Whether the file fits, with a remedy if not."""
+    """Decide whether the file fits, with a remedy if not."""
     if isinstance(file, Skipped):
         return unreadable(file.reason)
     return with_remedy(gate, file, admit(gate, file))
@@ -73,38 +72,38 @@ def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
 def admit_request(
     gate: Gate, prompt: Prompt, counting: Counting | None
 ) -> tuple[tuple[Encoded, ...], Admission]:
-    """What its items are, none where one cannot be read, and whether it fits. A text that its bound
-    does not settle is counted, where that is possible.
+    """Return the request's items (empty if one cannot be read) and whether it fits. If the bound of
+    the text does not decide, `counting` counts it.
     """
     from mmcalib.media.probe import examine_whole
 
     files: list[Encoded] = []
     for item in prompt.items:
-        seen = examine_whole(item, sound=hears_alone(gate.counts))
-        if isinstance(seen, Skipped):
-            return (), unreadable(seen.reason, of=f"{seen.path}: ")
-        files.append(seen)
+        file = examine_whole(item, sound=hears_alone(gate.counts))
+        if isinstance(file, Skipped):
+            return (), unreadable(file.reason, of=f"{file.path}: ")
+        files.append(file)
     wants = prompt.request.asked()
-    # What the calibration counted this very text to take.
-    known = gate.counted.get(prompt.request.digest()) if gate.counted else None
-    text = None if known is None else Between.exactly(known)
-    kept, context = prompt.request.kept_tokens, gate.max_model_len
-    if kept is not None and kept > context:
-        why = f"truncate_prompt_tokens of {kept}, max_model_len is {context}"
+    # The calibration may have counted this text already.
+    counted = gate.counted.get(prompt.request.digest()) if gate.counted else None
+    text = None if counted is None else Between.exactly(counted)
+    most_tokens, context = prompt.request.kept_tokens, gate.max_model_len
+    if most_tokens is not None and most_tokens > context:
+        why = f"truncate_prompt_tokens is {most_tokens}, above max_model_len {context}"
         return tuple(files), rejected(why, f"{context} at most", basis="none")
-    if kept is not None and kept < 0:
+    if most_tokens is not None and most_tokens < 0:
         # `TokenizeParams.max_truncation_tokens` (vllm/renderers/params.py, 0.32).
-        kept = context - bool(wants.answer_tokens)
-    if kept and text is None and not files:
-        text = Between(1, kept)
+        most_tokens = context - bool(wants.answer_tokens)
+    if most_tokens and text is None and not files:
+        text = Between(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
     decides = text_decides(gate, files, answer)
-    if counting and known is None and (answer.fits or decides):
-        found = counting.tokens(prompt.request, tokenise=decides)
-        if isinstance(found, str):
-            return tuple(files), unusable(found)
-        if found is not None:
-            text = Between.exactly(min(found, kept or found))
+    if counting and counted is None and (answer.fits or decides):
+        tokens = counting.tokens(prompt.request, tokenise=decides)
+        if isinstance(tokens, str):
+            return tuple(files), unusable(tokens)
+        if tokens is not None:
+            text = Between.exactly(min(tokens, most_tokens or tokens))
             answer = admit_prompt(gate, files, wants, text)
     if answer.fits and prompt.doubt:
         return tuple(files), undecided(prompt.doubt, _ASK)
@@ -112,8 +111,8 @@ def admit_request(
 
 
 def unreadable(reason: str, *, of: str = "") -> Admission:
-    """Of what cannot be read nothing is served; of what is elsewhere nothing is known. `of` says
-    which item of a request it is.
+    """Answer for an unreadable item: rejected, or unknown if it is on a host that is not allowed.
+    `of` names the item of a request.
     """
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
@@ -123,12 +122,12 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     if reason == NO_SAMPLES:
         return undecided(f"{of}{reason}, which some models take", "leave it out")
     remedies = {TOO_LARGE: "make it smaller, or leave it out", HEIC: "convert it to JPEG"}
-    instead = remedies.get(reason, "leave it out, or send another copy")
-    return rejected(f"{of}{reason}", instead, basis="none", unread=reason)
+    remedy = remedies.get(reason, "leave it out, or use another copy")
+    return rejected(f"{of}{reason}", remedy, basis="none", unread=reason)
 
 
 def unusable(reason: str) -> Admission:
-    """The same of a request."""
+    """Answer for a request that cannot be used."""
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
     if reason.endswith(NOT_MODELLED):
@@ -138,15 +137,15 @@ def unusable(reason: str) -> Admission:
 
 
 def _undecided_elsewhere(reason: str) -> Admission:
-    return undecided(reason, "check a local copy, or name its host in --allowed-media-domains")
+    return undecided(reason, "check a local copy, or add its host to --allowed-media-domains")
 
 
 def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
-    """A prompt as `LLM.generate` takes it, with the media that a program holds."""
-    held = row[OFFLINE]
-    if not isinstance(held, Mapping) or row.keys() & {"messages", "body", "input"}:
+    """Decide about a prompt for `LLM.generate`, with media in memory."""
+    media = row[OFFLINE]
+    if not isinstance(media, Mapping) or row.keys() & {"messages", "body", "input"}:
         raise not_taken(row)
-    listed = [value if isinstance(value, list) else [value] for value in held.values()]
+    listed = [value if isinstance(value, list) else [value] for value in media.values()]
     files = list[Encoded]()
     for one in itertools.chain.from_iterable(listed):
         file = describe_item(one)
@@ -158,10 +157,10 @@ def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:
-    """The request as a file has it. Raises TypeError for a mapping that is none."""
+    """Encode the request as a line of a requests file. Raises TypeError for other mappings."""
     if not _REQUEST_FIELDS & set(request):
         raise not_taken(request)
     try:
         return json.dumps(request).encode()
-    except (TypeError, ValueError):  # It holds a picture, say, which a request only names.
+    except (TypeError, ValueError):  # For example, it holds an image object instead of a URL.
         raise not_taken(request) from None

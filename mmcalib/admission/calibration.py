@@ -1,4 +1,4 @@
-"""A calibration as programs hold it: kept in a file, and asked whether an item fits."""
+"""The calibration object of the library: save, load, and check items."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Calibration(CalibrationDocument):
 
     @property
     def counting(self) -> Counting | None:
-        """What counts texts without vLLM, by the checkpoint's files; None where nothing does."""
+        """The text counter that uses the checkpoint's files without vLLM, if there is one."""
         if self._counting is None or self._counting[0] is not self.costs:
             how = self.costs.counting
             model = str(self.engine_config.get("model", self.model.id))
@@ -38,13 +38,13 @@ class Calibration(CalibrationDocument):
 
     @property
     def grammar(self) -> Grammar:
-        """What vLLM takes in a request, as the server that is configured does."""
-        given = self.engine_config
-        tools = bool(given.get("enable_auto_tool_choice") and given.get("tool_call_parser"))
-        embeds = bool(given.get("enable_mm_embeds") or given.get("enable_prompt_embeds"))
-        asked = self.costs, tools, embeds
-        if self._grammar is None or self._grammar[0] != asked:
-            self._grammar = asked, Grammar(self.costs.grammar, tools=tools, embeds=embeds)
+        """The request fields that the configured server accepts."""
+        args = self.engine_config
+        tools = bool(args.get("enable_auto_tool_choice") and args.get("tool_call_parser"))
+        embeds = bool(args.get("enable_mm_embeds") or args.get("enable_prompt_embeds"))
+        key = self.costs, tools, embeds
+        if self._grammar is None or self._grammar[0] != key:
+            self._grammar = key, Grammar(self.costs.grammar, tools=tools, embeds=embeds)
         return self._grammar[1]
 
     def admits(
@@ -54,24 +54,22 @@ class Calibration(CalibrationDocument):
         allowed_local_media_path: str | os.PathLike[str] | None = None,
         allowed_media_domains: Sequence[str] = (),
     ) -> Admission:
-        """Whether one item or chat request fits. Needs no vLLM.
+        """Decide whether one item or chat request fits, without vLLM.
 
-        `item` is a path, URL, bytes or binary file, of which the header is read; a `PIL.Image`;
-        sound as `(array, rate_hz)`; a chat request, whose files lie below
-        `allowed_local_media_path` (default: the working folder); or a shape. What cannot be read
-        does not fit, and what is elsewhere is unknown unless it is on one of
-        `allowed_media_domains`, which then sends its header.
+        `item` is a path, URL, bytes or binary file (mmcalib reads only the header), a `PIL.Image`,
+        audio as `(array, rate_hz)`, a shape, or a chat request with files in
+        `allowed_local_media_path` (default: the working folder). An unreadable item does not fit.
+        A remote one is unknown, unless its host is in `allowed_media_domains`.
 
-        Raises TypeError for anything else, and UsageError as `gate` does, or for a request that
-        leads outside that folder.
+        Raises TypeError for other types, and UsageError as `gate` does or for a request that leads
+        outside that folder.
         """
-        # Only requests have texts.
         counting = self.counting if isinstance(item, Mapping) else None
         with allowing(allowed_media_domains):
             return admit_item(self.gate, item, allowed_local_media_path, counting, self.grammar)
 
     def __repr__(self) -> str:
-        """One line: the whole is thousands, which `to_json` has."""
+        """Summarise in one line; `to_json` has it all."""
         budget, corpus = self.budget.calibrated, self.corpus
         limits = self.limits.items()
         counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits}
@@ -90,18 +88,16 @@ class Calibration(CalibrationDocument):
     __str__ = __repr__
 
     def __getstate__(self) -> dict[Any, Any]:
-        """What is made of the fields is made again where they arrive."""
+        """Drop cached values; the receiving process computes them again."""
         state = super().__getstate__()
         private = {"_gate": None, "_counting": None, "_grammar": None}
         return {**state, "__pydantic_private__": private}
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON, atomically. Raises OutputError when that is not possible."""
+        """Write as JSON, atomically. Raises OutputError if that fails."""
         write_text(Path(path), self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, or the one of a folder of results. Raises UsageError for anything
-        else.
-        """
+        """Read a saved calibration, or the one in a results folder. Raises UsageError."""
         return read_calibration(calibration_in(Path(path)), cls)

@@ -1,4 +1,4 @@
-"""New data against a calibration: headers are read, nothing is decoded, no engine is needed."""
+"""Check new data against a calibration by reading headers; needs no engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
 from mmcalib.results.check import Checked
 from mmcalib.storage.location import BEHIND, Location
 
-# A folder with files of `.ts` and `.mts` is more often TypeScript than transport streams.
+# `.ts` and `.mts` files are more often TypeScript than transport streams.
 _SAY_MEDIA = MEDIA_ENDINGS - {"ts", "mts"}
 
 
@@ -36,26 +36,25 @@ def check(
     *,
     allowed_root: Path | None = None,
 ) -> Iterator[Checked | Skipped]:
-    """One answer per item and prompt, as they come: `data` as `resolve` takes it, requests, then
-    `lines`, each a path, a URL or a chat request. `Skipped` are files that are no media, and whose
-    names do not say that they are.
+    """Yield one answer per item and prompt: of `data` (as for `resolve`), `requests`, then `lines`,
+    each a path, a URL or a chat request. Files without media or a media file's name are `Skipped`.
 
-    Raises CorpusError where a path or requests file is missing, UsageError where the calibration
-    has no costs or a request leads outside the allowed root (default: its file's folder; of
-    `lines`, the working folder).
+    Raises CorpusError if a path or requests file is missing, UsageError if the calibration has no
+    costs or a request leads outside the allowed root (default: its file's folder; for `lines`, the
+    working folder).
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
-        found = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
+        media = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         how = Reading(allowed_root=allowed_root, scratch=scratch.path, as_sent=True)
         how["grammar"] = calibration.grammar
         labelled = zip(requests, labels(requests), strict=True)
         files = [RequestsSource(path, label=label, **how) for path, label in labelled]
-        for one, source in found:
-            # The path that its item has, if it is one file or object itself.
+        for one, source in media:
+            # If it is one file or object, its item has this path.
             path = os.fspath(one)
-            named = os.path.abspath(path) if Location.of(path).is_file else path
-            yield from gate.source(source, named=named)
+            item_path = os.path.abspath(path) if Location.of(path).is_file else path
+            yield from gate.source(source, named=item_path)
         for file in files:
             yield from map(gate.prompt, file.prompts())
         reader = RequestLines(os.getcwd(), **how)
@@ -65,32 +64,32 @@ def check(
 
 
 class _Gate:
-    """Answers for what was found on disk; inline media are removed once they are answered for."""
+    """Answers for items and prompts; removes the files of inline media after each answer."""
 
     def __init__(self, gate: Gate, scratch: Path, counting: Counting | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
 
     def source(self, source: Source, *, named: str) -> Iterator[Checked | Skipped]:
-        """The file that was `named` must be media, and so must one whose name says that it is."""
-        for found in source.items():
-            seen = self._examine(found)
-            says_media = found.path == named or (
-                ending_of(found.path.partition(BEHIND)[0]) in _SAY_MEDIA
+        """Check a source's items; skip files that are not media, except `named` or media names."""
+        for item in source.items():
+            seen = self._examine(item)
+            says_media = item.path == named or (
+                ending_of(item.path.partition(BEHIND)[0]) in _SAY_MEDIA
             )
             if isinstance(seen, Skipped) and seen.no_media and not says_media:
                 yield seen
             else:
-                yield self._check_file(found.path, seen)
+                yield self._check_file(item.path, seen)
 
-    def _examine(self, found: Item | Skipped) -> Encoded | Skipped:
-        if isinstance(found, Skipped):
-            return found
-        return examine_whole(found, sound=hears_alone(self._gate.counts))
+    def _examine(self, item: Item | Skipped) -> Encoded | Skipped:
+        if isinstance(item, Skipped):
+            return item
+        return examine_whole(item, sound=hears_alone(self._gate.counts))
 
-    def _check_file(self, path: str, seen: Encoded | Skipped) -> Checked:
-        shapes = () if isinstance(seen, Skipped) else (seen.shape,)
-        return Checked(path, "item", shapes, admit_file(self._gate, seen))
+    def _check_file(self, path: str, file: Encoded | Skipped) -> Checked:
+        shapes = () if isinstance(file, Skipped) else (file.shape,)
+        return Checked(path, "item", shapes, admit_file(self._gate, file))
 
     def prompt(self, prompt: Prompt | Skipped) -> Checked:
         if isinstance(prompt, Skipped):
@@ -105,10 +104,10 @@ class _Gate:
         return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
     def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
-        """A JSON object is a chat request; everything else is a path or a URL."""
+        """Check a line: a JSON object is a chat request, anything else a path or a URL."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
         item = item_named(os.fsdecode(text))
-        seen = self._examine(item)
-        # What carries its bytes has no other name.
-        return self._check_file(origin if item.path == NOWHERE else item.path, seen)
+        file = self._examine(item)
+        # A data URL has no path: name its line.
+        return self._check_file(origin if item.path == NOWHERE else item.path, file)

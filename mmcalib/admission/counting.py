@@ -1,4 +1,4 @@
-"""Texts counted without vLLM, by a process of its own that has a bound of time and memory."""
+"""Count texts without vLLM, in a separate process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextCounting
 from mmcalib.processes import Worker
 
-# A template and a tokenizer take milliseconds for a page of text, seconds for a book.
+# A page of text takes milliseconds, a book seconds.
 _REQUEST_S = 30.0
-# Imports of transformers, and the largest known vocabulary, on a busy machine.
+# To import transformers and load the largest known vocabulary on a busy machine.
 _START_S = 60.0
 _MEMORY_BYTES = 4 << 30
-# So many processes may end over a text; the others stay bounded then.
+# After this number of dead processes, no more texts are counted: their bounds decide.
 _STRIKES = 3
 
 
 class Counting:
-    """Begun with the first text, each of which may take `patience_s`. `why` says why none is
-    counted any more; empty, as far as is known, where they are.
+    """Counts texts in a process that starts with the first one; each may take `patience_s`. `why`
+    is the reason if counting has stopped, else empty.
     """
 
     def __init__(
@@ -34,39 +34,39 @@ class Counting:
         self.why = ""
 
     def tokens(self, request: ChatRequest, *, tokenise: bool = True) -> int | str | None:
-        """Tokens of a request beside the placeholders of its items; None if it is not counted, or
-        without `tokenise`. A text says why the template refuses the request.
+        """Count a request's tokens without its items' placeholders. Returns None if that fails or
+        without `tokenise`, or the reason, a string, if the chat template rejects the request.
         """
         with self._lock:
-            # The process is gone where the thread has ended that began it: once more, then.
+            # The process dies with the thread that started it, so try twice.
             for _ in range(2):
                 if self._worker is None and not self.why:
-                    self._begin()
+                    self._start()
                 if self._worker is None:
                     return None
                 try:
                     self._worker.send((request, tokenise))
-                    found: int | str | None = self._worker.receive(self._patience_s)
+                    answer: int | str | None = self._worker.receive(self._patience_s)
                 except TimeoutError:
                     self._end()
                     break
                 except EOFError:
                     self._end()
                 else:
-                    return found
+                    return answer
             self._strikes += 1
             if self._strikes >= _STRIKES:
-                self.why = f"{_STRIKES} texts were too much for what counts them"
+                self.why = f"the text counter failed on {_STRIKES} texts"
             return None
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._worker = Worker("mmcalib.child.text_counter", _MEMORY_BYTES, send_s=_START_S)
         weakref.finalize(self, self._worker.close)
         self._worker.send(self._opening)
         try:
             self.why = self._worker.receive(_START_S)
         except (TimeoutError, EOFError):
-            self.why = "what counts texts does not start"
+            self.why = "the text counter does not start"
         if self.why:
             self._end()
 

@@ -1,4 +1,4 @@
-"""Of a dataset what a calibration admits, as the library that made it keeps one."""
+"""Filter a dataset of several libraries by a calibration."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TAKEN = (
 )
 OnUnread = Literal["drop", "raise"]
 _MOST_REASONS = 5
-# Of a table at a time: rows may hold pictures of megabytes.
+# Rows of a table at a time: a row may hold images of megabytes.
 _ROWS = 64
 _log = logging.getLogger("mmcalib.filter")
 
 
 @dataclass(eq=False)
 class Admits:
-    """Whether a sample is kept: a callable that can be pickled, for workers of any kind."""
+    """Callable that returns whether to keep a sample; it can be pickled for worker processes."""
 
     calibration: Calibration
     key: Callable[[Any], Any] | None
@@ -47,8 +47,8 @@ class Admits:
         if answer.fits or (self.allow_unknown and answer.answer == "unknown"):
             return True
         if answer.unread and self.errors == "raise":
-            named = isinstance(item, str | os.PathLike)
-            which = os.fspath(item) if named else f"sample {self._asked - 1}"
+            is_path = isinstance(item, str | os.PathLike)
+            which = os.fspath(item) if is_path else f"sample {self._asked - 1}"
             raise CorpusError(
                 one_line(f"{which}: {answer.reason}"), hint='errors="drop" leaves it out'
             )
@@ -60,16 +60,16 @@ class Admits:
         return False
 
     def of_table(self, table: Any) -> list[bool]:
-        """Of each row of an Arrow table, whose media are still the files that they were."""
+        """Answer for each row of an Arrow table, whose media are still encoded files."""
         return [self(row) for row in table.to_pylist()]
 
     def of_each(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Those that are kept, and at their end the totals of the others."""
+        """Yield the admitted samples, then log the totals of the others."""
         yield from (sample for sample in samples if self(sample))
         self.sum_up()
 
     def sum_up(self) -> None:
-        """Warn of what was dropped, by reason, where anything was."""
+        """Log a warning with the dropped samples by reason, if there are any."""
         reasons = self._dropped.largest_first()
         if not reasons:
             return
@@ -77,8 +77,8 @@ class Admits:
         words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
         if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
             words.append(f"{rest:,} × other reasons")
-        of = f"{dropped:,} of {self._asked:,}"
-        _log.warning("mmcalib.filter dropped %s: %s", of, "; ".join(words))
+        share = f"{dropped:,} of {self._asked:,}"
+        _log.warning("mmcalib.filter dropped %s: %s", share, "; ".join(words))
 
 
 def filter(  # noqa: A001 - mmcalib.filter
@@ -91,20 +91,19 @@ def filter(  # noqa: A001 - mmcalib.filter
     errors: OnUnread = "drop",
     on_drop: Callable[[Any, Admission], object] | None = None,
 ) -> Any:
-    """The samples that the calibration admits, as a dataset of the same kind; an iterator of any
-    other iterable. Pictures and sound of Hugging Face datasets are not decoded for it.
+    """Return the samples that the calibration admits, as a dataset of the same kind (an iterator
+    for other iterables). Media of Hugging Face datasets stay encoded.
 
-    `key` makes of a sample what `Calibration.admits` takes, where the sample is not that itself: of
-    a row its medium.
-    `on_drop` is called with each that is left out; without it the logger `mmcalib.filter` gets a
-    line at INFO. At the end it gets the totals by reason as a warning. `errors="raise"` raises
-    CorpusError for what cannot be read, such as a missing file, instead of leaving it out. Raises
-    TypeError for what is no dataset.
+    `key` returns the item of a sample for `Calibration.admits`, such as a row's image.
+    `on_drop` is called with each dropped sample and its answer; without it the logger
+    `mmcalib.filter` gets a line at INFO. At the end the logger gets the totals by reason as a
+    warning. `errors="raise"` raises CorpusError for an unreadable item, such as a missing file,
+    instead of dropping it. Raises TypeError for anything but a dataset.
     """
     if errors not in get_args(OnUnread):
-        raise ValueError(f"errors is 'drop' or 'raise', not {errors!r}")
+        raise ValueError(f"errors must be 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
-        raise TypeError(f"the second argument is a Calibration, not {type(calibration).__name__}")
+        raise TypeError(f"calibration must be a Calibration, not {type(calibration).__name__}")
     keeps = Admits(
         calibration,
         key=key,
@@ -113,21 +112,21 @@ def filter(  # noqa: A001 - mmcalib.filter
         errors=errors,
         on_drop=on_drop,
     )
-    kept = _kept(dataset, keeps)
+    admitted = _filter(dataset, keeps)
     keeps.sum_up()
-    return kept
+    return admitted
 
 
-def _kept(dataset: Any, keeps: Admits) -> Any:
-    for library, kept in _KEPT.items():
-        if library in sys.modules and (found := kept(dataset, keeps)) is not None:
-            return found
+def _filter(dataset: Any, keeps: Admits) -> Any:
+    for library, filter_own in _FILTERS.items():
+        if library in sys.modules and (admitted := filter_own(dataset, keeps)) is not None:
+            return admitted
     if isinstance(dataset, Mapping):
-        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is one row, for Calibration.admits")
+        raise TypeError(f"mmcalib.filter takes {TAKEN}; pass a single row to Calibration.admits")
     if isinstance(dataset, list | tuple):
         return type(dataset)([sample for sample in dataset if keeps(sample)])
     if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
-        raise TypeError(f"mmcalib.filter takes {TAKEN}; this is {type(dataset).__name__}")
+        raise TypeError(f"mmcalib.filter takes {TAKEN}, not {type(dataset).__name__}")
     return keeps.of_each(dataset)
 
 
@@ -136,14 +135,14 @@ def _arrow(dataset: Any, keeps: Admits) -> Any:
     if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
         return None
     starts = range(0, dataset.num_rows, _ROWS)
-    answers = [one for at in starts for one in keeps.of_table(dataset.slice(at, _ROWS))]
+    answers = [one for start in starts for one in keeps.of_table(dataset.slice(start, _ROWS))]
     return dataset.filter(arrow.array(answers, arrow.bool_()))
 
 
 def _hf(dataset: Any, keeps: Admits) -> Any:
     datasets = sys.modules["datasets"]
     if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
-        return type(dataset)({name: _kept(split, keeps) for name, split in dataset.items()})
+        return type(dataset)({name: _filter(split, keeps) for name, split in dataset.items()})
     if isinstance(dataset, datasets.IterableDataset):
         if dataset.features is None:
             return dataset.filter(keeps)
@@ -154,7 +153,7 @@ def _hf(dataset: Any, keeps: Admits) -> Any:
         return None
     tables = dataset.with_format("arrow").iter(batch_size=_ROWS)
     answers = itertools.chain.from_iterable(map(keeps.of_table, tables))
-    return dataset.select([number for number, keeps_it in enumerate(answers) if keeps_it])
+    return dataset.select([number for number, fits in enumerate(answers) if fits])
 
 
 def _ray(dataset: Any, keeps: Admits) -> Any:
@@ -167,8 +166,8 @@ def _pandas(dataset: Any, keeps: Admits) -> Any:
     return dataset[[keeps(row) for row in dataset.to_dict("records")]]
 
 
-# By the module that whoever holds such a dataset has imported.
-_KEPT: Mapping[str, Callable[[Any, Admits], Any]] = {
+# By module: a program with such a dataset has imported it.
+_FILTERS: Mapping[str, Callable[[Any, Admits], Any]] = {
     "pyarrow": _arrow,
     "datasets": _hf,
     "ray.data": _ray,

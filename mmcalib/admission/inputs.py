@@ -1,4 +1,4 @@
-"""One medium as a program holds it: what it is, without decoding it."""
+"""Describe one medium of a program without decoding it."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from mmcalib.storage.location import Location, is_allowed
 from mmcalib.text import one_line
 
 TAKEN = (
-    "a path, a URL, bytes, a binary file, a PIL.Image, sound as (array, rate in Hz), a chat "
+    "a path, a URL, bytes, a binary file, a PIL.Image, audio as (array, rate in Hz), a chat "
     "request, or a shape"
 )
-# A place that no file has: where its bytes stand does not matter.
+# The path of media in memory; no file has it.
 NOWHERE = "memory://item"
 _MOST_KEYS = 8
 _FILE = "file://"
 
 
 def is_cell(item: Any) -> bool:
-    """Whether it is a medium as `datasets` keeps it before it decodes it: {bytes, path}."""
+    """Return whether it is an encoded medium of the `datasets` library: {bytes, path}."""
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
 def describe_item(item: Any, *, sound: bool = False) -> Encoded | Skipped:
-    """What it is, `sound` as in `examine`; of what is elsewhere nothing, unless its host is
-    allowed. Raises TypeError for what is no medium.
+    """Read an item's shape, `sound` as in `examine`; remote items are skipped, unless their host is
+    allowed. Raises TypeError for other types.
     """
-    found = _find_medium(item)
-    if isinstance(found, Item):
+    medium = _find_medium(item)
+    if isinstance(medium, Item):
         from mmcalib.media.probe import examine_whole
 
-        found = examine_whole(found, sound=sound)
-    if isinstance(found, Encoded) and (why := flaw(found.shape)):
+        medium = examine_whole(medium, sound=sound)
+    if isinstance(medium, Encoded) and (why := flaw(medium.shape)):
         return Skipped(NOWHERE, one_line(why))
-    return found
+    return medium
 
 
 def _find_medium(item: Any) -> Item | Encoded | Skipped:
@@ -72,16 +72,16 @@ def _find_medium(item: Any) -> Item | Encoded | Skipped:
 
 
 def not_taken(item: Any) -> TypeError:
-    """The error for what `admits` does not take."""
+    """Return the error for a type that `admits` does not take."""
     kind = type(item)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(item, Mapping):
         name += f" of {', '.join(map(str, list(item)[:_MOST_KEYS])) or 'nothing'}"
-    return TypeError(f"this is {name}; mmcalib takes {TAKEN}")
+    return TypeError(f"cannot check {name}; mmcalib takes {TAKEN}")
 
 
 def _read_whole(file: Any) -> bytes | None:
-    """All that a binary file has, which stands afterwards where it stood; None for one of text."""
+    """Read a binary file and restore its position; None for a text file."""
     try:
         start = file.tell()
         file.seek(start)
@@ -94,7 +94,7 @@ def _read_whole(file: Any) -> bytes | None:
 
 
 def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
-    """A path, or a URL unless there is a file of that name."""
+    """Return the item of a path, or of a URL if no file has that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
     try:
@@ -109,7 +109,7 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
     if location.is_file:
         return Item(os.path.abspath(name))
     if remote is None:
-        return Skipped(name, "URL of a scheme that is not read")
+        return Skipped(name, "URL with an unsupported scheme")
     return Item(remote) if is_allowed(remote) else Skipped(name, REMOTE)
 
 
@@ -118,7 +118,7 @@ def _in_memory(data: bytes) -> Item:
 
 
 def _sound(array: Any, rate_hz: Any) -> Encoded | None:
-    """Samples, or channels × samples, either axis first, at a whole rate in Hz; None for others."""
+    """Describe audio of one or two axes (channels, samples) at a whole rate in Hz, else None."""
     try:
         shape, whole = tuple(array.shape), 0 < rate_hz == int(rate_hz)
     except (AttributeError, TypeError, ValueError, OverflowError):

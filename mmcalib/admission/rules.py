@@ -1,9 +1,8 @@
-"""Bound unseen shapes; costs as kept.
+"""Bound the costs of unseen shapes, and make the calibration's list of costs.
 
-Finding, for each modality, a rule that bounds what unseen shapes cost, and proving it.
-
-A rule is built from numbers of the model's processor and loader, and kept only if it reproduces
-what vLLM made of every measured shape: those of the corpus, and probes at the rule's own edges.
+For each modality a rule is built from numbers of the model's processor and loader. It counts as
+proven only if it reproduces vLLM's costs of every measured shape: those of the corpus, and probes
+at the rule's own edges.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.results import costs as c
 
-# Larger blanks take longer than they tell.
+# Larger blanks take too long for what they show.
 _MOST_PX = 16_000_000
 _CLIP_PX = 30_000_000
 # Every layout of up to 12 tiles (InternVL's `max_dynamic_patch`), and the largest of up to 6×6
 # (LLaVA-OneVision).
 _TILES, _SQUARE = 12, 6
-# The largest tile edge that is known (InternVL's; others have 336 and 384).
+# The largest known tile edge (InternVL's; other models use 336 and 384).
 _TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
 DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
@@ -62,13 +61,13 @@ _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
 _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
-# Ladders reach this much beyond the longest clip of the corpus, in many steps; and in one as far as
-# the server decodes at all (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32).
+# Ladders reach beyond the corpus' longest clip by this factor in many steps, and by one more step
+# to the server's decoding limit (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32).
 _BEYOND = 2.0
 
 
 def pictures(area: Area) -> list[ImageShape]:
-    """Around half cells, both pixel bounds, and the aspect ratio that is refused."""
+    """Return images around half cells, both pixel bounds, and the rejected aspect ratio."""
     cell, half = area.factor_px, area.factor_px // 2
     aspect = int(area.max_aspect)
     cap, floor = math.isqrt(area.max_px), math.isqrt(area.min_px)
@@ -85,7 +84,7 @@ def pictures(area: Area) -> list[ImageShape]:
 
 
 def layouts() -> list[ImageShape]:
-    """One picture for every layout of tiles that a processor may choose, and some between."""
+    """Return an image for each tile layout that a processor may choose, and some between."""
     each = range(1, _TILES + 1)
     tiles = {(a, d) for a in each for d in each if a * d <= _TILES}
     tiles |= {(a, d) for a in (_SQUARE - 1, _SQUARE) for d in (_SQUARE - 1, _SQUARE)}
@@ -95,7 +94,7 @@ def layouts() -> list[ImageShape]:
 
 
 def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
-    """The extremes of a domain: smallest and large, square, flat and tall."""
+    """Return the extremes of a domain: smallest and large, square, flat and tall."""
     long, thin = int(side_px * aspect), max(side_px, math.ceil(_LARGE_PX / aspect))
     sizes = [
         *((side_px, side_px), (side_px, long), (long, side_px), (side_px + 1, side_px)),
@@ -105,8 +104,8 @@ def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
 
 
 def clips(area: Area | None) -> list[VideoShape]:
-    """Few, odd and many frames at several rates; large and small frames; both pixel bounds."""
-    made = [
+    """Return clips of few, odd and many frames at several rates, sizes and both pixel bounds."""
+    every = [
         *(_clip(n, 10.0, 56, 84) for n in (1, 2, 3, 4, 5, 7, 9, 31, 33)),
         _clip(8, 8.0, 64, 64),
         _clip(100, 25.0, 320, 240),
@@ -121,7 +120,7 @@ def clips(area: Area | None) -> list[VideoShape]:
     if area is not None:
         cap, floor, cell = math.isqrt(area.max_px), math.isqrt(area.min_px), area.factor_px
         slim = int(area.max_aspect)
-        made += [
+        every += [
             *(_clip(2, 2.0, w, h) for w, h in ((cap, cap), (cap + cell, cap - 3), (2 * cap, cap))),
             *(
                 _clip(4, 4.0, w, h)
@@ -131,13 +130,14 @@ def clips(area: Area | None) -> list[VideoShape]:
             _clip(64, 4.0, cap // 4, cap // 4),
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
-    # Pixels that a loader may keep: no known one keeps more frames than that of Qwen-VL.
-    kept = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in made)
-    return list(dict.fromkeys(clip for clip, px in zip(made, kept, strict=True) if px <= _CLIP_PX))
+    # Pixels after sampling: no known loader samples more frames than Qwen-VL's.
+    pixels = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
+    pairs = zip(every, pixels, strict=True)
+    return list(dict.fromkeys(clip for clip, px in pairs if px <= _CLIP_PX))
 
 
 def sound_shapes(rate_hz: int, longest_s: float) -> list[AudioShape]:
-    """Lengths in ascending order, at the rate to which the server resamples."""
+    """Return audio clips in ascending length, at the rate to which the server resamples."""
     most = _BEYOND * longest_s
     steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(most, _SECONDS[-1])]
     steps += _LONG_SECONDS[-1:] if steps[-1] < _LONG_SECONDS[-1] else ()
@@ -149,24 +149,24 @@ def _clip(frames: int, fps: float, width: int, height: int) -> VideoShape:
 
 
 def _images(sizes: Sequence[tuple[int, int]]) -> list[ImageShape]:
-    kept = [(w, h) for w, h in sizes if w > 0 and h > 0 and w * h <= _MOST_PX]
-    return [ImageShape(w, h) for w, h in dict.fromkeys(kept)]
+    usable = [(w, h) for w, h in sizes if w > 0 and h > 0 and w * h <= _MOST_PX]
+    return [ImageShape(w, h) for w, h in dict.fromkeys(usable)]
 
 
-# A timestamp in the prompt, `<12345.6 seconds>` between two special tokens: a byte or more each.
+# A timestamp in the prompt, `<12345.6 seconds>` and two special tokens: at most a token per byte.
 _TIMESTAMP_TOKENS = 19
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenRule:
-    """A rule and the number of shapes that it reproduced, to the token where it is `exact`."""
+    """A rule and the number of shapes that it reproduced; if `exact`, to the token."""
 
     rule: Rule
     compared: int
     exact: bool
 
 
-# What vLLM made of a shape, or its words where it refused.
+# vLLM's cost of a shape, or its words if it rejects the shape.
 Made = Cost | str
 Observed = Mapping[Shape, Made]
 
@@ -174,19 +174,19 @@ Observed = Mapping[Shape, Made]
 def prove_rules(
     host: EngineHost, opened: ModelInfo, decision: Decision, progress: Progress
 ) -> dict[Modality, ProvenRule]:
-    """The proven rule of each modality that is served and that the corpus has; none is no error."""
+    """Prove a rule for each served modality of the corpus; omit those without one."""
     served = [m for m in decision.table.modalities() if decision.counts[m].value]
-    found: dict[Modality, ProvenRule] = {}
-    with progress.step("bounding unseen shapes", len(served)) as task:
+    rules: dict[Modality, ProvenRule] = {}
+    with progress.step("checking other sizes", len(served)) as task:
         for modality in served:
             try:
                 proven = _Seeker(host, opened, decision, modality).seek()
             except (VllmMoved, VllmRefused):
                 proven = None
             if proven is not None:
-                found[modality] = proven
+                rules[modality] = proven
             task.advance()
-    return found
+    return rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class _Seeker:
         return seekers[self.modality]()
 
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
-        """Blank items of these shapes. What only this machine's memory forbids is left out."""
+        """Measure blanks of these shapes; those too large for this machine's memory are omitted."""
         subjects = tuple(Blank(shape) for shape in shapes)
         answers = self.host.measure(
             Measure(self.decision.setting, subjects), "bounding unseen shapes"
@@ -216,17 +216,17 @@ class _Seeker:
         area = self._area()
         if area is None:
             return self._ceiling()
-        probed = self.observe(pictures(area))
-        seen = (c.tokens - c.embeds for _, c in self._seen(probed) if isinstance(c, Cost))
-        rule = replace(area, around_tokens=max(seen, default=0))
-        return _prove(rule, self._seen(probed), exact=True)
+        probes = self.observe(pictures(area))
+        around = (c.tokens - c.embeds for _, c in self._all_costs(probes) if isinstance(c, Cost))
+        rule = replace(area, around_tokens=max(around, default=0))
+        return _prove(rule, self._all_costs(probes), exact=True)
 
     def _ceiling(self) -> ProvenRule | None:
-        """For processors with one size, or with a list of layouts whose largest vLLM itself names
-        and one of the probes has.
+        """Prove a rule for processors with one size, or with layouts whose largest is both vLLM's
+        own and among the probes.
         """
-        tried = self.observe(layouts())
-        sizes = {(c.tokens, c.embeds) for _, c in self._seen(tried) if isinstance(c, Cost)}
+        probes = self.observe(layouts())
+        sizes = {(c.tokens, c.embeds) for _, c in self._all_costs(probes) if isinstance(c, Cost)}
         most = max((embeds for _, embeds in sizes), default=0)
         largest = self.decision.plain.max_tokens_per_item.get("image", 0)
         one_size = len(sizes) == 1
@@ -235,10 +235,10 @@ class _Seeker:
         for side_px, aspect in DOMAINS:
             corners = corner_shapes(side_px, aspect)
             edge = self.observe(corners)
-            seen = [edge.get(s) for s in corners]
-            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in seen):
+            costs = [edge.get(s) for s in corners]
+            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in costs):
                 rule = Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
-                return _prove(rule, self._seen({**tried, **edge}), exact=False)
+                return _prove(rule, self._all_costs({**probes, **edge}), exact=False)
         return None
 
     def _video(self) -> ProvenRule | None:
@@ -246,30 +246,28 @@ class _Seeker:
         if sampling is None:
             return None
         area = self._area()
-        seen = self.observe(clips(area))
-        for rule in self._video_candidates(sampling, area, seen):
-            if proven := _prove(rule, self._seen(seen), exact=False):
+        probes = self.observe(clips(area))
+        for rule in self._video_candidates(sampling, area, probes):
+            if proven := _prove(rule, self._all_costs(probes), exact=False):
                 return proven
         return None
 
     def _video_candidates(
-        self, sampling: Sampling, area: Area | None, seen: Observed
+        self, sampling: Sampling, area: Area | None, probes: Observed
     ) -> Iterator[Frames]:
         if area is not None:
             yield Frames(sampling, 2, area)
             yield Frames(sampling, 2, area, whole_clip=True, step_tokens=_TIMESTAMP_TOKENS)
             return
-        costs = [cost for cost in seen.values() if isinstance(cost, Cost)]
+        costs = [cost for cost in probes.values() if isinstance(cost, Cost)]
         few = min(costs, key=lambda c: c.sampled[0], default=None)
         many = max(costs, key=lambda c: c.sampled[0], default=None)
         if few is None or many is None or few.sampled[0] == many.sampled[0]:
             return
         each = (many.embeds - few.embeds) // (many.sampled[0] - few.sampled[0])
         around = few.embeds - few.sampled[0] * each
-        beside = max(cost.tokens - cost.embeds for cost in costs)
-        yield Frames(
-            sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=beside
-        )
+        text = max(cost.tokens - cost.embeds for cost in costs)
+        yield Frames(sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=text)
 
     def _audio(self) -> ProvenRule | None:
         rate = self.opened.audio_rate_hz
@@ -291,10 +289,10 @@ class _Seeker:
             if cost.embeds > self.decision.budget.encoder_budget_tokens:
                 break
         rule = Ladder(rate, tuple(rungs), refused)
-        return _prove(rule, self._seen({}), exact=False) if len(rungs) > 1 else None
+        return _prove(rule, self._all_costs({}), exact=False) if len(rungs) > 1 else None
 
     def _area(self) -> Area | None:
-        """The resizing rule with the numbers that the setting gives it."""
+        """Return the resizing rule with the setting's numbers."""
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
                 least, most = knob.bounds(self.decision.setting)
@@ -310,12 +308,12 @@ class _Seeker:
         frames = options.get("num_frames", VIDEO_FRAMES)
         return Sampling(loader, frames, fps)
 
-    def _seen(self, probed: Observed) -> Iterator[tuple[Shape, Made]]:
-        """The corpus and the probes; items that are not what their header says prove nothing."""
+    def _all_costs(self, probes: Observed) -> Iterator[tuple[Shape, Made]]:
+        """Yield the costs of the corpus and the probes, without items whose header is wrong."""
         table = self.decision.table
-        passed = {mismatch.shape for mismatch in table.mismatches} | set(probed)
+        ignored = {mismatch.shape for mismatch in table.mismatches} | set(probes)
         for one in table.of(self.modality):
-            if one.shape not in passed:
+            if one.shape not in ignored:
                 seconds = one.process_s
                 yield (
                     one.shape,
@@ -323,52 +321,52 @@ class _Seeker:
                 )
         for refusal in table.refusals:
             mine = refusal.shape.modality == self.modality and refusal.by == "vllm"
-            if mine and refusal.shape not in passed:
+            if mine and refusal.shape not in ignored:
                 yield refusal.shape, refusal.reason
-        yield from probed.items()
+        yield from probes.items()
 
 
-def _prove(rule: Rule, seen: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
-    """The rule, if everything that was seen is as it says."""
+def _prove(rule: Rule, costs: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
+    """Return the rule if it agrees with all costs."""
     compared = 0
-    for shape, found in seen:
-        if not _agrees(rule, shape, found, exact=exact):
+    for shape, cost in costs:
+        if not _agrees(rule, shape, cost, exact=exact):
             return None
         compared += 1
     return ProvenRule(rule, compared, exact) if compared else None
 
 
-def _agrees(rule: Rule, shape: Shape, found: Made, *, exact: bool) -> bool:
+def _agrees(rule: Rule, shape: Shape, cost: Made, *, exact: bool) -> bool:
     bound = rule.bound(shape)
-    if isinstance(found, str):
-        # What vLLM refuses must not look admissible.
+    if isinstance(cost, str):
+        # The rule must not admit a shape that vLLM rejects.
         return not isinstance(bound, Bound)
     if bound is None:
         return True
     if isinstance(bound, Refused):
         return False
     if exact:
-        return (bound.tokens, bound.embeds) == (found.tokens, found.embeds)
-    if isinstance(rule, Frames) and not _as_sampled(rule, found):
+        return (bound.tokens, bound.embeds) == (cost.tokens, cost.embeds)
+    if isinstance(rule, Frames) and not _matches_frames(rule, cost):
         return False
-    inside = bound.least_embeds <= found.embeds <= bound.embeds
-    return inside and bound.least_tokens <= found.tokens <= bound.tokens
+    inside = bound.least_embeds <= cost.embeds <= bound.embeds
+    return inside and bound.least_tokens <= cost.tokens <= bound.tokens
 
 
-def _as_sampled(rule: Frames, found: Cost) -> bool:
-    """Whether the frames that were really kept cost what the rule says, to the token."""
-    frames, width, height = found.sampled
+def _matches_frames(rule: Frames, cost: Cost) -> bool:
+    """Return whether the rule gives the exact cost of the frames that were really sampled."""
+    frames, width, height = cost.sampled
     embeds = rule.embeds(frames, width, height)
-    return embeds == found.embeds and found.tokens <= embeds + rule.beside(frames)
+    return embeds == cost.embeds and cost.tokens <= embeds + rule.beside(frames)
 
 
-# Shapes of which a path is kept, per modality: as many as a report shows pictures of.
+# Shapes with a path, per modality: a report shows this number of images.
 _EXEMPLARS = 12
-# Shapes that are listed where a rule says what all others cost: the costliest, for people.
+# Shapes to list if an exact rule gives the cost of all others: the costliest, for people.
 _LISTED = 1_000
-# Shapes that are all listed where it only bounds what they cost. A line has 290 bytes.
+# Shapes to list if a rule only bounds the others. A line has 290 bytes.
 _BOUNDED = 20_000
-# Requests whose text was counted: what a list in a calibration may hold.
+# Counted request texts: the limit of a list in a calibration.
 _COUNTED = 20_000
 
 
@@ -380,30 +378,32 @@ def costs(
     *,
     encoder_decoder: bool = False,
 ) -> c.Costs:
-    """Every measured and every refused shape, and the rules that bound all others, and texts. Of
-    many shapes whose cost a rule says to the token, and of very many that it bounds, the costliest
-    stand for people.
+    """Return the costs of measured shapes, the rejected shapes, the rules for others, and texts.
+
+    A long list holds only the costliest shapes if a rule covers the others.
     """
     table = decision.table
-    odd = {mismatch.shape: mismatch for mismatch in table.mismatches}
+    wrong = {mismatch.shape: mismatch for mismatch in table.mismatches}
     refused = [*table.refusals, *decision.default_table.refusals]
     reasons = {r.shape: r.reason for r in reversed(refused) if r.shape not in table.costs}
     modalities = {}
     for modality in decision.counts:
         proven = rules.get(modality)
-        mine, said = _listed(table.of(modality), odd, proven)
-        most = heapq.nlargest(_EXEMPLARS, mine, key=lambda cost: cost.tokens)
-        named = {cost.shape: cost.exemplar for cost in most}
-        known = [_known(cost, odd.get(cost.shape), named.get(cost.shape, "")) for cost in mine]
-        no = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
-        if not known and not no:
+        listed, rest = _split_listed(table.of(modality), wrong, proven)
+        most = heapq.nlargest(_EXEMPLARS, listed, key=lambda cost: cost.tokens)
+        paths = {cost.shape: cost.exemplar for cost in most}
+        entries = [
+            _known_cost(one, wrong.get(one.shape), paths.get(one.shape, "")) for one in listed
+        ]
+        rejected = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
+        if not entries and not rejected:
             continue
         modalities[str(modality)] = c.ModalityCosts(
-            known=known,
-            refused=no,
+            known=entries,
+            refused=rejected,
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
-            unlisted=c.Unlisted(tokens=token_bins(said), sizes=size_cells(said)) if said else None,
+            unlisted=c.Unlisted(tokens=token_bins(rest), sizes=size_cells(rest)) if rest else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
@@ -417,23 +417,21 @@ def costs(
     )
 
 
-def _listed(
-    every: CostColumns, odd: Mapping[Shape, Mismatch], proven: ProvenRule | None
+def _split_listed(
+    every: CostColumns, mismatches: Mapping[Shape, Mismatch], proven: ProvenRule | None
 ) -> tuple[CostColumns, CostColumns]:
-    """Those that have an entry, and those that have none: the rule was held against each and says,
-    or bounds, what it costs.
-    """
+    """Split shapes into those to list and the rest, whose costs the proven rule gives or bounds."""
     listed = np.ones(len(every), dtype=bool)
     if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
         listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
-        rows = every.shapes.places(list(odd))
+        rows = every.shapes.places(list(mismatches))
         listed[rows[rows >= 0]] = True
     return every.take(listed), every.take(~listed)
 
 
-def _known(cost: ItemCost, odd: Mismatch | None, exemplar: str) -> c.KnownCost:
-    """Where one real item and its stand-in differ, others of the shape may cost either."""
-    more = max(0, odd.blank_tokens - odd.real_tokens) if odd else 0
+def _known_cost(cost: ItemCost, mismatch: Mismatch | None, exemplar: str) -> c.KnownCost:
+    """Return the higher cost if a real item and its blank differ: others may cost either."""
+    more = max(0, mismatch.blank_tokens - mismatch.real_tokens) if mismatch else 0
     return c.KnownCost(
         shape=cost.shape,
         tokens=cost.tokens + more,

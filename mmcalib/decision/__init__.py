@@ -1,1 +1,1 @@
-"""From a census to engine arguments: measured, explored, chosen, each with vLLM's own budget."""
+"""Derive engine arguments from a census: measure, explore and choose, with vLLM's own budgets."""

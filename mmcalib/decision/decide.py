@@ -1,4 +1,4 @@
-"""Choose and settle a Decision."""
+"""Choose a configuration: explore options, rate candidates, build a `Decision`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mmcalib.text import several
 
 @dataclass(frozen=True, slots=True)
 class DecisionBuilder:
-    """Everything that does not depend on which points are chosen."""
+    """Builds decisions; holds all that does not depend on the chosen points."""
 
     census: Census
     prompts: PromptCensus
@@ -45,20 +45,20 @@ class DecisionBuilder:
     default_budget: Budget
     default_error: str
     texts: Texts
-    # By setting: candidates differ in the step alone, too.
+    # By setting: some candidates differ only in the step.
     _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
 
     def frontiers(self) -> list[list[Point]]:
-        """The points of each knob that has an effect."""
+        """Return the points of each knob that has an effect."""
         return [[e.point for e in points] for points in self.explored.values() if moves(points)]
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
-        """Configurations of equal quality, the cheapest budget first: the smallest caps that take
-        nothing off an item, with steps of whole items rounded either way or of the corpus' largest
-        item; then vLLM's own items and step. `at_most` bounds the tokens of items.
+        """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
+        shrink no item, with a step rounded to whole items up or down, or to the corpus' largest
+        item; then vLLM's default items and step. `at_most` bounds the tokens of items.
         """
         budgets = self.budgets
-        # A model that cannot chunk its input has prompts of a few tokens beside it.
+        # A model that cannot chunk its input needs room for a few prompt tokens in the step.
         ways: tuple[Rounding, Rounding] = ("up", "down")
         first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
         capped = self.settle(at_most, first)
@@ -79,12 +79,13 @@ class DecisionBuilder:
         capped: bool = True,
         hinted: bool = True,
     ) -> Decision:
-        """The policy's configuration of items of `at_most` tokens; not `capped`, of each option's
-        default. Without hints vLLM's encoder cache is larger, and holds more of the corpus' items.
+        """Build the policy's configuration for items of at most `at_most` tokens; without `capped`,
+        every option keeps its default. Without size hints vLLM's encoder cache is larger and holds
+        more of the corpus' items.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
-        turned = [e for e in self.explored.values() if moves(e)]
-        chosen = tuple(self._chosen(e, at_most) if capped else _default(e) for e in turned)
+        effective = [e for e in self.explored.values() if moves(e)]
+        chosen = tuple(self._choose(e, at_most) if capped else _default(e) for e in effective)
         setting = merged_settings([self.default.setting, *(point.setting for point in chosen)])
         table, more = self._table(setting)
         unreadable += [s for s in more if s not in unreadable]
@@ -101,12 +102,12 @@ class DecisionBuilder:
             longest = self._longest(table, budget)
         unhinted = budget
         if hinted:
-            found, refused = _hints(engine_args, self.counts, table, budgets)
+            hints, refused = _find_hints(engine_args, self.counts, table, budgets)
         else:
             why = "fewer items fit in the encoder cache, and more requests are preempted"
-            found, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
-        if found:
-            engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, found)
+            hints, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
+        if hints:
+            engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, hints)
             most = table.largest_embeds
             engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, most)
             budget = budgets.of(engine_args, build_dummy=True)
@@ -118,7 +119,7 @@ class DecisionBuilder:
             chosen=chosen,
             ineffective=tuple(p[0].point.knob for p in self.explored.values() if not moves(p)),
             counts=self.counts,
-            hints=found,
+            hints=hints,
             refused_hints=refused,
             default_budget=self.default_budget,
             default_error=self.default_error,
@@ -141,22 +142,22 @@ class DecisionBuilder:
             )
         return self._tables[setting.key]
 
-    def _chosen(self, explored: Sequence[Explored], at_most: int | None) -> Point:
-        """The policy's choice among caps that leave vLLM's own largest item as large as the
-        corpus': below that only a larger step would hold it. The default where it costs the same,
-        since 0.28 counts the largest without the cap, builds its dummy under it, and would reserve
-        too little.
+    def _choose(self, explored: Sequence[Explored], at_most: int | None) -> Point:
+        """Choose by policy among caps with which vLLM's largest item covers the corpus' largest:
+        below that only a larger step would hold it. Prefer the default at equal cost: vLLM 0.28
+        counts the largest item without the cap but builds its dummy with it, and so reserves too
+        little.
         """
         policy = self.budgets.policy
-        usual = _default(explored)
+        default = _default(explored)
         free = at_most is None and policy.keeps_quality
-        points = [e.point for e in explored if not free or e.point is usual or _covers(e)]
+        points = [e.point for e in explored if not free or e.point is default or _covers(e)]
         point = choose(points, policy, at_most)
         if policy.max_tokens_per_item is not None or point.items_downscaled:
             return point
-        at = {e.point.value: e for e in explored}
-        same = _largest(at[point.value]) == _largest(at[point.knob.value])
-        return usual if same else point
+        by_value = {e.point.value: e for e in explored}
+        same = _largest(by_value[point.value]) == _largest(by_value[point.knob.value])
+        return default if same else point
 
     def _longest(self, table: CostTable, budget: Budget) -> Fit | None:
         return longest_prompt(
@@ -171,34 +172,34 @@ class DecisionBuilder:
         )
 
 
-def _hints(
+def _find_hints(
     args: Mapping[str, Any],
     counts: Mapping[Modality, Count],
     table: CostTable,
     budgets: BudgetSource,
 ) -> tuple[dict[Modality, Hint], dict[Modality, str]]:
-    """Per modality the first honest hint, or why there is none (R3)."""
-    found: dict[Modality, Hint] = {}
+    """Return the first honest size hint per modality, or the reason for none."""
+    hints: dict[Modality, Hint] = {}
     refused: dict[Modality, str] = {}
     for modality in table.modalities():
         heaviest = table.heaviest(modality)
         if heaviest is None or counts[modality].value == 0:
             continue
-        why = "it has no size that a hint could name"
+        why = "no hint can describe its size"
         for hint in limits.hint_candidates(heaviest, budgets.opened.audio_rate_hz):
-            tried = limits.limit_mm_per_prompt(counts, {**found, modality: hint})
-            budget = budgets.of({**args, "limit_mm_per_prompt": tried}, build_dummy=True)
+            limit = limits.limit_mm_per_prompt(counts, {**hints, modality: hint})
+            budget = budgets.of({**args, "limit_mm_per_prompt": limit}, build_dummy=True)
             if limits.hint_is_honest(modality, budget, heaviest):
-                found[modality] = hint
+                hints[modality] = hint
                 break
             dummy = budget.dummies.get(modality)
             most = max(heaviest.embeds, budget.max_tokens_per_item.get(modality, 0))
-            why = "vLLM profiles no item of its own for it"
+            why = "vLLM profiles no item of this modality"
             if dummy is not None:
-                why = f"vLLM would profile {dummy.embeds} tokens where one item may take {most}"
-        if modality not in found:
+                why = f"vLLM would profile {dummy.embeds} tokens, but an item may take {most}"
+        if modality not in hints:
             refused[modality] = why
-    return found, refused
+    return hints, refused
 
 
 def _default(explored: Sequence[Explored]) -> Point:
@@ -216,8 +217,8 @@ def _largest(explored: Explored) -> int:
 def counts(
     opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> dict[Modality, Count]:
-    """Per modality that the model takes: given, from the requests, or one where nothing says."""
-    found: dict[Modality, Count] = {}
+    """Return items per prompt for each of the model's modalities: as given, counted or assumed."""
+    every: dict[Modality, Count] = {}
     for modality, most in opened.modalities.items():
         count = _count(modality, opened, policy, table, prompts)
         if most is not None and count.value > most:
@@ -225,26 +226,26 @@ def counts(
             count = Count(most, reason, "computed", count.exemplar)
         elif count.value == most and count.label == "assumed":
             count = Count(most, f"the model takes at most {most} per prompt", "computed")
-        found[modality] = count
-    return found
+        every[modality] = count
+    return every
 
 
 def _count(
     modality: Modality, opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> Count:
-    given = policy.count.get(modality)
-    if given is not None:
-        return Count(given, f"given: --count {modality}={given}", "given")
+    own_count = policy.count.get(modality)
+    if own_count is not None:
+        return Count(own_count, f"given: --count {modality}={own_count}", "given")
     present = table.of(modality)
     if not present:
         why = f"no {modality} in the corpus"
         if any(r.shape.modality == modality for r in table.refusals):
-            why = f"vLLM refuses every {modality} of the corpus"
+            why = f"vLLM rejects every {modality} of the corpus"
         elif modality in table.failed:
             why = f"vLLM can load no {modality} of the corpus"
         return Count(0, why, "computed")
     if not prompts.prompts():
-        reason = "no request structure given; --requests or --count says how many"
+        reason = "no requests given; set --requests or --count"
         return Count(1, f"one per prompt: {reason}", "assumed")
     share = policy.share_of(modality)
     if isinstance(policy.coverage, Mapping):
@@ -252,7 +253,7 @@ def _count(
     else:
         value = prompts.covering(tuple(opened.modalities), share)[modality]
     if value == 0:
-        reason = f"no covered request carries a {modality}, but the corpus holds some"
+        reason = f"no covered request has one, but the corpus holds {modality} items"
         return Count(1, f"one per prompt: {reason}", "assumed")
     total = prompts.prompts()
     why = f"the most in any of {several(total, 'request')}"
@@ -266,32 +267,32 @@ def _count(
     return Count(value, why, "computed", origin)
 
 
-# Of the KV cache: what caps and whole steps may cost for being what startup reserves for.
+# Share of the largest KV cache that a candidate with caps and whole steps must keep.
 _NEARLY_AS_LARGE: Final = 0.98
 
 
 class MemoryJudge(Protocol):
-    """Says what the GPU that will serve holds under a configuration."""
+    """Judges configurations by the memory of the GPU to serve on."""
 
     def rejects(self, decision: Decision) -> str:
-        """Why the configuration does not do there; empty where it does."""
+        """Return the reason why the GPU rejects the configuration, or an empty string."""
 
     def most_sequences(self, decision: Decision) -> int | None:
-        """`max_num_seqs` with which vLLM would start, where it refuses its own; otherwise None."""
+        """Return the `max_num_seqs` with which vLLM starts if it rejects its default, else None."""
         ...
 
     def kv_tokens(self, decision: Decision) -> int | None:
-        """Tokens of its KV cache, 0 where vLLM would not start; None where nothing is known."""
+        """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
 
     def default_kv_tokens(self) -> int:
-        """The same of vLLM's defaults."""
+        """Return tokens of the KV cache with vLLM's defaults."""
 
     def serves_worse(self, decision: Decision) -> bool:
-        """Whether requests take more than is reserved, or are preempted more than by default."""
+        """Return whether requests exceed the reserve, or are preempted more than by default."""
 
 
 class NoGpu:
-    """The judge where no GPU is named: budgets in tokens decide."""
+    """The judge without a GPU: budgets in tokens decide."""
 
     def rejects(self, decision: Decision) -> str:
         return ""
@@ -318,33 +319,33 @@ def decide(
     judge: MemoryJudge | None = None,
     texts: Texts | None = None,
 ) -> Decision:
-    """Measure under the default, explore each knob, choose, and settle limits and budget. Of equal
-    quality the configuration with the most KV cache is taken, if requests run no worse than by
-    default. Where the context or the judge rejects it, items shrink by as few steps as will do, if
-    any.
+    """Measure the corpus under the default, explore each knob, and choose a configuration.
+
+    Among equal quality the one with the most KV cache wins, if requests run no worse than by
+    default. If the context or the judge rejects it, items shrink by the fewest steps that help.
     """
     judge = judge or NoGpu()
     base = budgets.policy.loading
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = counts(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
-    turned = knobs(budgets, default)
+    every = knobs(budgets, default)
     texts = texts or Texts()
 
-    def tried(one: Knob) -> list[Explored]:
+    def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)
 
-    # How many frames are kept decides what a cap does to a video.
-    loaders = [knob for knob in turned if knob.by_loader]
-    explored = {k.name: tried(k) for k in loaders}
+    # Loaders come first: the number of frames decides what a cap does to a video.
+    loaders = [knob for knob in every if knob.by_loader]
+    explored = {k.name: explore_knob(k) for k in loaders}
     raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
-    kept = merged_settings([base, *(point.setting for point in raised)])
-    if kept != base:
-        default, more = measure(budgets.host, census, kept, sample, progress, budgets.files)
+    loading = merged_settings([base, *(point.setting for point in raised)])
+    if loading != base:
+        default, more = measure(budgets.host, census, loading, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
-    explored |= {k.name: tried(k) for k in turned if k not in loaders}
+    explored |= {k.name: explore_knob(k) for k in every if k not in loaders}
     default_budget, default_error = budgets.default()
-    there = DecisionBuilder(
+    builder = DecisionBuilder(
         census=census,
         prompts=prompts,
         sample=sample,
@@ -359,39 +360,41 @@ def decide(
         texts=texts,
     )
     default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
-    ranked = _roomiest_first(there.candidates(), judge, default_step)
+    ranked = _roomiest_first(builder.candidates(), judge, default_step)
     if budgets.policy.max_num_seqs is None and (fewer := judge.most_sequences(ranked[0])):
         budgets = replace(budgets, given={**budgets.given, "max_num_seqs": fewer})
-        there = replace(there, budgets=budgets)
-        ranked = _roomiest_first(there.candidates(), judge, default_step)
+        builder = replace(builder, budgets=budgets)
+        ranked = _roomiest_first(builder.candidates(), judge, default_step)
     first = ranked[0]
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_that_serves(ranked, judge) or _with_own_items(there, judge) or first
-    settled: dict[int, list[Decision]] = {}
+        return _first_that_serves(ranked, judge) or _with_own_items(builder, judge) or first
+    by_level: dict[int, list[Decision]] = {}
 
-    def does(at_most: int) -> bool:
-        settled[at_most] = _roomiest_first(there.candidates(at_most), judge, default_step)
-        best = settled[at_most][0]
+    def fits(at_most: int) -> bool:
+        by_level[at_most] = _roomiest_first(builder.candidates(at_most), judge, default_step)
+        best = by_level[at_most][0]
         return not (_too_long(best) or judge.rejects(best))
 
-    # Smaller items take no more, but for the rounding of profiles to whole items: so the last step
-    # tells whether any will do, and halves find the first. Each takes seconds.
-    steps = levels(there.frontiers(), budgets.policy)
-    if not steps or not does(steps[-1]):
+    # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
+    # fits, the last one does, and bisection finds the first. Each try takes seconds.
+    steps = levels(builder.frontiers(), budgets.policy)
+    if not steps or not fits(steps[-1]):
         return first
-    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=does)]
-    chosen = _first_that_serves(settled[most], judge) or settled[most][0]
+    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]
+    chosen = _first_that_serves(by_level[most], judge) or by_level[most][0]
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
 def _roomiest_first(
     candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
 ) -> list[Decision]:
-    """Those whose KV cache is nearly the largest, and no smaller than that of vLLM's defaults, by
-    how near their step is to vLLM's own; then the others that have no less than the defaults. Where
-    none has more, vLLM's own items and step alone; without a GPU, the first of all alone.
+    """Rank candidates: first those with nearly the largest KV cache, at least the default's, the
+    step nearest to vLLM's default first; then the others with at least the default's cache.
+
+    If none exceeds the default, return only vLLM's own items and step; without a GPU, only the
+    first candidate.
     """
     rated: list[tuple[Decision, int]] = []
     for decision in candidates:
@@ -399,18 +402,18 @@ def _roomiest_first(
         if tokens is None:
             return [rated[0][0] if rated else decision]
         rated.append((decision, tokens))
-    most, usual = max(tokens for _, tokens in rated), judge.default_kv_tokens()
+    most, default = max(tokens for _, tokens in rated), judge.default_kv_tokens()
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
-    if 0 < most <= usual and plain:
+    if 0 < most <= default and plain:
         return [last]
-    least = min(most, max(most * _NEARLY_AS_LARGE, usual))
+    least = min(most, max(most * _NEARLY_AS_LARGE, default))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
     name = "max_num_batched_tokens"
     ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - default_step))
-    taken = {id(one) for one in ranked}
-    return [*ranked, *(one for one, tokens in rated if tokens >= usual and id(one) not in taken)]
+    done = {id(one) for one in ranked}
+    return [*ranked, *(one for one, tokens in rated if tokens >= default and id(one) not in done)]
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
@@ -418,7 +421,7 @@ def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decisi
 
 
 def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | None:
-    """vLLM's own items and step under the limits, if no worse than its defaults."""
+    """Return vLLM's own items and step under the limits, if no worse than its defaults."""
     if not builder.budgets.policy.keeps_quality:
         return None
     plain = builder.settle(None, "none", capped=False, hinted=False)

@@ -1,4 +1,4 @@
-"""Decision and its processor cache."""
+"""A decision and its processor cache."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from mmcalib.text import GIB, whole_as_int
 
 @dataclass(frozen=True, slots=True)
 class SizedCache:
-    """A size and its `curve` of `requests` that vLLM would process; `floor`: what any admissible
-    one may bring. `times` of them use the item `often`; `complete`: the log was read to its end.
+    """A size chosen by the hit `curve` of `requests` that vLLM would process. `floor` is the need
+    of the largest allowed request; `times` requests use the item `often`; `complete`: whole log.
     """
 
     curve: HitCurve
@@ -53,8 +53,8 @@ class SizedCache:
 
 @dataclass(frozen=True, slots=True)
 class CappedCache:
-    """What is allowed where no order of requests says what would help, and vLLM's default is more
-    than that, or less than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
+    """The allowed size, used without a request order if vLLM's default is larger than allowed or
+    smaller than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
     """
 
     gib: float
@@ -69,7 +69,7 @@ class CappedCache:
 
 @dataclass(frozen=True, slots=True)
 class UnsizedCache:
-    """Why vLLM's default stays."""
+    """The reason to keep vLLM's default."""
 
     reason: str
 
@@ -87,30 +87,30 @@ def size_cache(
     opened: ModelInfo,
     policy: Policy,
 ) -> DecidedCache:
-    """The size for the requests that the limits admit, or why vLLM's default stays.
+    """Size the cache for the requests that the limits admit, or give a reason for vLLM's default.
 
-    An item takes the bytes of its processed tensors under the chosen setting; vLLM counts no more
-    (`get_item_size`, vllm/multimodal/cache/base.py of 0.32).
+    An item takes the bytes of its processed tensors under the chosen setting, as in vLLM's
+    `get_item_size` (vllm/multimodal/cache/base.py of 0.32).
     """
     if opened.encoder_decoder:
         # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
-        return UnsizedCache("vLLM keeps no processed items of encoder-decoder models")
-    # A byte for each request: a million lists of their items would take a hundred.
+        return UnsizedCache("vLLM caches no processed items of encoder-decoder models")
+    # One byte per request: a million lists of items would take a hundred bytes each.
     served = bytearray(_is_served(r, accesses, table, counts) for r in accesses.requests())
     if not any(served):
-        why = "no request that the limits admit" if accesses.ends else "no request order given"
-        said = "" if accesses.ends else "; --requests gives one"
-        stays = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{said}"
-        return _unordered(floor, policy) or UnsizedCache(stays)
+        why = "the limits admit no request" if accesses.ends else "no request order given"
+        hint = "" if accesses.ends else "; --requests gives one"
+        reason = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{hint}"
+        return _cap_cache(floor, policy) or UnsizedCache(reason)
     costs = (table.costs.get(shape) for shape, _ in accesses.items)
     sizes = [max(1, cost.tensor_bytes) if cost else 1 for cost in costs]
-    # vLLM goes through the items of a chat in this order, whatever theirs is there.
+    # vLLM processes the items of a chat in this order, not in that of the chat.
     ranks = [COLLECTED.index(shape.modality) for shape, _ in accesses.items]
     curve = hit_curve(
         [(index, sizes[index]) for index in sorted(request, key=ranks.__getitem__)]
         for request in compress(accesses.requests(), served)
     )
-    # Of equals the one that came first.
+    # `most_common` returns the first of equally frequent items.
     used = (set(request) for request in compress(accesses.requests(), served))
     often, times = Counter(chain.from_iterable(used)).most_common(1)[0]
     return SizedCache(
@@ -124,8 +124,8 @@ def size_cache(
     )
 
 
-def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
-    """None where vLLM's default is allowed, and holds any request."""
+def _cap_cache(floor: CacheFloor, policy: Policy) -> CappedCache | None:
+    """Cap the cache, unless vLLM's default is allowed and holds any request."""
     allowed = allowed_gib(policy.ram_budget_bytes)
     if floor.nbytes <= PROCESSOR_CACHE_GIB * GIB <= allowed * GIB:
         return None
@@ -137,7 +137,7 @@ def _unordered(floor: CacheFloor, policy: Policy) -> CappedCache | None:
 def _is_served(
     request: Sequence[int], accesses: Accesses, table: CostTable, counts: Mapping[Modality, Count]
 ) -> bool:
-    """What vLLM rejects or fails on leaves nothing in its cache."""
+    """Return whether vLLM serves the request; rejected ones leave nothing in its cache."""
     shapes = [accesses.items[index][0] for index in request]
     carried = Counter(shape.modality for shape in shapes)
     return all(shape in table.costs for shape in shapes) and all(
@@ -157,13 +157,13 @@ class Decision(DerivedConfig):
     cache: DecidedCache = NOT_SIZED
 
     def cache_floor(self) -> CacheFloor:
-        """What one admitted request may put into the processor cache, however long it is."""
+        """Return the most that one allowed request can put into the processor cache."""
         return cache_floor(
             self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
         )
 
     def with_cache(self, cache: DecidedCache) -> Decision:
-        """The same with this processor cache, or the reason why vLLM's default stays."""
+        """Return a copy with this processor cache, or with the reason for vLLM's default."""
         if isinstance(cache, UnsizedCache):
             return replace(self, cache=cache)
         args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}

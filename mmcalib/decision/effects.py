@@ -1,4 +1,4 @@
-"""Switch every setting off once."""
+"""Switch each setting off once and compare, to drop those without effect."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress, Task
 
-# Items that show what a setting does where the corpus does not, cheapest first: a stamp, a banner,
-# a screen and a photograph of 12 megapixels; a second of video small and large, a minute and ten
-# that loaders thin out; half a minute of sound and a minute.
+# Items that show a setting's effect if the corpus does not, cheapest first: a stamp, a banner, a
+# screen and a photograph of 12 megapixels; a second of small and of large video, and one and ten
+# minutes that loaders sample; half a minute and a minute of audio.
 _STANDARD: tuple[Shape, ...] = (
     ImageShape(64, 64),
     ImageShape(2048, 256),
@@ -49,34 +49,34 @@ _STANDARD: tuple[Shape, ...] = (
     AudioShape(480_000, 16_000),
     AudioShape(960_000, 16_000),
 )
-# Pixels of all sampled frames of a witness twice as wide and high: a second or two to process.
+# Most pixels of the sampled frames of a doubled video: one or two seconds to process.
 _LARGER_PX = 100_000_000
 
 _MEMORY = ("weights_bytes", "activation_peak_bytes", "kv_cache_bytes", "kv_cache_tokens")
 
 
 def witnesses(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tuple[Shape, ...]:
-    """Shapes of these modalities that show what a setting does, cheapest first: of every size, and
-    the heaviest of the corpus, videos also with twice the width and height.
+    """Return shapes that show a setting's effect, cheapest first: standard sizes, and the corpus'
+    heaviest item of each modality, videos also at twice the width and height.
     """
-    taken = set(modalities)
+    wanted = set(modalities)
     heaviest = [table.heaviest(m) for table in tables for m in MODALITIES]
-    found = [shape for shape in _STANDARD if shape.modality in taken]
-    own = [cost for cost in heaviest if cost is not None and cost.shape.modality in taken]
-    found += [cost.shape for cost in own]
+    shapes = [shape for shape in _STANDARD if shape.modality in wanted]
+    own = [cost for cost in heaviest if cost is not None and cost.shape.modality in wanted]
+    shapes += [cost.shape for cost in own]
     for cost in own:
         match cost.shape:
             case VideoShape(width_px=width, height_px=height) as shape:
                 if 4 * cost.sampled[0] * width * height <= _LARGER_PX:
-                    found.append(replace(shape, width_px=2 * width, height_px=2 * height))
-    return tuple(dict.fromkeys(found))
+                    shapes.append(replace(shape, width_px=2 * width, height_px=2 * height))
+    return tuple(dict.fromkeys(shapes))
 
 
 @dataclass(frozen=True, slots=True)
 class Footprints:
-    """Asks vLLM what configurations come to, each once; its host has the model open.
-    `serve_defaults` fill what is not said. Without `rehearse` bytes are those of the items'
-    tensors.
+    """Gets budgets, item costs and memory of configurations from vLLM, each once; the host has the
+    model open. `serve_defaults` fill missing arguments. Without `rehearse` the only bytes are those
+    of the items' tensors.
     """
 
     host: EngineHost
@@ -88,16 +88,16 @@ class Footprints:
     _items: dict[tuple[str, Shape], ItemOutcome] = field(default_factory=dict)
 
     def know(self, args: Mapping[str, Any], budget: Budget) -> None:
-        """Spare a question: `budget` is that of `args`, dummies built."""
+        """Store a known budget of `args`, with dummies built."""
         self._budgets[_key(args, build_dummy=True)] = Footprint(budget)
 
     def budget(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Footprint:
-        """The budget, or vLLM's words where it refuses to start; dummies of what is profiled."""
+        """Return the budget or vLLM's refusal; dummies are those of the profiled modality."""
         key = _key(args, build_dummy=build_dummy)
         if key not in self._budgets:
-            asked = {**self.serve_defaults, **args, "model": self.model_path}
+            full = {**self.serve_defaults, **args, "model": self.model_path}
             try:
-                request = AskBudget(asked, build_dummy, only_profiled=True)
+                request = AskBudget(full, build_dummy, only_profiled=True)
                 budget = self.host.ask(request, "switching a setting off")
                 self._budgets[key] = Footprint(budget)
             except VllmRefused as error:
@@ -105,33 +105,33 @@ class Footprints:
         return self._budgets[key]
 
     def items(self, args: Mapping[str, Any], shapes: Iterable[Shape]) -> Footprint:
-        """What vLLM makes of these witnesses."""
+        """Return vLLM's costs or refusals of blanks of these shapes."""
         setting = Setting(args.get("mm_processor_kwargs", {}), args.get("media_io_kwargs", {}))
-        return Footprint(items={shape: self._taken(setting, shape) for shape in shapes})
+        return Footprint(items={shape: self._measure(setting, shape) for shape in shapes})
 
-    def _taken(self, setting: Setting, shape: Shape) -> ItemOutcome:
+    def _measure(self, setting: Setting, shape: Shape) -> ItemOutcome:
         key = setting.key, shape
         if key not in self._items:
             request = Measure(setting, (Blank(shape),))
             try:
                 (answer,) = self.host.measure(request, "switching a setting off")
-                cost, found = answer.cost, ItemOutcome(refusal=answer.refusal)
+                cost, refused = answer.cost, ItemOutcome(refusal=answer.refusal)
             except VllmRefused as error:
-                cost, found = None, ItemOutcome(refusal=error.message)
-            self._items[key] = ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else found
+                cost, refused = None, ItemOutcome(refusal=error.message)
+            self._items[key] = ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else refused
         return self._items[key]
 
     def memory(self, args: Mapping[str, Any]) -> Footprint:
-        """The figures of a rehearsal; nothing without one."""
+        """Return the figures of a rehearsal; empty without `rehearse`."""
         if self.rehearse is None:
             return Footprint()
-        found = self.rehearse(args)
-        return Footprint(memory={name: getattr(found, name) or 0 for name in _MEMORY})
+        rehearsed = self.rehearse(args)
+        return Footprint(memory={name: getattr(rehearsed, name) or 0 for name in _MEMORY})
 
     def pairs(
         self, args: Mapping[str, Any], less: Mapping[str, Any], path: SettingPath
     ) -> Iterator[tuple[Footprint, Footprint]]:
-        """With and without the setting at `path`, what is cheap to ask first."""
+        """Yield footprints with and without the setting at `path`, the cheapest first."""
         with_ = self.budget(args)
         yield with_, self.budget(less)
         if path[0] in ("mm_processor_kwargs", "media_io_kwargs"):
@@ -145,7 +145,7 @@ class Footprints:
             yield self.memory(args), self.memory(less)
 
     def smallest(self) -> list[Shape]:
-        """The cheapest witness of each modality."""
+        """Return the cheapest shape of each modality."""
         first = {shape.modality: shape for shape in reversed(self.witnesses)}
         return list(first.values())
 
@@ -154,101 +154,105 @@ def _key(args: Mapping[str, Any], *, build_dummy: bool) -> str:
     return json.dumps([args, build_dummy], sort_keys=True, default=str)
 
 
-_BESIDE = "the installed versions fill it in; others refuse the setting beside it without it"
+_REQUIRED = "installed versions fill it in; other versions reject the related option without it"
 
 
 def effects(
     engine_args: Mapping[str, Any],
-    asked: Footprints,
+    footprints: Footprints,
     task: Task | None = None,
-    beside: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
+    companions: Mapping[SettingPath, SettingPath] = MappingProxyType({}),
 ) -> tuple[list[Effect], dict[str, Any]]:
-    """The effect of every setting, and the arguments without idle ones. An option that vLLM cannot
-    miss alone goes with its mapping; one written `beside` another stays with that. Raises
-    EngineError where vLLM refuses the arguments.
+    """Return the effect of every setting, and the arguments without idle ones.
+
+    An option that vLLM requires in its mapping is switched off with the mapping. A `companions`
+    entry maps an option to another one that it stays with. Raises EngineError if vLLM rejects the
+    arguments.
     """
-    start = asked.budget(engine_args)
+    start = footprints.budget(engine_args)
     if start.budget is None:
-        raise VllmRefused(f"vLLM refuses this configuration: {start.refusal}")
-    found: list[Effect] = []
-    left = dict(engine_args)
+        raise VllmRefused(f"vLLM rejects this configuration: {start.refusal}")
+    every: list[Effect] = []
+    args = dict(engine_args)
     for path in settings(engine_args):
-        if not any(effect.concerns(".".join(path)) for effect in found):
-            effect = _effect(left, path, asked)
-            if effect.outcome == "idle" and beside.get(effect.path) in settings(left):
-                effect = replace(effect, outcome="stated", words=_BESIDE)
-            found.append(effect)
+        if not any(effect.concerns(".".join(path)) for effect in every):
+            effect = _find_effect(args, path, footprints)
+            if effect.outcome == "idle" and companions.get(effect.path) in settings(args):
+                effect = replace(effect, outcome="stated", words=_REQUIRED)
+            every.append(effect)
             if effect.outcome == "idle":
-                left = without(left, effect.path)
+                args = without(args, effect.path)
         if task is not None:
             task.advance()
-    return found, left
+    return every, args
 
 
-def _effect(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> Effect:
-    path = _whole(args, path, asked)
+def _find_effect(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> Effect:
+    path = _widen(args, path, footprints)
     less = without(args, path)
-    for with_, bare in asked.pairs(args, less, path):
+    for with_, bare in footprints.pairs(args, less, path):
         effect = compare(path, value_at(args, path), with_, bare)
         if effect.moved:
             break
     return effect
 
 
-def _whole(args: Mapping[str, Any], path: SettingPath, asked: Footprints) -> SettingPath:
-    """The smallest setting around `path` that vLLM accepts the absence of."""
+def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> SettingPath:
+    """Return the smallest setting around `path` that vLLM allows to be absent."""
     if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
-    less, shapes = without(args, path), asked.smallest()
-    bare = replace(asked.items(less, shapes), refusal=asked.budget(less).refusal)
-    if needs_company(asked.items(args, shapes), bare):
-        return _whole(args, path[:-1], asked)
+    less, shapes = without(args, path), footprints.smallest()
+    bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
+    if needs_company(footprints.items(args, shapes), bare):
+        return _widen(args, path[:-1], footprints)
     return path
 
 
 def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
-    """The decision with the effect of every setting, and without those that have none."""
+    """Return the decision with the effects of its settings, without the idle ones."""
     served = [modality for modality, count in decision.counts.items() if count.value]
     defaults = budgets.opened.serve_defaults
-    shown = witnesses(served, (decision.default_table, decision.table))
-    asked = Footprints(budgets.host, budgets.model_path, defaults, shown)
+    shapes = witnesses(served, (decision.default_table, decision.table))
+    footprints = Footprints(budgets.host, budgets.model_path, defaults, shapes)
     args = here(decision.engine_args, budgets.opened.device)
-    asked.know(args, decision.budget)
-    beside: dict[SettingPath, SettingPath] = {
+    footprints.know(args, decision.budget)
+    companions: dict[SettingPath, SettingPath] = {
         p.knob.place(name): p.knob.place()
         for p in decision.chosen
         for name in p.knob.companions(p.value)
     }
-    with progress.step("switching each setting off once", len(settings(args))) as task:
-        found, left = effects(args, asked, task, beside)
-    if left == args:
-        return replace(decision, effects=tuple(found))
-    budget = budgets.of(left, build_dummy=True)
+    with progress.step("testing each setting", len(settings(args))) as task:
+        every, useful = effects(args, footprints, task, companions)
+    if useful == args:
+        return replace(decision, effects=tuple(every))
+    budget = budgets.of(useful, build_dummy=True)
     together = list(differences(Footprint(decision.budget), Footprint(budget)))
     if together:
-        # What is idle alone and not together with the rest of its kind stays.
+        # Settings that are idle one by one but not together all stay.
         words = f"without it and the others that seemed idle: {'; '.join(together)}"
-        moved = (
+        changed = (
             replace(effect, outcome="moves", words=words) if effect.outcome == "idle" else effect
-            for effect in found
+            for effect in every
         )
-        return replace(decision, effects=tuple(moved))
-    kept = {m: _hint(hint, left["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()}
-    idle = {m: "what vLLM profiles is the same" for m, hint in kept.items() if not hint}
+        return replace(decision, effects=tuple(changed))
+    hints = {
+        m: _drop_idle(hint, useful["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()
+    }
+    idle = {m: "vLLM profiles the same without it" for m, hint in hints.items() if not hint}
     return replace(
         decision,
-        effects=tuple(found),
+        effects=tuple(every),
         engine_args={
-            name: left.get(name, value)
+            name: useful.get(name, value)
             for name, value in decision.engine_args.items()
-            if name in left or name not in args
+            if name in useful or name not in args
         },
         budget=budget,
-        setting=Setting(left.get("mm_processor_kwargs", {}), left.get("media_io_kwargs", {})),
-        hints={m: hint for m, hint in kept.items() if hint},
+        setting=Setting(useful.get("mm_processor_kwargs", {}), useful.get("media_io_kwargs", {})),
+        hints={m: hint for m, hint in hints.items() if hint},
         refused_hints={**decision.refused_hints, **idle},
     )
 
 
-def _hint(hint: Hint, limit: Any) -> Hint:
+def _drop_idle(hint: Hint, limit: Any) -> Hint:
     return {a: value for a, value in hint.items() if isinstance(limit, dict) and a in limit}

@@ -1,4 +1,4 @@
-"""Every value of every knob, with vLLM budget."""
+"""Explore the values of each knob, with costs and vLLM's budget."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mmcalib.engine.vllm_config import here
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress
 
-# More than any item of a model that cannot chunk it.
+# More tokens than any item of a model that cannot chunk its input.
 _ROOMY_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSource:
-    """What every question to vLLM needs. `context_tokens` replaces the model's own context; every
-    configuration has the engine arguments `given`.
+    """Makes engine arguments and gets vLLM's budget of them. `context_tokens` replaces the model's
+    own context; the user's arguments `given` are part of every configuration.
     """
 
     host: EngineHost
@@ -42,13 +42,13 @@ class BudgetSource:
     files: Files = files
     given: Mapping[str, Any] = field(default_factory=dict)
     rounding: limits.Rounding = "up"
-    # By what was asked: a step that holds the largest item is asked for twice.
-    _known: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
+    # By engine arguments: some budgets are needed twice.
+    _budgets: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
     ) -> dict[str, Any]:
-        """In the file's order, without the model; its largest item has `largest_embeds`."""
+        """Return the arguments in the file's order, for a largest item of `largest_embeds`."""
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
@@ -58,14 +58,14 @@ class BudgetSource:
         return {**args, **self.given}
 
     def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
-        """Tokens per step: as given, or vLLM's default rounded to whole largest items."""
+        """Return tokens per step: as given, or vLLM's default rounded to whole largest items."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
-        wanted = self.opened.serve_defaults["max_num_batched_tokens"]
+        default = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
         return limits.max_num_batched_tokens(
-            wanted,
+            default,
             largest,
             largest_embeds,
             chunks_mm_input=self.opened.chunks_mm_input,
@@ -73,15 +73,16 @@ class BudgetSource:
         )
 
     def default(self) -> tuple[Budget, str]:
-        """Of vLLM's defaults, and its words where it refuses to start with them."""
+        """Return the budget of vLLM's defaults, and vLLM's words if it rejects them."""
         try:
             return self.of({}), ""
         except VllmRefused as error:
             return self.roomy({}), error.message
 
     def roomy(self, args: Mapping[str, Any]) -> Budget:
-        """With a step that holds any item, to learn the largest. A model that cannot chunk
-        multimodal input refuses a smaller step; an encoder-decoder's item may exceed its context.
+        """Return the budget with a step that holds any item, to learn the largest. vLLM rejects a
+        smaller step for a model that cannot chunk multimodal input; an encoder-decoder's item may
+        exceed its context.
         """
         if self.opened.chunks_mm_input:
             return self.of(args)
@@ -89,25 +90,23 @@ class BudgetSource:
         return self.of({**args, "max_num_batched_tokens": step})
 
     def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
-        """The budget of these arguments. Raises EngineError where vLLM refuses them."""
-        had = here({**self.given, **args}, self.opened.device)
-        request = AskBudget({"model": self.model_path, **had}, build_dummy)
-        # What the server would choose where nothing is said: it need not be this machine.
+        """Return the budget of these arguments. Raises EngineError if vLLM rejects them."""
+        usable = here({**self.given, **args}, self.opened.device)
+        request = AskBudget({"model": self.model_path, **usable}, build_dummy)
+        # The server's defaults, which may differ from those of this machine.
         serving = self.opened.serve_defaults.items()
         for name, value in (("max_model_len", self.opened.max_model_len), *serving):
             request.engine_args.setdefault(name, value)
         key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
-        if key not in self._known:
-            self._known[key] = self.host.ask(request, "computing the encoder budget")
-        return self._known[key]
+        if key not in self._budgets:
+            self._budgets[key] = self.host.ask(request, "computing the encoder budget")
+        return self._budgets[key]
 
 
 def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
-    """Those that concern the corpus, and that the user has not turned."""
-    given = budgets.policy.loading
-    return [
-        knob for knob in budgets.opened.knobs if table.of(knob.modality) and not knob.given(given)
-    ]
+    """Return the knobs for the corpus' modalities that the user has not set."""
+    own = budgets.policy.loading
+    return [k for k in budgets.opened.knobs if table.of(k.modality) and not k.given(own)]
 
 
 def explore(
@@ -117,14 +116,14 @@ def explore(
     budgets: BudgetSource,
     progress: Progress,
 ) -> list[Explored]:
-    """Every candidate of one knob, costed and budgeted, ascending; the default among them."""
-    tried = knob.values(default.of(knob.modality), budgets.policy)
+    """Return the knob's values with costs and budgets, ascending, the default included."""
+    values = knob.values(default.of(knob.modality), budgets.policy)
     explored = []
-    with progress.step(f"trying {knob.name}", len(tried)) as task:
+    with progress.step(f"trying {knob.name}", len(values)) as task:
         counter = None if knob.bleeds else EmbedCounter.proven(budgets.host, default, knob.modality)
-        for value in tried:
-            # A table has an entry of every shape: one at a time.
-            table = _under(knob, value, default, budgets, counter)
+        for value in values:
+            # Only one table at a time is in memory: each has an entry per shape.
+            table = _cost_at(knob, value, default, budgets, counter)
             point = frontier.point(knob, value, table, default)
             args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
             explored.append(Explored(point, budgets.of(args), args))
@@ -133,21 +132,21 @@ def explore(
 
 
 def moves(explored: Sequence[Explored]) -> bool:
-    """Whether any value of one knob moved tokens or budget away from the default value's."""
-    seen = {
+    """Return whether any value of one knob changes the default's tokens or budget."""
+    outcomes = {
         (e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in explored
     }
-    return len(explored) < 2 or len(seen) > 1
+    return len(explored) < 2 or len(outcomes) > 1
 
 
-def _under(
+def _cost_at(
     knob: Knob,
     value: Value,
     default: CostTable,
     budgets: BudgetSource,
     counter: EmbedCounter | None,
 ) -> CostTable:
-    """The costs at one value, counted or else measured; shapes under a cap are not asked again."""
+    """Return the costs at one value, counted if possible, else measured where a cap may change."""
     setting = frontier.at(knob, value, default.setting)
     if setting == default.setting:
         return default

@@ -1,4 +1,4 @@
-"""Every value of every option once more, with the others as they were chosen."""
+"""Explore each value of each option again, with the others at their chosen values."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mmcalib.progress import Progress
 
 
 def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
-    """The decision with each point budgeted, and if need be costed, beside all chosen values."""
+    """Return the decision with each point's budget, and costs, at the others' chosen values."""
     context, rounding = decision.budget.max_model_len, decision.rounding
     budgets = replace(budgets, context_tokens=context, rounding=rounding)
     most = decision.table.most_embeds()
-    found: list[Explored] = []
-    with progress.step("trying each value beside those chosen", len(decision.explored)) as task:
+    every: list[Explored] = []
+    with progress.step("probing alternatives", len(decision.explored)) as task:
         for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
             for explored in _explore_again(list(row), decision, budgets, progress):
-                found.append(_budget(explored, decision, budgets, most))
+                every.append(_budget(explored, decision, budgets, most))
                 task.advance()
-    return replace(decision, explored=tuple(found))
+    return replace(decision, explored=tuple(every))
 
 
 def _budget(
     explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
 ) -> Explored:
-    """The point with its budget and arguments; `most` has the embeds of the largest items."""
+    """Return the point with its budget and arguments; `most` has the largest items' embeds."""
     point = explored.point
     if point.value == _chosen_value(decision, point.knob):
         return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
@@ -46,12 +46,12 @@ def _budget(
 
 
 def _chosen_value(decision: Decision, knob: Knob) -> Value:
-    """The default of an option that has no effect."""
+    """Return the chosen value, or the default of an option without effect."""
     return next((p.value for p in decision.chosen if p.knob.name == knob.name), knob.value)
 
 
 def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Setting:
-    """`base` with every chosen value, but this option at this value; defaults are not said."""
+    """Return `base` with the chosen values, but this option at this value; omit defaults."""
     knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
     for knob in knobs.values():
         base = at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
@@ -61,12 +61,12 @@ def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Sett
 def _explore_again(
     row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
 ) -> Sequence[Explored]:
-    """The points, explored again where other chosen values change what these items cost."""
+    """Return the points, explored again if other chosen values change the costs of these items."""
     knob = row[0].point.knob
-    beside = [p for p in decision.chosen if p.knob.name != knob.name and _moves(p, knob)]
-    binding = any(point.items_downscaled or point.items_enlarged for point in beside)
+    others = [p for p in decision.chosen if p.knob.name != knob.name and _may_affect(p, knob)]
+    binding = any(point.items_downscaled or point.items_enlarged for point in others)
     grows = knob.by_loader and row[-1].point.value > _chosen_value(decision, knob)
-    if not beside or not (binding or grows):
+    if not others or not (binding or grows):
         return row
     setting = _setting(decision, knob.name, knob.value, budgets.policy.loading)
     shapes = decision.default_table.of(knob.modality).shapes
@@ -76,9 +76,9 @@ def _explore_again(
     return again if [e.point.value for e in again] == [e.point.value for e in row] else row
 
 
-def _moves(other: Point, knob: Knob) -> bool:
-    """Whether the other option, as chosen, may change items of this one's modality."""
+def _may_affect(other: Point, knob: Knob) -> bool:
+    """Return whether the other chosen value may change items of this knob's modality."""
     if other.knob.by_loader and not knob.by_loader:
         return False
-    touched = (other.knob.modality, *other.knob.bleeds)
-    return other.value != other.knob.value and knob.modality in touched
+    affected = (other.knob.modality, *other.knob.bleeds)
+    return other.value != other.knob.value and knob.modality in affected

@@ -1,4 +1,4 @@
-"""Cost every shape."""
+"""Measure the cost of every shape: process it in vLLM, or count it with vLLM's code."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured
 from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
 from mmcalib.progress import Progress, Task
 
-# Of fewer shapes all are processed: that takes no longer than the proof.
+# Fewer shapes are all processed: that takes no longer than to prove the count.
 _WORTH_COUNTING = 2 * WITNESSES
-# Shapes per question to vLLM's count: a word is heard from the child between two.
+# Shapes per request to vLLM's count: the child can report between two requests.
 _AT_A_TIME = 20_000
 
 
 @dataclass(slots=True)
 class StandIns:
-    """What each shape costs, without those that are refused. Those with an answer were processed;
-    the others cost what vLLM counts, as so many `witnesses` of their modality do.
+    """Costs of blanks, one per shape, without those that vLLM rejects. Shapes in `answers` were
+    processed. The others have vLLM's count, which `witnesses` processed shapes confirm.
     """
 
     host: EngineHost
@@ -66,32 +66,32 @@ def stand_ins(
     task: Task,
     before: Mapping[Modality, CostColumns],
 ) -> StandIns:
-    """What each shape costs under the setting; `before`: under one whose count was proven."""
-    found = StandIns(host, setting, task)
-    for modality, mine in shapes.items():
-        costs, left = CostColumns.waiting(mine), np.ones(len(mine), dtype=bool)
-        if len(mine) > _WORTH_COUNTING and (counts := count(host, setting, mine.shapes)):
-            costs, left = _by_count(found, costs, counts, before.get(modality))
-        rest = [s for s in mine.shapes.take(np.flatnonzero(left)) if s not in found.answers]
-        _process(found, rest)
-        found.costs[modality] = costs.but(_answered(found.answers, mine))
-    return found
+    """Return each shape's cost under the setting; `before` has costs by an already proven count."""
+    blanks = StandIns(host, setting, task)
+    for modality, entries in shapes.items():
+        costs, pending = CostColumns.waiting(entries), np.ones(len(entries), dtype=bool)
+        if len(entries) > _WORTH_COUNTING and (counts := count(host, setting, entries.shapes)):
+            costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
+        left = entries.shapes.take(np.flatnonzero(pending))
+        _process(blanks, [shape for shape in left if shape not in blanks.answers])
+        blanks.costs[modality] = costs.but(_processed_costs(blanks.answers, entries))
+    return blanks
 
 
-def _answered(
+def _processed_costs(
     answers: Mapping[Shape, Measured], entries: ShapeCounts
 ) -> dict[Shape, ItemCost | None]:
-    found: dict[Shape, ItemCost | None] = {}
+    costs: dict[Shape, ItemCost | None] = {}
     for shape, answer in answers.items():
         if shape.modality == entries.shapes.modality:
             entry = entries.of(shape)
-            taken = shape, entry.count, entry.exemplars[0]
-            found[shape] = item_cost(*taken, answer.cost, "blank") if answer.cost else None
-    return found
+            items = shape, entry.count, entry.exemplars[0]
+            costs[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
+    return costs
 
 
 def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
-    """The cost of each of `count` items."""
+    """Return the cost of each of `count` items."""
     return ItemCost(
         shape,
         count,
@@ -106,21 +106,21 @@ def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis)
     )
 
 
-def _by_count(
-    found: StandIns, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
+def _cost_by_count(
+    blanks: StandIns, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
 ) -> tuple[CostColumns, Column]:
-    """The costs by count, and which rows are still to be processed: all where one witness is not as
-    counted. What this machine has no memory for proves nothing, nor what is as large. Where the
-    count was proven `before`, few are needed of what this setting leaves alone.
+    """Return the counted costs and the rows left to process: all if one witness contradicts the
+    count. Shapes too large for this machine's memory prove nothing and are processed too. If the
+    count was proven `before`, shapes that this setting does not change need few witnesses.
     """
     same = np.zeros(len(counts), dtype=bool)
     if before is not None:
-        kept = before.shapes.take(np.flatnonzero(as_counted(counts, before)))
-        same[counts.shapes.places(kept)] = True
+        unchanged = before.shapes.take(np.flatnonzero(as_counted(counts, before)))
+        same[counts.shapes.places(unchanged)] = True
     chosen = witnesses(counts.take(np.flatnonzero(~same)))
     chosen += witnesses(counts.take(np.flatnonzero(same)), WITNESSES_AGAIN)
-    _process(found, chosen)
-    answers = [(shape, found.answers[shape]) for shape in chosen]
+    _process(blanks, chosen)
+    answers = [(shape, blanks.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
     rows = counts.shapes.places(chosen).tolist()
     proof = [
@@ -128,46 +128,46 @@ def _by_count(
         for row, (_, answer) in zip(rows, answers, strict=True)
         if answer.refused_by != "host_memory"
     ]
-    borne_out = [
+    confirmed = [
         (c, cost)
         for c, cost in proof
         if cost and (cost.embeds, cost.sampled) == (c.embeds, c.sampled)
     ]
-    rule = cost_rule(borne_out) if len(borne_out) == len(proof) else None
-    left = np.ones(len(costs), dtype=bool)
+    rule = cost_rule(confirmed) if len(confirmed) == len(proof) else None
+    pending = np.ones(len(costs), dtype=bool)
     if rule is None:
-        return costs, left
+        return costs, pending
     text, nbytes = rule.columns(counts)
-    known = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
+    by_rule = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
     if too_large:
-        known &= counts.shapes.weights() < min(too_large)
-    embeds, places = counts.embeds[known], costs.shapes.places(counts.shapes)[known]
-    left[places] = False
-    found.task.advance(len(places))
-    found.witnesses[costs.modality] = len(borne_out)
+        by_rule &= counts.shapes.weights() < min(too_large)
+    embeds, places = counts.embeds[by_rule], costs.shapes.places(counts.shapes)[by_rule]
+    pending[places] = False
+    blanks.task.advance(len(places))
+    blanks.witnesses[costs.modality] = len(confirmed)
     counted = costs.counted(
         places,
-        tokens=embeds + text[known],
+        tokens=embeds + text[by_rule],
         embeds=embeds,
-        tensor_bytes=nbytes[known],
+        tensor_bytes=nbytes[by_rule],
         process_s=rule.seconds_per_embed * embeds,
-        sampled=counts.sampled[known],
+        sampled=counts.sampled[by_rule],
     )
-    return counted, left
+    return counted, pending
 
 
-def _process(found: StandIns, shapes: Sequence[Shape]) -> None:
+def _process(blanks: StandIns, shapes: Sequence[Shape]) -> None:
     if not shapes:
         return
     subjects = tuple(Blank(shape) for shape in shapes)
-    answers = found.host.measure(Measure(found.setting, subjects), "measuring costs")
+    answers = blanks.host.measure(Measure(blanks.setting, subjects), "measuring costs")
     for shape, answer in zip(shapes, answers, strict=True):
-        found.answers[shape] = answer
-        found.task.advance()
+        blanks.answers[shape] = answer
+        blanks.task.advance()
 
 
 def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
-    """By vLLM's code, of the shapes that it counts; None where it has no count of them."""
+    """Count embeddings with vLLM's own code; None if vLLM cannot count these shapes."""
     parts = []
     for start in range(0, len(shapes), _AT_A_TIME):
         some = shapes[start : start + _AT_A_TIME]
@@ -175,8 +175,8 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
             answer = host.ask(CountEmbeds(setting, tuple(map(Blank, some))), "counting")
         except (VllmMoved, VllmRefused):
             return None
-        of = answer.parts or (None,) * len(some)
-        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, of))
+        parts_of_items = answer.parts or (None,) * len(some)
+        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, parts_of_items))
         if not any(map(len, parts)):
             return None
     return VllmCounts.joined(parts, shapes) if parts else None
@@ -184,7 +184,7 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
 
 Sample = Sequence[tuple[Shape, str]]
 
-# An engine takes seconds to begin. More media than this are no accident.
+# An engine takes seconds to restart. More than this many deaths are not the media's fault.
 _MOST_DEATHS = 3
 
 
@@ -197,30 +197,30 @@ def measure(
     files: Files = files,
     before: CostTable | None = None,
 ) -> tuple[CostTable, list[Skipped]]:
-    """Cost every shape by a blank, and every sampled file and the costliest by itself; the real one
-    wins. `before` is the table of another setting. A sampled item that cannot be had or loaded is
-    returned as skipped; of one out of reach the blank counts.
+    """Measure every shape by a blank, then the sampled files and the costliest ones themselves,
+    which override their blanks. `before` is the table of another setting. Sampled items that cannot
+    be loaded are returned as skipped; an unreachable one keeps the cost of its blank.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
-    usual = {m: before.of(m) for m in before.witnesses} if before is not None else {}
+    proven = {m: before.of(m) for m in before.witnesses} if before is not None else {}
     shapes = sum(map(len, counts.values()))
     with progress.step("measuring costs", shapes + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task, usual)
-        # Where memory is lacking for the stand-in, the real one would take as much.
-        lacking = {s for s, found in blanks.answers.items() if found.refused_by == "host_memory"}
-        safe = [one for one in sample if one[0] not in lacking]
+        blanks = stand_ins(host, setting, counts, task, proven)
+        # If a blank exceeds this machine's memory, the real file does too.
+        too_large = {s for s, one in blanks.answers.items() if one.refused_by == "host_memory"}
+        safe = [one for one in sample if one[0] not in too_large]
         costs = [costs for costs in blanks.costs.values() if costs]
-        costliest = [mine[int(mine.embeds.argmax())] for mine in costs]
-        known = {shape for shape, _ in safe}
-        chosen = [*safe, *((c.shape, c.exemplar) for c in costliest if c.shape not in known)]
-        found = files([(shape.modality, path) for shape, path in chosen])
-        given = dict(zip(chosen, found, strict=True))
-        good = {one: file for one, file in given.items() if isinstance(file, str)}
-        bad = {one: file for one, file in given.items() if isinstance(file, Skipped)}
+        costliest = [columns[int(columns.embeds.argmax())] for columns in costs]
+        sampled = {shape for shape, _ in safe}
+        chosen = [*safe, *((c.shape, c.exemplar) for c in costliest if c.shape not in sampled)]
+        prepared = files([(shape.modality, path) for shape, path in chosen])
+        pairs = dict(zip(chosen, prepared, strict=True))
+        good = {one: file for one, file in pairs.items() if isinstance(file, str)}
+        bad = {one: file for one, file in pairs.items() if isinstance(file, Skipped)}
         first = _lightest(list(good))
         task.total(shapes + len(first) + len(good))
         subjects = [File(one[0].modality, good[one]) for one in (*first, *good)]
-        answers = _ask_of_files(host, setting, subjects, task)[len(first) :]
+        answers = _measure_files(host, setting, subjects, task)[len(first) :]
         real: list[tuple[tuple[Shape, str], Measured | Skipped]] = [
             *zip(good, answers, strict=True),
             *bad.items(),
@@ -228,17 +228,17 @@ def measure(
     return _table(setting, counts, blanks, real)
 
 
-def _ask_of_files(
+def _measure_files(
     host: EngineHost, setting: Setting, subjects: Sequence[File], task: Task
 ) -> list[Measured]:
-    """Each file's answer, also for one that ends the engine. Raises EngineDied where several do."""
+    """Measure each file; one that kills the engine is refused. Raises EngineDied after several."""
     answers: list[Measured] = []
     for _ in range(_MOST_DEATHS):
         try:
             request = Measure(setting, tuple(subjects[len(answers) :]))
             for answer in host.measure(request, "measuring costs"):
                 task.advance()
-                # Those before a death count.
+                # Answers from before a death count.
                 answers.append(answer)
         except EngineDied as error:
             if len(answers) == len(subjects):
@@ -252,7 +252,7 @@ def _ask_of_files(
 
 
 def _lightest(chosen: Sample) -> Sample:
-    """One of each modality to load before others are timed: the first pays for imports."""
+    """Return one file of each modality to load before the timed ones: it pays for imports."""
     lightest: dict[Modality, tuple[Shape, str]] = {}
     for shape, path in sorted(chosen, key=lambda one: weight(one[0])):
         lightest.setdefault(shape.modality, (shape, path))
@@ -262,26 +262,26 @@ def _lightest(chosen: Sample) -> Sample:
 def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
-    """The default's table with the shapes that a cap may change measured anew, by stand-ins."""
-    asked, of = set(changed), [default.of(modality) for modality in default.modalities()]
-    anew = [s for mine in of for s in sorted(s for s in asked if s in mine.shapes)]
-    subjects = tuple(Blank(shape) for shape in anew)
-    answers = host.measure(Measure(setting, subjects), "measuring a setting") if anew else ()
-    usual, found = default.costs, dict[Shape, ItemCost | None]()
+    """Return the default's table with the `changed` shapes measured again by blanks."""
+    wanted, every = set(changed), [default.of(modality) for modality in default.modalities()]
+    again = [s for one in every for s in sorted(s for s in wanted if s in one.shapes)]
+    subjects = tuple(Blank(shape) for shape in again)
+    answers = host.measure(Measure(setting, subjects), "measuring a setting") if again else ()
+    usual, costs = default.costs, dict[Shape, ItemCost | None]()
     refusals = list(default.refusals)
-    for shape, answer in zip(anew, answers, strict=True):
-        before, found[shape] = usual[shape], None
+    for shape, answer in zip(again, answers, strict=True):
+        before, costs[shape] = usual[shape], None
         if answer.cost is None:
             refusals.append(_refusal(shape, before.count, before.exemplar, answer))
         else:
-            taken = shape, before.count, before.exemplar
-            found[shape] = item_cost(*taken, answer.cost, "blank")
-    columns = {mine.modality: _but(mine.unchanged(), found) for mine in of}
+            items = shape, before.count, before.exemplar
+            costs[shape] = item_cost(*items, answer.cost, "blank")
+    columns = {one.modality: _replace_costs(one.unchanged(), costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
 
 
-def _but(costs: CostColumns, found: Mapping[Shape, ItemCost | None]) -> CostColumns:
-    return costs.but({s: cost for s, cost in found.items() if s.modality == costs.modality})
+def _replace_costs(costs: CostColumns, changed: Mapping[Shape, ItemCost | None]) -> CostColumns:
+    return costs.but({s: cost for s, cost in changed.items() if s.modality == costs.modality})
 
 
 def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
@@ -300,39 +300,40 @@ def _table(
     failed: dict[Modality, int] = {}
     costs, changed = CostMap(blanks.costs), dict[Shape, ItemCost | None]()
     compared = out_of_reach = 0
-    for (shape, path), found in real:
+    for (shape, path), answer in real:
         blank = changed.get(shape, costs.get(shape))
-        if isinstance(found, Skipped) and found.out_of_reach:
+        if isinstance(answer, Skipped) and answer.out_of_reach:
             out_of_reach += 1
             continue
-        if isinstance(found, Skipped):
-            unreadable.append(found)
+        if isinstance(answer, Skipped):
+            unreadable.append(answer)
             if blank is not None:
                 changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
             continue
-        if found.cost is None:
+        if answer.cost is None:
             if blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
-                unreadable.append(Skipped(path, f"vLLM cannot load it: {found.refusal}"))
+                unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
                 changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
             continue
         count = counts[shape.modality].of(shape).count
-        changed[shape] = item_cost(shape, count, path, found.cost, "real")
+        real_cost = answer.cost
+        changed[shape] = item_cost(shape, count, path, real_cost, "real")
         compared += 1
-        if found.resampled:
-            resampled.append(Resampled(path, *found.resampled))
-        if blank is None or (blank.tokens, blank.embeds) != (found.cost.tokens, found.cost.embeds):
-            mismatches.append(_mismatch(shape, path, found.cost, blank))
-    taken = {shape for shape, cost in changed.items() if cost is not None}
+        if answer.resampled:
+            resampled.append(Resampled(path, *answer.resampled))
+        if blank is None or (blank.tokens, blank.embeds) != (real_cost.tokens, real_cost.embeds):
+            mismatches.append(_mismatch(shape, path, real_cost, blank))
+    loaded = {shape for shape, cost in changed.items() if cost is not None}
     refusals = []
-    for shape, answer in blanks.answers.items():
-        if answer.cost is None and shape not in taken:
+    for shape, measured in blanks.answers.items():
+        if measured.cost is None and shape not in loaded:
             entry = counts[shape.modality].of(shape)
-            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], answer))
+            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     table = CostTable(
         setting,
-        {modality: _but(mine, changed) for modality, mine in blanks.costs.items()},
+        {modality: _replace_costs(columns, changed) for modality, columns in blanks.costs.items()},
         tuple(refusals),
         tuple(mismatches),
         compared,
@@ -345,7 +346,7 @@ def _table(
 
 
 def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None:
-    """One file fewer of this shape; the shape goes when it was the only one."""
+    """Return the cost for one file fewer of this shape; None if it was the only one."""
     others = [exemplar for exemplar in entry.exemplars if exemplar != path]
     if blank.count <= 1 or not others:
         return None
@@ -354,24 +355,24 @@ def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None
 
 def _mismatch(shape: Shape, path: str, real: Cost, blank: ItemCost | None) -> Mismatch:
     if blank is None:
-        return Mismatch(path, shape, real.tokens, 0, "a blank of its shape was refused")
-    why = f"loaded as {_words(real.sampled)}, the header promised {_words(blank.sampled)}"
+        return Mismatch(path, shape, real.tokens, 0, "vLLM rejects a blank of its shape")
+    why = f"loaded as {_join(real.sampled)}, but its header gives {_join(blank.sampled)}"
     if real.sampled == blank.sampled:
-        why = "the same size, other content"
+        why = "same size, different content"
     return Mismatch(path, shape, real.tokens, blank.tokens, why)
 
 
-def _words(sampled: tuple[int, ...]) -> str:
+def _join(sampled: tuple[int, ...]) -> str:
     return "×".join(str(number) for number in sampled)
 
 
-# Shapes that a value should leave alone, and that are counted under it all the same.
-_SURE = 1_000
+# Shapes that a value should not change but that are counted anyway, to verify that.
+_VERIFIED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedCounter:
-    """vLLM's proven count of one modality's items, whose costs by default are `usual`."""
+    """vLLM's proven count of one modality's items; `usual` has their default costs."""
 
     host: EngineHost
     default: CostTable
@@ -381,29 +382,31 @@ class EmbedCounter:
     def proven(
         cls, host: EngineHost, default: CostTable, modality: Modality
     ) -> EmbedCounter | None:
-        """None where the count is missing, wrong or not needed; misnamed items prove nothing."""
+        """Return the counter, or None if vLLM's count is missing, wrong or not worth it; items with
+        a wrong header prove nothing.
+        """
         costs = default.of(modality)
         costs = costs.but({one.shape: None for one in default.mismatches})
         if len(costs) <= SPOTS:
             return None
         if modality not in default.witnesses:
-            found = count(host, default.setting, costs.shapes)
-            if found is None or not counting.reproduces(found, costs):
+            counts = count(host, default.setting, costs.shapes)
+            if counts is None or not counting.reproduces(counts, costs):
                 return None
         return cls(host, default, costs)
 
     def under(self, setting: Setting, touched: Column) -> CostTable | None:
-        """The costs under the setting; None where spot checks contradict the count."""
+        """Return the costs under the setting; None if spot checks contradict the count."""
         counts = self._counts(setting, touched)
         if counts is None:
             return None
         rows = self.usual.shapes.places(counts.shapes)
         same = counting.as_counted(counts, self.usual)[rows]
-        moved, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
+        altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
         spots = (
-            counting.spots(self.usual, moved, counts)
-            if len(moved) > SPOTS
-            else list(self.usual.shapes.take(moved))
+            counting.spots(self.usual, altered, counts)
+            if len(altered) > SPOTS
+            else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
         measured = [*checked, *self._uncounted(counts, touched)]
@@ -411,22 +414,22 @@ class EmbedCounter:
         return counting.fill_table(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
-        """Of what may change, and of the heaviest that should not; of all, if one of these does."""
+        """Count the touched shapes and the heaviest others; all if one of the others changes."""
         others = np.flatnonzero(~touched)
-        heaviest = np.argsort(-self.usual.embeds[others], kind="stable")[:_SURE]
-        surest = np.sort(others[heaviest])
-        if touched.sum() + len(surest) < len(self.usual):
-            asked = touched.copy()
-            asked[surest] = True
-            counts = count(self.host, setting, self.usual.shapes.take(np.flatnonzero(asked)))
-            if counts and counting.reproduces(counts, self.usual.take(surest)):
+        heaviest = np.argsort(-self.usual.embeds[others], kind="stable")[:_VERIFIED]
+        verified = np.sort(others[heaviest])
+        if touched.sum() + len(verified) < len(self.usual):
+            wanted = touched.copy()
+            wanted[verified] = True
+            counts = count(self.host, setting, self.usual.shapes.take(np.flatnonzero(wanted)))
+            if counts and counting.reproduces(counts, self.usual.take(verified)):
                 return counts
         return count(self.host, setting, self.usual.shapes)
 
     def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
-        """Shapes of the modality for which only processing tells."""
+        """Return the modality's shapes that can only be processed, not counted."""
         shapes = self.usual.shapes
-        left = touched & (counts.shapes.places(shapes) < 0)
+        rows = touched & (counts.shapes.places(shapes) < 0)
         every = self.default.of(self.usual.modality).shapes
-        odd = every.take(np.flatnonzero(shapes.places(every) < 0))
-        return [*shapes.take(np.flatnonzero(left)), *(s for s in odd if s not in counts.shapes)]
+        extra = every.take(np.flatnonzero(shapes.places(every) < 0))
+        return [*shapes.take(np.flatnonzero(rows)), *(s for s in extra if s not in counts.shapes)]

@@ -1,5 +1,5 @@
-"""Media as vLLM gets them: files, each decoded before in a process that has a bound of time and
-memory, as vLLM has none. Members of archives and remote media are copied for it.
+"""Prepare media files for vLLM, which decodes without limits: a process with limits on time and
+memory decodes each file first. Members of archives and remote media are copied.
 """
 
 from __future__ import annotations
@@ -20,56 +20,58 @@ from mmcalib.errors import OutputError
 from mmcalib.files import Scratch
 from mmcalib.storage.location import Location, is_here, version
 
-# From items, each a modality and a path, to what vLLM may read of each.
+# Returns, for items of a modality and a path, the file that vLLM may read.
 Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
 
 _FILE = "file://"
 
-# An item, the bytes that it had, and the seconds in which it must be decoded.
+# An item, the version of its bytes, and the time limit of its decoding in seconds.
 _Request = tuple[Item, str, float]
 
-# What was handed over before, and where: requests name an item again and again.
-_known: dict[_Request, str | Skipped] = {}
+# Files prepared so far: requests repeat items.
+_prepared: dict[_Request, str | Skipped] = {}
 
 
 @functools.cache
 def _folder() -> Scratch:
-    """Removed when the process ends."""
+    """Return the folder for copies, which is removed when the process ends."""
     return Scratch()
 
 
 def files(
     media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S, *, decoded: bool = False
 ) -> list[str | Skipped]:
-    """Per item the path of a file that vLLM may read; `Skipped` where it is not decoded in
-    `timeout_s`. Local ones may be `decoded` before. Raises OutputError where copies find no room.
+    """Return per item the path of a file that vLLM may read, or `Skipped` if decoding fails or
+    exceeds `timeout_s`. Local files may be `decoded` already. Raises OutputError if copies do not
+    fit on the disk.
     """
     items = [Item(path, modality) for modality, path in media]
-    asked = [(item, version(item), timeout_s) for item in items]
-    for known in (True, False):
-        of_these = [one for one in asked if (decoded and is_here(one[0].path)) == known]
-        _decode_missing(of_these, timeout_s, known)
-    return [_known[one] for one in asked]
+    requests = [(item, version(item), timeout_s) for item in items]
+    for is_decoded in (True, False):
+        some = [one for one in requests if (decoded and is_here(one[0].path)) == is_decoded]
+        _decode_missing(some, timeout_s, is_decoded)
+    return [_prepared[one] for one in requests]
 
 
-def _decode_missing(asked: Sequence[_Request], timeout_s: float, known: bool) -> None:
-    if known:
-        _known.update((one, one[0].path) for one in asked if Location.of(one[0].path).is_file)
-    missing = [one for one in dict.fromkeys(asked) if one not in _known]
+def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: bool) -> None:
+    if is_decoded:
+        local = (one for one in requests if Location.of(one[0].path).is_file)
+        _prepared.update((one, one[0].path) for one in local)
+    missing = [one for one in dict.fromkeys(requests) if one not in _prepared]
     if not missing:
         return
-    more = (str(_folder().path), "known" if known else "")
+    more = (str(_folder().path), "known" if is_decoded else "")
     with LocalPool(Named("mmcalib.media.decode", "handed", more), timeout_s=timeout_s) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
             for one, ticket in zip(missing, tickets, strict=True):
                 (answer,) = pool.result(ticket)
                 if answer.line.startswith("/"):
-                    _known[one] = answer.line
+                    _prepared[one] = answer.line
                 else:
-                    seen = decode(one[0].path, answer.line)
-                    assert isinstance(seen, Skipped)
-                    _known[one] = replace(seen, out_of_reach=may_pass(answer.line))
+                    skipped = decode(one[0].path, answer.line)
+                    assert isinstance(skipped, Skipped)
+                    _prepared[one] = replace(skipped, out_of_reach=may_pass(answer.line))
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
 
@@ -77,20 +79,20 @@ def _decode_missing(asked: Sequence[_Request], timeout_s: float, known: bool) ->
 def requests_of_files(
     requests: Sequence[ChatRequest], files: Files = files
 ) -> list[ChatRequest | Skipped]:
-    """Each request with a `file://` URL for every medium, or the first that may not be read."""
+    """Return each request with `file://` URLs for its media, or its first skipped medium."""
     media = [[(MODALITY_OF[kind], _path(url)) for kind, url in one.media()] for one in requests]
-    found = iter(files(itertools.chain.from_iterable(media)))
-    made: list[ChatRequest | Skipped] = []
-    for request, named in zip(requests, media, strict=True):
-        paths = list(itertools.islice(found, len(named)))
+    prepared = iter(files(itertools.chain.from_iterable(media)))
+    results: list[ChatRequest | Skipped] = []
+    for request, own in zip(requests, media, strict=True):
+        paths = list(itertools.islice(prepared, len(own)))
         bad = next((path for path in paths if isinstance(path, Skipped)), None)
         urls = (served_url(path) for path in paths if isinstance(path, str))
-        made.append(bad or request.replace_media(urls))
-    return made
+        results.append(bad or request.replace_media(urls))
+    return results
 
 
 def _path(url: str) -> str:
-    """Of a `file://` URL, as `url_of` writes it, the file; of others themselves."""
+    """Return the path of a `file://` URL from `url_of`, or any other URL unchanged."""
     if not url.startswith(_FILE):
         return url
     return unquote(url.removeprefix(_FILE), errors="surrogateescape")

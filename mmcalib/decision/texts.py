@@ -1,7 +1,6 @@
-"""Count texts; longest prompt; long requests.
+"""Find the longest prompt of a corpus.
 
-What the text of the corpus' requests takes: bounded by its bytes, and counted by vLLM's renderer
-where the bound does not settle the matter.
+A request's text is bounded by its bytes; vLLM's renderer counts it if the bound does not decide.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.releases.constants import BLOCK_TOKENS
 
-# Requests counted at a time: a word is heard from the child between two batches.
+# Requests counted at a time: the child can report between two batches.
 _BATCH = 64
 
-# What decides the text tokens of a request as far as a census tells, with its items by modality.
+# The fields in a census that determine a request's text tokens, and its items by modality.
 _Key = tuple[Asked, tuple[int, ...]]
 K = TypeVar("K")
 
 
 @dataclass(slots=True)
 class Texts:
-    """`again` reads the requests once more; those of other sources are bounded only, unless the
-    census kept them whole. Without a `host` nothing is counted; `measured` has what was, by digest.
-    By `counting` transformers counts texts without vLLM, None where not, as `uncounted` says.
-    `grammar` is what vLLM says of requests.
+    """Bounds and counts the texts of requests; without a `host` it only bounds them.
+
+    `again` reads the requests again; others are counted only if the census kept them whole.
+    `measured` has counted tokens by digest. `counting` lets transformers count texts without vLLM;
+    if it is None, `uncounted` is the reason. `grammar` is vLLM's schema of requests.
     """
 
     host: EngineHost | None = None
@@ -68,7 +68,7 @@ class Texts:
         modalities: Collection[Modality],
         again: Callable[[], Iterable[Text]] | None = None,
     ) -> Texts:
-        """With the bound of the model that the host has open."""
+        """Make it with the bound of the host's open model."""
         try:
             bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template")
         except (VllmMoved, VllmRefused):
@@ -76,24 +76,24 @@ class Texts:
         return cls(host, bound, again)
 
     def find_counting(self, modalities: Collection[Modality]) -> None:
-        """Find how they are counted without vLLM."""
+        """Find a way to count texts without vLLM."""
         assert self.host is not None
         doing = "counting texts without vLLM"
         try:
-            found = self.host.ask(FindCounting(tuple(modalities)), doing)
+            answer = self.host.ask(FindCounting(tuple(modalities)), doing)
         except (VllmMoved, VllmRefused) as error:
-            found = CountingFound(None, error.message)
-        self.counting, self.uncounted = found.counting, found.why
+            answer = CountingFound(None, error.message)
+        self.counting, self.uncounted = answer.counting, answer.why
 
     def find_grammar(self, modalities: Collection[Modality]) -> None:
-        """Ask vLLM what a request may say; nothing is known where it does not answer."""
+        """Read vLLM's schema of requests; it stays empty if vLLM gives none."""
         assert self.host is not None
         with suppress(VllmMoved, VllmRefused):
-            asked = AskGrammar(tuple(modalities))
-            self.grammar = self.host.ask(asked, "reading vLLM's request schema").grammar
+            request = AskGrammar(tuple(modalities))
+            self.grammar = self.host.ask(request, "reading vLLM's request schema").grammar
 
     def tokens(self, entry: PromptCount) -> Between:
-        """Of the longest text among the requests of a signature."""
+        """Return the tokens of the longest text among a signature's requests."""
         key = _key(entry)
         counted = self._counted.get(key)
         if counted is not None:
@@ -103,25 +103,25 @@ class Texts:
 
     @property
     def bounded(self) -> bool:
-        """Whether anything is known of requests that were not counted."""
+        """True if uncounted requests have a bound."""
         return self.bound is not None and self.bound.compared > 0
 
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
-        """Count these `among` all, as far as they can be read again."""
+        """Count these entries of `among`, as far as their requests can be read again."""
         wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
         if self.host is None or not wanted:
             return
         self._counted |= dict.fromkeys(wanted)
-        # What is asked alike, with items of whatever size, may be as many texts.
+        # Each request with the same key may have a different text.
         alike: Counter[_Key] = Counter()
         for entry in among:
             if (key := _key(entry)) in wanted:
                 alike[key] += entry.count
         requests = ((key, entry.exemplar.request) for key, entry in wanted.items())
-        kept = {key: one.bare() for key, one in requests if alike[key] == 1 and one.messages}
-        self._take(kept.items())
-        if missing := wanted.keys() - kept.keys():
-            self._take(self._read(missing))
+        whole = {key: one.bare() for key, one in requests if alike[key] == 1 and one.messages}
+        self._count_texts(whole.items())
+        if missing := wanted.keys() - whole.keys():
+            self._count_texts(self._read(missing))
 
     def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
         for text in self.again() if self.again else ():
@@ -131,25 +131,25 @@ class Texts:
                 yield key, text.request
 
     def split(self, requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
-        """The prompt of each, None where vLLM refuses it."""
+        """Return the prompt of each request, None if vLLM rejects it."""
         assert self.host is not None
-        prompts, left = list[SplitPrompt | None](), iter(requests)
-        while group := tuple(islice(left, _BATCH)):
+        prompts, remaining = list[SplitPrompt | None](), iter(requests)
+        while group := tuple(islice(remaining, _BATCH)):
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
         return prompts
 
     def _batches(
         self, requests: Iterable[tuple[K, ChatRequest]]
     ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextsCounted]]:
-        left = iter(requests)
-        while group := list(islice(left, _BATCH)):
-            asks = CountTexts(tuple(request for _, request in group))
+        remaining = iter(requests)
+        while group := list(islice(remaining, _BATCH)):
+            texts = CountTexts(tuple(request for _, request in group))
             assert self.host is not None
-            yield group, self.host.ask(asks, "counting the text of requests")
+            yield group, self.host.ask(texts, "counting the text of requests")
 
-    def _take(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
-        for group, found in self._batches(requests):
-            for (key, request), tokens in zip(group, found.tokens, strict=True):
+    def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
+        for group, answer in self._batches(requests):
+            for (key, request), tokens in zip(group, answer.tokens, strict=True):
                 if isinstance(tokens, str):
                     self.refusals.setdefault(key, tokens)
                 else:
@@ -161,7 +161,7 @@ def _key(entry: PromptCount) -> _Key:
     return entry.signature.asked, tuple(entry.signature.items(m) for m in MODALITIES)
 
 
-# So many of the longest texts are counted before the others are looked at again, at last all.
+# Numbers of the longest texts to count before each new comparison; at last all.
 _STEPS = (64, 1024, None)
 
 
@@ -176,40 +176,39 @@ def longest_prompt(
     *,
     encoder_decoder: bool = False,
 ) -> Fit | None:
-    """The covered prompt that needs the longest context, if any; without requests, as many largest
-    items as the limits admit, unseen ones by vLLM's own. Items of an encoder-decoder model are no
-    part of its context.
+    """Return the covered prompt that needs the longest context; without requests, one with the most
+    largest items that the limits admit (vLLM's own for unseen ones). An encoder-decoder model's
+    context holds no items.
     """
-    alone: list[PromptTokens] = []
+    single: list[PromptTokens] = []
     if not encoder_decoder:
         if not prompts.prompts():
             return fit([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
-        # Files that no request mentions are served too, at least each on its own.
+        # Files that no request mentions are served too, one per prompt.
         served = [table.heaviest(m) for m, c in counts.items() if c.value]
-        alone = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
+        single = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
     if encoder_decoder and not texts.bounded:
         return None
 
     def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:
-        """Anew each time: a list of a million would be larger than their census."""
+        """Yield covered entries; not a list, which would be larger than the census."""
         for entry in prompts.signatures():
             if entry.signature.within(admitted):
                 items = item_tokens(entry.signature.shapes, table.costs.tokens)
                 if items is not None:
                     yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
 
-    # The longest may settle that none of the others sets the context; a file is not read again for
-    # a few each time.
+    # Counting the longest often decides, so start with few, but read the file few times.
     for step in _STEPS:
         every = (prompt for _, prompt in covered())
         places = unsettled(every, reserve_tokens, max_model_len, step)
         if not places:
             break
-        wanted = set(places)
-        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in wanted}
+        chosen = set(places)
+        entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in chosen}
         texts.count([entries[place] for place in places], prompts.signatures())
-    return fit(chain((prompt for _, prompt in covered()), alone), reserve_tokens, max_model_len)
+    return fit(chain((prompt for _, prompt in covered()), single), reserve_tokens, max_model_len)
 
 
 def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
@@ -219,7 +218,7 @@ def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptToke
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:
-    """The smallest max_model_len in KV blocks for the longest prompt and answer, up to the most."""
+    """Return the smallest max_model_len, in whole KV blocks, for the longest prompt and answer."""
     if longest is None or longest.unknown:
         return most_tokens
     blocks = -(-longest.needed_tokens // BLOCK_TOKENS)

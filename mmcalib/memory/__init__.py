@@ -1,1 +1,1 @@
-"""Memory of a configuration: rehearsed, cross-checked, and what follows from it."""
+"""Rehearse a configuration's memory, cross-check it, and find remedies."""

@@ -1,4 +1,4 @@
-"""Figures for documents; formula fallback."""
+"""Memory figures for documents, and a formula for figures without a rehearsal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.text import gib
 from mmcalib.version import __version__
 
-# Both must differ before it is worth a word: the formula leaves out workspaces and odd tensors.
+# Smaller differences are not reported: the formula omits workspaces and small tensors.
 DIFFERS: Final = 0.10
 SLACK_BYTES: Final = 64 << 20
 
 
 def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
-    """The peak of vLLM's profile by the checkpoint's config; None without a formula for it."""
+    """Estimate the peak of vLLM's profile from the checkpoint's config; None without a formula."""
     if budget is None or budget.profiled_modality is None:
         return None
     encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
@@ -36,11 +36,11 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     return encoder.peak_bytes(budget.profiled_items, tokens)
 
 
-def disagreement(found: Rehearsed, model_path: str) -> str:
-    """What to say where formula and rehearsal differ by more than a tenth; else nothing."""
-    budget = found.budget
+def disagreement(result: Rehearsed, model_path: str) -> str:
+    """Describe a difference of more than a tenth between formula and rehearsal; else empty."""
+    budget = result.budget
     estimate = estimate_bytes(budget, model_path)
-    rehearsed = next((p.peak_bytes for p in found.phases if p.name == "encoder"), None)
+    rehearsed = next((p.peak_bytes for p in result.phases if p.name == "encoder"), None)
     if estimate is None or rehearsed is None:
         return ""
     off = estimate - rehearsed
@@ -59,7 +59,7 @@ def disagreement(found: Rehearsed, model_path: str) -> str:
     return words
 
 
-# Of figures that are not rehearsed.
+# Labels of the figures in a rehearsal that are not rehearsed.
 _LABELS: Final[dict[str, Label]] = {
     **dict.fromkeys(("non_torch_bytes", "cudagraph_bytes"), "assumed"),
     **dict.fromkeys(("kv_cache_bytes", "kv_cache_tokens"), "computed"),
@@ -67,70 +67,73 @@ _LABELS: Final[dict[str, Label]] = {
 }
 
 
-def memory(found: Rehearsed, gpu: Gpu) -> Memory:
-    """The keys of calibration.json's memory entries, each with its label."""
-    phases = {phase.name: phase.peak_bytes for phase in found.phases}
-    if found.prefill is not None:
-        phases["language model, served"] = found.prefill.phase.peak_bytes
+def memory(result: Rehearsed, gpu: Gpu) -> Memory:
+    """Return a memory entry of calibration.json, each figure with its label."""
+    phases = {phase.name: phase.peak_bytes for phase in result.phases}
+    if result.prefill is not None:
+        phases["language model, served"] = result.prefill.phase.peak_bytes
     total: Label = "given" if gpu.total_status == "given" else "assumed"
     return Memory.showing(
-        found,
+        result,
         phases=phases,
-        max_concurrency=None if found.max_concurrency is None else round(found.max_concurrency, 2),
+        max_concurrency=None
+        if result.max_concurrency is None
+        else round(result.max_concurrency, 2),
         label="rehearsed",
         labels={"total_bytes": total, **_LABELS},
         gpu=gpu.name,
-        ranks=found.tensor_parallel_size,
-        note=found.problem,
+        ranks=result.tensor_parallel_size,
+        note=result.problem,
     )
 
 
 def encoder_budget(
-    budget: Budget, found: Adequacy | None = None, table: CostTable | None = None
+    budget: Budget, reserve: Adequacy | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
-    """vLLM's MultiModalBudget for reports, with adequacy `found` and residency by `table`."""
+    """Return vLLM's MultiModalBudget for reports, with the reserve and residency by `table`."""
     return EncoderBudget.showing(
         budget,
-        profiled_tokens=found.profiled_tokens if found else None,
-        worst_step_tokens=found.worst_step_tokens if found else None,
+        profiled_tokens=reserve.profiled_tokens if reserve else None,
+        worst_step_tokens=reserve.worst_step_tokens if reserve else None,
         resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
     )
 
 
-def rehearsed_adequacy(found: Rehearsed, budget: Budget) -> Adequacy:
-    """R4 in tokens: the embeddings that the profile made against those of a step of as many items
-    as the configuration admits. Where it takes embeddings alone, those that stay.
+def rehearsed_adequacy(result: Rehearsed, budget: Budget) -> Adequacy:
+    """Return the reserve in tokens: the profile's embeddings against those of the largest step that
+    the configuration admits. If it admits only embeddings, they may fill the encoder budget.
     """
     unprofiled = replace(budget, profiled_modality=None)
     worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
     if not budget.max_tokens_per_item:
         worst = budget.encoder_budget_tokens
-    return Adequacy(found.encoder_tokens, worst)
+    return Adequacy(result.encoder_tokens, worst)
 
 
-def rehearsal(found: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
-    """Everything that one rehearsal found, ready to be shown or saved."""
-    budget = found.budget
+def rehearsal(result: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
+    """Return the document of one rehearsal."""
+    budget = result.budget
     return Rehearsal.showing(
-        found,
+        result,
         mmcalib=__version__,
         model=model.id,
         source=model.source,
         config="" if config is None else str(config),
         gpu=gpu.name,
         capability=gpu.compute_capability,
-        starts=found.kv_cache_tokens is not None,
-        memory=memory(found, gpu),
-        budget=encoder_budget(budget, rehearsed_adequacy(found, budget)) if budget else None,
+        starts=result.kv_cache_tokens is not None,
+        memory=memory(result, gpu),
+        budget=encoder_budget(budget, rehearsed_adequacy(result, budget)) if budget else None,
         max_model_len=budget.max_model_len if budget else None,
         encoder_estimate_bytes=estimate_bytes(budget, model.path),
-        cross_check=disagreement(found, model.path),
-        assumptions=[*found.assumptions, *model.notes],
-        seconds=round(found.seconds, 2),
+        cross_check=disagreement(result, model.path),
+        assumptions=[*result.assumptions, *model.notes],
+        seconds=round(result.seconds, 2),
     )
 
 
-# Kernels, CUDA graphs, buffers, language model, sampler: bundled models' rehearsals, rounded up.
+# Kernels, CUDA graphs, buffers, language model and sampler, from rehearsals of bundled models,
+# rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
 
 
@@ -142,8 +145,8 @@ def by_formula(
     model_path: str,
     problem: str,
 ) -> Memory:
-    """Weights and KV bytes per token as measured in the engine start, the encoder's peak from the
-    config's widths; what is left is the KV cache. Without a start only the reason is known.
+    """Estimate the memory: weights and KV bytes per token from the engine's start, the encoder's
+    peak from the config's widths, the rest as KV cache. Without a start only the note is set.
     """
     note = f"not rehearsed: {problem}"
     peak = estimate_bytes(budget, model_path)
@@ -152,7 +155,7 @@ def by_formula(
     weights = started.figures.weights_full_bytes
     share = engine_args.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION)
     requested = int(share * gpu.total_bytes)
-    left = requested - weights - peak - ALLOWANCE_BYTES
+    kv_cache_bytes = requested - weights - peak - ALLOWANCE_BYTES
     per_token = started.figures.kv_full_bytes_per_token
     return Memory(
         total_bytes=gpu.total_bytes,
@@ -161,8 +164,8 @@ def by_formula(
         buffers_bytes=ALLOWANCE_BYTES,
         phases={"encoder": peak},
         activation_peak_bytes=peak,
-        kv_cache_bytes=left,
-        kv_cache_tokens=left // per_token if left > 0 else None,
+        kv_cache_bytes=kv_cache_bytes,
+        kv_cache_tokens=kv_cache_bytes // per_token if kv_cache_bytes > 0 else None,
         kv_bytes_per_token=per_token,
         label="computed",
         labels={"buffers_bytes": "assumed", "total_bytes": "assumed"},

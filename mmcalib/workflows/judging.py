@@ -1,7 +1,7 @@
-"""How `run`, `validate` and `plan` judge a configuration alike.
+"""Judge a configuration; shared by `run`, `validate` and `plan`.
 
-A `JudgedConfig` becomes `CheckFacts`, which the rules of a stage judge; `proof.prove` starts the
-engine with it; then rehearsals say in bytes what was known in tokens.
+The rules of a stage judge `CheckFacts`, made from a `JudgedConfig`. `proof.prove` starts the engine
+with it. Then checks in bytes from rehearsals replace those in tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUBJECTS: Final = (corpus_rules, file, items, limits, options, reserve)
 
 
 def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
-    """What the rules of one stage find, in the order in which it would hurt."""
+    """Yield the checks of one stage's rules, most severe first."""
     placed = (
         (places[stage], rule)
         for subject in SUBJECTS
@@ -45,7 +45,7 @@ def corpus_facts(
     left_out: Mapping[str, str],
     unreadable: Sequence[Skipped] = (),
 ) -> CorpusFacts:
-    """What rules may know of a corpus; `left_out` says why each modality is not served."""
+    """Return a corpus' facts for rules; `left_out` has the reason per unserved modality."""
     most, prompts = config.items_per_prompt, corpus.prompts
     above = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
     over = None
@@ -69,7 +69,7 @@ def corpus_facts(
 
 
 def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
-    """R4 in bytes, else in tokens; `rehearse` is the command that rehearses the configuration."""
+    """Check the reserve in bytes, else in tokens; `rehearse` is the command for a rehearsal."""
     check = reserved_check(predicted, config, allow_under_reserve=False)
     if check is not None:
         return check
@@ -83,11 +83,11 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
 def judge_memory(
     checks: Iterable[Check], memory: Sequence[Check], config: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
-    """Add the checks of `memory`: R4 in bytes replaces R4 in tokens, and keeps its cure."""
+    """Add the checks of `memory`: the reserve in bytes replaces the one in tokens, not its cure."""
     reserved = next((check for check in memory if check.id == RESERVED), None)
     if reserved is None:
         return qualify_tokens_only([*checks, *memory], config, unrehearsed)
-    kept, failing = list[Check](), set()
+    others, failing = list[Check](), set()
     for check in checks:
         if check.status == "fail":
             failing.add(check.id)
@@ -95,8 +95,8 @@ def judge_memory(
             if check.status == reserved.status == "fail":
                 reserved = replace(reserved, remedy=check.remedy or reserved.remedy)
         elif reserved.status == "pass" and SIZE_HINT.covers(check.id) and check.status == "fail":
-            kept.append(replace(check, status="warn"))
+            others.append(replace(check, status="warn"))
         else:
-            kept.append(check)
+            others.append(check)
     more = [reserved if check.id == RESERVED else check for check in memory]
-    return [*kept, *(c for c in more if c.id == RESERVED or c.id not in failing)]
+    return [*others, *(c for c in more if c.id == RESERVED or c.id not in failing)]

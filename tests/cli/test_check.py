@@ -81,7 +81,7 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
         "   → crop or pad to at most 200:1",
         f"NO {new / 'torn.png'}: image header damaged, or of a format that vLLM does not open",
-        "   → leave it out, or send another copy",
+        "   → leave it out, or use another copy",
         "1 of 7 fit, 6 do not, 1 are no media",
         f"error: 6 of 7 do not fit {kept}",
         "  try: --json lists each; the remedies above, or mmcalib run on a corpus that has such "
@@ -269,9 +269,9 @@ def test_what_cannot_be_read_has_a_remedy_too(
     ended = cli("check", "--calibration", kept, "--json", "-")
     *offenders, _ = objects(ended.out)
     assert [str(o["remedy"]) for o in offenders] == [
-        *["leave it out, or send another copy"] * 2,
+        *["leave it out, or use another copy"] * 2,
         "make it smaller, or leave it out",
-        "leave it out, or send another copy",
+        "leave it out, or use another copy",
         *["correct the request, or leave it out"] * 2,
     ]
     assert "try: the remedies above, or mmcalib run" in ended.err

@@ -80,7 +80,7 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
     monkeypatch.setattr(av, "open", moved)
     found = doctor.media_check()
     assert found.status == "fail"
-    assert found.detail.startswith(f"av {av.__version__} does not read video files: ")
+    assert found.detail.startswith(f"av {av.__version__} cannot read video files: ")
     assert "TypeError: unexpected keyword argument" in found.detail
     assert found.remedy == f'pip install "av<{av.__version__.split(".")[0]}"'
 
@@ -151,14 +151,14 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
     ("asked", "versions", "gpu", "check", "status", "says", "remedy"),
     [
         (looked("cpu"), CPU, None, "engine", "pass", "runs on cpu", ""),
-        (looked("cpu"), CPU, L4, "engine", "warn", "though a L4 is here", 'pip install "vllm>'),
-        (looked(""), CUDA, None, "engine", "warn", "budgets counted", "mmcalib validate"),
-        (looked(""), CUDA, None, "serving", "skip", "on a machine with the GPU", ""),
+        (looked("cpu"), CPU, L4, "engine", "warn", "has a GPU (L4)", 'pip install "vllm>'),
+        (looked(""), CUDA, None, "engine", "warn", "starts no engine", "mmcalib validate"),
+        (looked(""), CUDA, None, "serving", "skip", "a machine with the GPU", ""),
         (
             looked("cpu"),
             {**CPU, "torchvision": "0.28.0"},
             None,
-            *("torch libraries", "warn", "own processes cure that", "--index-url https://"),
+            *("torch libraries", "warn", "with a CPU-only torch", "--index-url https://"),
         ),
         (
             looked("cpu", torchvision="operator torchvision::nms does not exist"),
@@ -168,7 +168,7 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
         ),
         (looked("cuda", 21.5), CUDA, L4, "GPU", "pass", "21.50 GiB of 22.00 GiB free", ""),
         (looked("cuda", 11.0), CUDA, L4, "GPU", "warn", "would not start", "utilization 0.50"),
-        (looked("cpu"), CPU, None, "GPU", "skip", "none is here", "--gpu L4"),
+        (looked("cpu"), CPU, None, "GPU", "skip", "this machine has no GPU", "--gpu L4"),
         (EngineProbe(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "died", "log"),
     ],
 )
@@ -200,8 +200,8 @@ def test_a_tested_release_stays_as_it_is(version: str) -> None:
 def test_another_release_is_warned_of_and_kept(name: str, version: str, remedy: str) -> None:
     found = doctor.release_check(name, version)
     assert found.status == "warn"
-    assert found.detail.endswith("is not tested; tested are 0.28 to 0.33")
-    assert found.remedy == f"in an environment of its own: {remedy}"
+    assert found.detail.endswith("is untested; mmcalib is tested with 0.28 to 0.33")
+    assert found.remedy == f"in a separate environment: {remedy}"
 
 
 def test_a_hub_that_answers_is_found_through_its_variable() -> None:

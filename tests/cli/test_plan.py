@@ -31,11 +31,11 @@ OOM = (
 @pytest.mark.parametrize(
     ("text", "says", "hint"),
     [
-        ("nothing of a server\n", "no line of it is of a vLLM server", ""),
+        ("nothing of a server\n", "not the log of a vLLM server", ""),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
-        (OOM.format(total="66.66"), "66.66GiB, which no known GPU has", "--capability X.Y"),
-        (OOM.format(total="31.35"), "no model is named; the log does not say", "--model MODEL"),
-        ("INFO: Starting to load model /nowhere/m...\n", "does not say which GPU", "--gpu NAME"),
+        (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),
+        (OOM.format(total="31.35"), "no model given, and the log names none", "--model MODEL"),
+        ("INFO: Starting to load model /nowhere/m...\n", "does not name its GPU", "--gpu NAME"),
     ],
 )
 def test_a_log_that_does_not_say_enough_names_the_option(

@@ -37,7 +37,7 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     assert calibration.engine_config["limit_mm_per_prompt"] == {"audio": 2}
     assert calibration.budget.calibrated.max_tokens_per_item == {"audio": 750}
     assert calibration.engine_config["max_num_batched_tokens"] % 750 == 0
-    assert "one item may take 750" in checks["audio size hint"].detail
+    assert "an item may take 750" in checks["audio size hint"].detail
     # The processor pads each clip to 30 s, and vLLM bounds a step by tokens.
     assert checks["audio input reserved"].status == "warn"
     assert "such as " in checks["audio input reserved"].detail

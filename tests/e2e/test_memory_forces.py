@@ -58,4 +58,6 @@ def test_twelve_gib_start_at_all_because_one_picture_is_made_smaller(pictures: P
     assert status(found, "adequately reserved") == "pass"
     assert status(found, "items kept whole") == "warn"
     reason = next(e.reason for e in found.evidence if "longest_edge" in e.setting)
-    assert reason.startswith("forced, 1 item downscaled: else vLLM would not start on RTX-3060-12G")
+    assert reason.startswith(
+        "forced, 1 item downscaled: otherwise vLLM would not start on RTX-3060-12G"
+    )

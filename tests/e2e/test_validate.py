@@ -105,8 +105,8 @@ def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
     assert checks(found)["image size hint"].remedy == reserved.remedy
     harmless, cap = reserved.remedies
     assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
-    assert harmless.endswith("of KV cache; makes no item smaller")
-    assert cap.endswith("makes 1 of 2 images smaller")
+    assert harmless.endswith("of KV cache; shrinks no item")
+    assert cap.endswith("shrinks 1 of 2 images")
     then = judge(f"{harmless}\nmax-model-len: 8192\n", gpu=gpu_of("L4"))
     assert checks(then)["adequately reserved"].status == "pass"
     assert then.memory is not None
@@ -252,7 +252,7 @@ def test_a_model_beside_a_file_that_names_none(judge: Judge) -> None:
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "max_num_seqs": 64,
     }
-    with pytest.raises(UsageError, match="no model is named"):
+    with pytest.raises(UsageError, match="no model given"):
         judge(text, model=None)
 
 
@@ -285,7 +285,7 @@ def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> Non
         model="Qwen/Qwen2-Audio-7B-Instruct",
     )
     assert checks(found)["audio size hint"].remedy == (
-        "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500  # makes no item smaller"
+        "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500  # shrinks no item"
     )
 
 

@@ -43,6 +43,6 @@ def test_the_model_may_come_from_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_names_no_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="no model is named") as refused:
+    with pytest.raises(UsageError, match="no model given") as refused:
         job()
     assert "--config FILE with one" in refused.value.hint

@@ -1,1 +1,1 @@
-"""What to do where it does not fit."""
+"""`mmcalib plan`: the cheapest changes with which a configuration fits."""

@@ -19,8 +19,8 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.results.plan import Logged
 from mmcalib.text import GIB, gib
 
-# Arguments that move memory, or decide what is loaded. The others are of the API server, or are
-# not for a log to decide, such as trust_remote_code.
+# Arguments that change memory or what vLLM loads. The others configure the API server, or must not
+# come from a log, such as trust_remote_code.
 TAKEN_OVER: Final = frozenset(
     {
         *("model", "dtype", "quantization", "max_model_len", "max_num_seqs"),
@@ -31,24 +31,22 @@ TAKEN_OVER: Final = frozenset(
         *("enable_chunked_prefill", "hf_overrides"),
     }
 )
-# Defaults differ between releases; where an engine says what it took, that is what its figures are
-# of.
+# Defaults differ between releases, and the log's figures hold for the values that its engine used.
 _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_utilization")
-# Of no weight here.
-_OF_THE_SERVER: Final = frozenset(
+_SERVER_ARGUMENTS: Final = frozenset(
     {"host", "port", "model_tag", "served_model_name", "api_key", "hf_token"}
 )
-# Configurations are printed in lines of some 6,000 characters; a start prints hundreds of lines, a
-# day of requests some hundred megabytes.
+# vLLM prints a configuration as one line of about 6,000 characters, and hundreds of lines at
+# startup. A day of requests makes a log of a few hundred megabytes.
 _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
-# Logs round to 0.01 GiB, and drivers differ a little in what they leave.
-_ROUNDED: Final = 0.005
+# Logs round to 0.01 GiB, and drivers leave slightly different totals.
+_SIZE_TOLERANCE: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLog:
-    """A log, and the engine arguments in it for a rehearsal; `effective` ones are its defaults."""
+    """A log and its engine arguments for a rehearsal; `effective` names those set by default."""
 
     log: StartupLog
     engine_args: Mapping[str, Any]
@@ -57,102 +55,103 @@ class ServerLog:
 
 
 def read(path: Path) -> ServerLog:
-    """Raises UsageError where the file cannot be read, or holds nothing of a vLLM server."""
+    """Read a server's log. Raises UsageError if it cannot be read or is not from vLLM."""
     try:
         log = read_log(_lines(path))
     except OSError as error:
         raise UsageError(
-            f"--log {path}: {error.strerror}", hint="vllm serve ... 2>&1 | tee server.log keeps one"
+            f"--log {path}: {error.strerror}", hint="vllm serve ... 2>&1 | tee server.log"
         ) from error
     if not log.starts:
         raise UsageError(
-            f"--log {path}: no line of it is of a vLLM server",
-            hint="--log FILE with what vLLM printed on its start, or its out-of-memory message",
+            f"--log {path}: not the log of a vLLM server",
+            hint="--log FILE with vLLM's startup output or its out-of-memory error",
         )
-    given = log.engine_args
-    said = {name: getattr(log, name) for name in _EFFECTIVE}
-    effective = {name: value for name, value in said.items() if value and not given.get(name)}
+    args = log.engine_args
+    printed = {name: getattr(log, name) for name in _EFFECTIVE}
+    effective = {name: value for name, value in printed.items() if value and not args.get(name)}
     return ServerLog(
         log=log,
-        engine_args={**{name: given[name] for name in given if name in TAKEN_OVER}, **effective},
+        engine_args={**{name: args[name] for name in args if name in TAKEN_OVER}, **effective},
         effective=tuple(effective),
-        left_out=tuple(sorted(given.keys() - TAKEN_OVER - _OF_THE_SERVER)),
+        left_out=tuple(sorted(args.keys() - TAKEN_OVER - _SERVER_ARGUMENTS)),
     )
 
 
 def logged(
-    found: ServerLog,
+    server_log: ServerLog,
     base: Rehearsed,
     gpu: Gpu,
     oom: ObservedOom | None = None,
     doubts: Iterable[str] = (),
 ) -> Logged:
-    """What the log said, for the report; `base` is the rehearsal on `gpu`."""
-    log = found.log
+    """Summarise the log for the report; `base` is the rehearsal on `gpu`."""
+    log = server_log.log
     return Logged(
         vllm=log.vllm_version or "",
         model=log.model or "",
         failures=list(map(str, log.failures)),
-        notes=[*_notes(found, base, gpu), *doubts],
+        notes=[*_notes(server_log, base, gpu), *doubts],
         oom=oom,
     )
 
 
-def _notes(found: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
-    log = found.log
+def _notes(server_log: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
+    log, args = server_log.log, server_log.engine_args
     if log.vllm_version not in (None, base.vllm):
-        yield f"the log is of vLLM {log.vllm_version}; the installed {base.vllm} was rehearsed"
+        yield f"the log is from vLLM {log.vllm_version}; mmcalib rehearsed vLLM {base.vllm}"
     if log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
-        yield f"the log is of a GPU with {gib(log.total_bytes)}: all is rehearsed on {gpu.name}"
-    if found.effective:
-        said = ", ".join(f"{name}={found.engine_args[name]}" for name in found.effective)
-        yield f"as the log's engine had it by default: {said}"
-    if found.left_out:
-        yield f"not taken over from the log: {', '.join(found.left_out)}"
+        yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
+    if server_log.effective:
+        defaults = ", ".join(f"{name}={args[name]}" for name in server_log.effective)
+        yield f"defaults of the log's engine: {defaults}"
+    if server_log.left_out:
+        yield f"ignored arguments of the log: {', '.join(server_log.left_out)}"
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
-    """The GPU whose memory the log states, or this machine's. Raises UsageError."""
+    """Return the GPU with the log's memory, or this machine's. Raises UsageError."""
     total = log.total_bytes
-    here = gpus.present() if gpus.has_gpu() else None
+    present = gpus.present() if gpus.has_gpu() else None
     if total is None:
-        if here is not None:
-            return here
-        raise UsageError("the log does not say which GPU it is of", hint="--gpu NAME")
-    if here is not None and _same_size(here.total_bytes, total):
-        return here
-    alike = [
+        if present is not None:
+            return present
+        raise UsageError("the log does not name its GPU", hint="--gpu NAME")
+    if present is not None and _same_size(present.total_bytes, total):
+        return present
+    candidates = [
         gpu
         for gpu in gpus.all()
         if _same_size(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
     ]
-    if len(alike) == 1:
-        return alike[0]
+    if len(candidates) == 1:
+        return candidates[0]
     size = f"{total / GIB:.2f}GiB"
-    if alike:
+    if candidates:
+        names = ", ".join(gpu.name for gpu in candidates)
         raise UsageError(
-            f"the log is of a GPU with {size}: {', '.join(gpu.name for gpu in alike)}",
-            hint=f"--gpu {alike[0].name}, or whichever it is",
+            f"several GPUs have the log's {size}: {names}",
+            hint=f"--gpu {candidates[0].name}, or another of them",
         )
     raise UsageError(
-        f"the log is of a GPU with {size}, which no known GPU has",
+        f"no known GPU has the log's {size}",
         hint=f"--gpu-memory {size} --capability X.Y, or --gpu NAME",
     )
 
 
 def _same_size(one: int, other: int) -> bool:
-    return abs(one - other) <= _ROUNDED * other
+    return abs(one - other) <= _SIZE_TOLERANCE * other
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a log, cut to _LINE_BYTES. Raises OSError, also for a file that is too large."""
-    left = _MOST_BYTES
+    """Yield a log's lines, cut to _LINE_BYTES. Raises OSError, EFBIG for too large a file."""
+    remaining = _MOST_BYTES
     with io.BufferedReader(open_document(path)) as file:
         while line := file.readline(_LINE_BYTES):
-            left -= len(line)
+            remaining -= len(line)
             yield line.decode("utf-8", errors="replace")
-            while left >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
-                left -= len(line)
-            if left < 0:
-                said = f"it is larger than {_MOST_BYTES >> 20} MiB: keep what the start printed"
-                raise OSError(errno.EFBIG, said)
+            while remaining >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
+                remaining -= len(line)
+            if remaining < 0:
+                why = f"larger than {_MOST_BYTES >> 20} MiB: keep only the startup output"
+                raise OSError(errno.EFBIG, why)

@@ -1,4 +1,4 @@
-"""The plan and its document."""
+"""Make a plan and its document."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from mmcalib.workflows.plan.trials import (
 
 
 def try_fix(fix: Fix, bench: Bench) -> TriedFix:
-    """One fix as it did on its own."""
-    found = bench.known((fix,)) if not fix.untried else None
+    """Report what one fix does when it is applied alone."""
+    rehearsed = bench.known((fix,)) if not fix.untried else None
     changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
     problem = fix.untried
-    if not fix.untried and found is None:
+    if not fix.untried and rehearsed is None:
         answer = bench.prediction.known(bench.args((fix,)))
-        refused = answer.message if isinstance(answer, MmcalibError) else ""
-        problem = refused or "not rehearsed: too many before it"
-    reaches = bench.goal.reached(found) if found else None
-    lacking = bench.outcome((fix,)).lacking_bytes if found else None
-    at = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
-    if reaches and at is not None and at.lacking_bytes:
-        reaches, lacking = False, at.lacking_bytes
+        refusal = answer.message if isinstance(answer, MmcalibError) else ""
+        problem = refusal or "not rehearsed: the limit of rehearsals was reached"
+    reaches = bench.goal.reached(rehearsed) if rehearsed else None
+    lacking = bench.outcome((fix,)).lacking_bytes if rehearsed else None
+    judged = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
+    if reaches and judged is not None and judged.lacking_bytes:
+        reaches, lacking = False, judged.lacking_bytes
     return TriedFix(
         name=fix.name,
         flags=spelled(changes) or fix.name,
@@ -65,22 +65,22 @@ def try_fix(fix: Fix, bench: Bench) -> TriedFix:
         price=fix.price,
         reaches=reaches,
         lacking_bytes=lacking,
-        kv_cache_bytes=found.kv_cache_bytes if found else None,
-        kv_cache_tokens=found.kv_cache_tokens if found else None,
-        max_concurrency=found.max_concurrency if found else None,
+        kv_cache_bytes=rehearsed.kv_cache_bytes if rehearsed else None,
+        kv_cache_tokens=rehearsed.kv_cache_tokens if rehearsed else None,
+        max_concurrency=rehearsed.max_concurrency if rehearsed else None,
         problem=problem,
-        warning=_warning(fix, bench, found, at) if found else "",
+        warning=_warning(fix, bench, rehearsed, judged) if rehearsed else "",
     )
 
 
-def best(found: Found, bench: Bench) -> Combination | None:
-    """The best of all, with what it costs; None where nothing could be combined."""
-    return _combine(found.best, bench, found.reached, found.proven)
+def best(search: Found, bench: Bench) -> Combination | None:
+    """Return the best combination and its cost, or None if no fixes could be combined."""
+    return _combine(search.best, bench, search.reached, search.proven)
 
 
-def others(found: Found, bench: Bench) -> list[Combination]:
-    """What else reaches the goal."""
-    every = (_combine(fixes, bench, True, fixes not in found.mended) for fixes in found.others)
+def others(search: Found, bench: Bench) -> list[Combination]:
+    """Return the other combinations that reach the goal."""
+    every = (_combine(fixes, bench, True, fixes not in search.mended) for fixes in search.others)
     return list(filter(None, every))
 
 
@@ -107,37 +107,37 @@ def _combine(
 
 
 def reserved(
-    found: JudgedFixes | None, mended: Combination | None = None, oom: ObservedOom | None = None
+    judged: JudgedFixes | None, mended: Combination | None = None, oom: ObservedOom | None = None
 ) -> CheckResult | None:
-    """R4 as a report has it; where it fails, `mended` is what to do about it, and about `oom`."""
-    if found is None:
+    """Return the reserve check for the report; `mended` is the remedy if it fails."""
+    if judged is None:
         return None
-    shown = CheckResult.showing(found.check)
-    if found.holds:
-        return shown
-    detail = f"{oom_words(oom)}. {shown.detail}" if oom else shown.detail
-    return shown.model_copy(
-        update={"detail": detail, "remedy": mended.flags if mended else shown.remedy}
+    result = CheckResult.showing(judged.check)
+    if judged.holds:
+        return result
+    detail = f"{oom_words(oom)}. {result.detail}" if oom else result.detail
+    return result.model_copy(
+        update={"detail": detail, "remedy": mended.flags if mended else result.remedy}
     )
 
 
-def _warning(fix: Fix, bench: Bench, found: Rehearsed, at: JudgedFixes | None) -> str:
-    """What is wrong with what reaches the goal, or with any size hint: a trap, or newly refused."""
+def _warning(fix: Fix, bench: Bench, rehearsed: Rehearsed, judged: JudgedFixes | None) -> str:
+    """Say why the reserve fails under a fix, or which items a size hint makes vLLM reject."""
     hint = fix.knob == SIZE_HINT
     for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
-        return f"every {modality} of more than {after:,} tokens is refused (now {before:,})"
-    if at is None or at.holds:
+        return f"vLLM then rejects {modality} items above {after:,} tokens (now {before:,})"
+    if judged is None or judged.holds:
         return ""
-    if not hint or found.budget is None:
-        return at.check.detail
+    if not hint or rehearsed.budget is None:
+        return judged.check.detail
     (modality,) = fix.changes["limit_mm_per_prompt"]
-    most = found.budget.max_tokens_per_item.get(modality, 0)
-    return f"a trap: {modality} items of {most:,} tokens are still admitted; {at.check.detail}"
+    most = rehearsed.budget.max_tokens_per_item.get(modality, 0)
+    return f"a trap: vLLM still admits {modality} items of {most:,} tokens; {judged.check.detail}"
 
 
 _NO_CORPUS: Final = (
-    "no item takes more than vLLM's own largest of as many tokens; of padded or tiled ones, and of "
-    "cached outputs that keep their batch, `mmcalib validate --data DIR` knows"
+    "an item takes no more memory than vLLM's largest item of the same token count; "
+    "`mmcalib validate --data DIR` also checks padded and tiled items, and retained batches"
 )
 
 
@@ -152,18 +152,18 @@ def plan(
     log: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Which memory fixes reach the goal on `gpu`, each rehearsed; no GPU is needed.
+    """Find the memory fixes that reach the goal on `gpu`, and rehearse each; needs no GPU.
 
-    The configuration is what `flags` of `vllm serve`, a file for `vllm serve --config` and a
-    server's log say, the first of them that says something. Without `gpu` it is the log's or the
-    present one. No fix changes what `keep` names (`kv_cache_dtype`), or makes it less than it says
-    (`max_model_len=32k`). Raises `mmcalib.errors.MmcalibError`.
+    The configuration comes from `flags` of `vllm serve`, then from the file `config`, then from a
+    server's log. `gpu` defaults to the log's GPU, then to this machine's. No fix changes an option
+    in `keep` (`kv_cache_dtype`) or lowers it below a given value (`max_model_len=32k`). Raises
+    `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    wanted, kept = parse_goal(goal), parse_kept(keep)
-    read = from_log.read(Path(log)) if log is not None else None
-    if gpu is None and read is not None:
-        gpu = from_log.gpu_of_log(read.log)
+    target, constraints = parse_goal(goal), parse_kept(keep)
+    server_log = from_log.read(Path(log)) if log is not None else None
+    if gpu is None and server_log is not None:
+        gpu = from_log.gpu_of_log(server_log.log)
     device = gpu if isinstance(gpu, Gpu) else gpu_of(gpu or AUTO)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
@@ -173,35 +173,38 @@ def plan(
         saying_what_to_change(path, flags),
     ):
         args = parse_arguments(rehearsals, written)
-        if read is not None:
-            args = {**read.engine_args, **args}
-        resolved = _find_model(args, read)
-        bench = Bench(prediction, {**args, "model": resolved.path}, wanted, kept)
+        if server_log is not None:
+            args = {**server_log.engine_args, **args}
+        resolved = _find_model(args, server_log)
+        bench = Bench(prediction, {**args, "model": resolved.path}, target, constraints)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             doubts: list[str] = []
-            if read is not None and any(failure.oom for failure in read.log.failures):
-                bench, doubts = _with_oom(bench, read, resolved)
+            if server_log is not None and any(one.oom for one in server_log.log.failures):
+                bench, doubts = _with_oom(bench, server_log, resolved)
             outcome = bench.outcome(())
-            at = judge_fixes(bench) if outcome.reached or bench.oom else None
-            honest = bench if outcome.reached and at and at.holds else without_trap_hints(bench)
-        fixes, found = _search(honest, base, resolved, progress)
+            judged = judge_fixes(bench) if outcome.reached or bench.oom else None
+            holds = outcome.reached and judged is not None and judged.holds
+            trials = bench if holds else without_trap_hints(bench)
+        fixes, chosen = _search(trials, base, resolved, progress)
         with progress.step(f"rehearsing worst steps on {device.name}"):
-            tries = [try_fix(fix, bench) for fix in honest.required if fixes]
-            tries += [try_fix(fix, honest) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best(found.best, honest)
-            alternatives = others(found.best, honest)
+            tries = [try_fix(fix, bench) for fix in trials.required if fixes]
+            tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
+            cheapest = best(chosen.best, trials)
+            alternatives = others(chosen.best, trials)
         return Plan(
-            goal=f"{wanted}, and does not run out of memory" if bench.oom else str(wanted),
+            goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
             kept=list(keep),
-            verdict=found.verdict,
-            reserved=reserved(at, cheapest if found.verdict == "reached" else None, bench.oom),
+            verdict=chosen.verdict,
+            reserved=reserved(judged, cheapest if chosen.verdict == "reached" else None, bench.oom),
             memory=memory(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,
             combination=cheapest,
             others=alternatives,
-            log=from_log.logged(read, base, device, bench.oom, doubts) if read else None,
+            log=from_log.logged(server_log, base, device, bench.oom, doubts)
+            if server_log
+            else None,
             model=resolved.id,
             source=resolved.source,
             config="" if path is None else str(path),
@@ -217,59 +220,59 @@ def plan(
 def _search(
     bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
 ) -> tuple[list[Fix], Settled]:
-    """All fixes there are, and what came of them; none where the goal is reached without."""
+    """Return all possible fixes and the chosen ones; no fixes if the goal is reached already."""
     fixes: list[Fix] = []
-    found = Settled("reached already", Found({}, (), reached=True, proven=True))
+    chosen = Settled("reached already", Found({}, (), reached=True, proven=True))
     if bench.outcome(()).reached:
-        found = choose_safe(bench, found.best)
-        if found.verdict != "under-reserved":
-            return fixes, found
-    # In a child of its own, which finds the processor's options.
+        chosen = choose_safe(bench, chosen.best)
+        if chosen.verdict != "under-reserved":
+            return fixes, chosen
+    # A separate child process finds the processor's options.
     with EngineHost(on_said=progress.note, on_log=progress.log) as host:
         opened = open_model(host, resolved, progress)
     facts = _facts(base, opened, resolved)
     if not bench.outcome(()).reached:
         fixes, cheap = search_fixes(bench, facts, progress)
-        found = choose_safe(bench, cheap)
-    if found.verdict == "under-reserved":
-        # The cheapest that reach the goal do not hold: look for those that do both.
+        chosen = choose_safe(bench, cheap)
+    if chosen.verdict == "under-reserved":
+        # The cheapest fixes reach the goal but reserve too little: search for fixes that do both.
         fixes, safe = search_fixes(bench, facts, progress, partial(safe_outcome, bench))
         if safe.reached:
-            found = choose_safe(bench, safe)
-    return fixes, found
+            chosen = choose_safe(bench, safe)
+    return fixes, chosen
 
 
 def _with_oom(
-    bench: Bench, read: from_log.ServerLog, resolved: ResolvedModel
+    bench: Bench, server_log: from_log.ServerLog, resolved: ResolvedModel
 ) -> tuple[Bench, list[str]]:
-    """The bench with what the log's server lacked, and why its configuration was not rehearsed."""
+    """Return the bench with the OOM of the log's server, and doubts about it."""
     doubts = []
-    own = replace(bench, engine_args={**read.engine_args, "model": resolved.path})
+    own = replace(bench, engine_args={**server_log.engine_args, "model": resolved.path})
     try:
         base = own.rehearse(())
     except EngineError as error:
-        # It is then held against the configuration as it is.
+        # Compare its shortfall with the present configuration instead.
         own, base = bench, bench.rehearse(())
         doubts.append(f"the log's own configuration cannot be rehearsed: {error.message}")
-    oom = observe_oom(own, read.log)
+    oom = observe_oom(own, server_log.log)
     if base.budget is None:
         raise takes_no_media(resolved)
     return replace(bench, oom=oom), doubts
 
 
-def _find_model(args: dict[str, Any], read: from_log.ServerLog | None) -> ResolvedModel:
-    """The model that the arguments name, which they name no longer."""
-    named = str(args.pop("model", None) or (read.log.model if read else "") or "")
-    if not named:
-        where = "; the log does not say which" if read else ""
-        raise UsageError(f"no model is named{where}", hint="--model MODEL, or `model:` in --config")
+def _find_model(args: dict[str, Any], server_log: from_log.ServerLog | None) -> ResolvedModel:
+    """Take the model out of `args`, or from the log, and resolve it."""
+    name = str(args.pop("model", None) or (server_log.log.model if server_log else "") or "")
+    if not name:
+        where = ", and the log names none" if server_log else ""
+        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
     try:
-        return resolve(named, cache_dir=cache_dir())
+        return resolve(name, cache_dir=cache_dir())
     except ModelError as error:
-        if read is None or named != read.log.model:
+        if server_log is None or name != server_log.log.model:
             raise
         raise ModelError(
-            f"the model of the log is not here: {error.message}",
+            f"cannot find the log's model: {error.message}",
             hint="--model MODEL: a checkpoint folder or hub id of the same model",
         ) from None
 
@@ -295,7 +298,7 @@ def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts
 
 
 def _attention_heads(config: Mapping[str, Any]) -> int | None:
-    """Of the language model, wherever a family keeps its configuration."""
+    """Return the language model's head count; families nest its configuration differently."""
     whole = config.get("thinker_config", config)
     for part in ("text_config", "llm_config", "language_config"):
         if isinstance(whole, Mapping) and isinstance(whole.get(part), Mapping):

@@ -1,4 +1,4 @@
-"""Fixes tried on one GPU, and whether the reserve holds."""
+"""Rehearse fixes on one GPU and check that the startup reserve holds."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from mmcalib.workflows.judging import judge_reserve
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A configuration, its goal, and what must stay. Every combination has the `required` fixes;
-    `oom` is what the log's server lacked when it ran out of memory.
+    """A configuration, its goal and what must stay. Every combination includes the `required`
+    fixes; `oom` is the shortfall of the log's server when it ran out of memory.
     """
 
     prediction: MemoryPrediction
@@ -56,22 +56,22 @@ class Bench:
     oom: ObservedOom | None = None
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """The engine arguments that the fixes change, each with its whole new value."""
+        """Return the engine arguments that the fixes change, each with its whole new value."""
         values = changed(self.engine_args, (*self.required, *fixes))
         names = [name for fix in (*fixes, *self.required) for name in fix.changes]
         return {name: values[name] for name in dict.fromkeys(names)}
 
     def values(self, fix: Fix, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """The arguments that one of the fixes changes, each with its whole value under all."""
+        """Return the arguments that `fix` changes, each with its whole value under all `fixes`."""
         values = self.changes(fixes)
         return {name: values[name] for name in fix.changes}
 
     def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """All engine arguments under the fixes."""
+        """Return all engine arguments with the fixes applied."""
         return {**self.engine_args, **self.changes(fixes)}
 
     def rehearse(self, fixes: tuple[Fix, ...]) -> Rehearsed:
-        """Raises EngineError where vLLM refuses, or the configuration cannot be rehearsed."""
+        """Raises EngineError if vLLM rejects the fixes or the rehearsal fails."""
         return self.prediction.rehearse(self.args(fixes))
 
     def outcome(self, fixes: tuple[Fix, ...]) -> Outcome:
@@ -83,48 +83,48 @@ class Bench:
         return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
 
     def known(self, fixes: tuple[Fix, ...] = ()) -> Rehearsed | None:
-        """What was rehearsed for these fixes; None where vLLM refused them, or nobody has asked."""
+        """Return the rehearsal of these fixes, or None if vLLM rejected them or it never ran."""
         answer = self.prediction.known(self.args(fixes))
         return answer if isinstance(answer, Rehearsed) else None
 
     def largest_items(self, fixes: tuple[Fix, ...] = ()) -> Mapping[Modality, int]:
-        """Tokens of vLLM's largest item of each modality that is served, where known."""
+        """Tokens of vLLM's largest item per served modality, if known."""
         answer = self.known(fixes)
         return answer.budget.max_tokens_per_item if answer and answer.budget else {}
 
 
-# About two seconds each; a minute is what people wait for. Worst steps come on top.
+# A rehearsal takes about two seconds, and users wait for about a minute. Worst steps add to that.
 MOST_REHEARSALS: Final = 25
-# For what else reaches the goal.
+# To find alternatives once the goal is reached.
 MORE_REHEARSALS: Final = 10
 
 
 def search_fixes(
     bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
 ) -> tuple[list[Fix], Found]:
-    """The fixes, and the cheapest combination by `outcome`, the bench's unless one is given."""
-    left = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
+    """Return all fixes and the cheapest combination by `outcome` (default: the bench's)."""
+    remaining = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
     outcome = outcome or bench.outcome
     base = outcome(())
-    with progress.step("rehearsing fixes", left + MORE_REHEARSALS) as task:
+    with progress.step("rehearsing fixes", remaining + MORE_REHEARSALS) as task:
         fixes = _price_refusals(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
             return outcome(chosen)
 
-        return fixes, cheapest(fixes, base, evaluate, left, MORE_REHEARSALS)
+        return fixes, cheapest(fixes, base, evaluate, remaining, MORE_REHEARSALS)
 
 
 def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
-    """Price what a cap refuses: of Qwen2-VL vLLM sizes its largest video by the image cap."""
+    """Price caps that make vLLM reject other items: Qwen2-VL's image cap also shrinks videos."""
     refused: dict[str, str] = {}
     for fix in fixes:
         if fix.shrinks is None or not fix.alone:
             continue
         bench.outcome((fix,))
         for modality in refused_by(fix, bench):
-            refused[fix.knob] = f"; larger {modality} items are refused: vLLM's largest shrinks too"
+            refused[fix.knob] = f"; vLLM rejects larger {modality} items: its largest shrinks too"
     return [
         replace(
             fix, cost="requests", price=fix.price + refused[fix.knob], severity=LAST + fix.level
@@ -136,7 +136,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
 
 
 def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
-    """Modalities whose larger items a rehearsed fix refuses: their tokens before and under it."""
+    """Return modalities whose largest items a rehearsed fix rejects: tokens before and after."""
     served = bench.largest_items((fix,))
     return {
         modality: (most, served[modality])
@@ -154,7 +154,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedFixes:
-    """R4 of one configuration, in bytes if known; the log's server says `lacking_bytes`."""
+    """One configuration's reserve check; `lacking_bytes` is the shortfall after the log's OOM."""
 
     check: Check
     shortfall: Shortfall | None
@@ -169,44 +169,44 @@ class JudgedFixes:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a plan comes to: `best` holds what it reserves, unless the verdict is a no."""
+    """A verdict and its combinations; they reserve enough unless it is "under-reserved"."""
 
     verdict: Verdict
     best: Found
 
 
 def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
-    """R4 under these fixes, of vLLM's dummies; None if not rehearsed or no media are served."""
+    """Check the reserve under these fixes with vLLM's dummies; None if unrehearsed or no media."""
     answer = bench.known(fixes)
     if answer is None or answer.budget is None:
         return None
     config, predicted = _predict(bench, fixes, answer, answer.budget)
     command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
     check = judge_reserve(predicted, config, command)
-    short, lacking = predicted_shortfall(predicted, config), 0
+    short, missing = predicted_shortfall(predicted, config), 0
     if (oom := bench.oom) is not None:
-        # It decides where R4 alone would pass.
-        lacking = oom.lacking(answer, short)
-        if lacking > 0:
-            need = f"{gib(lacking)} more must stay free"
+        # The log's shortfall decides if the reserve check alone passes.
+        missing = oom.lacking(answer, short)
+        if missing > 0:
+            need = f"{gib(missing)} more must stay free"
             detail = f"{need}; {check.detail}" if check.status == "fail" else need
             check = replace(check, status="fail", detail=detail)
         else:
-            more = gib(oom.lacking_bytes - lacking)
-            detail = f"{check.detail}; {more} more stay free than the log's server had"
-            check = replace(check, detail=f"{detail}, which lacked {gib(oom.lacking_bytes)}")
+            more = gib(oom.lacking_bytes - missing)
+            detail = f"{check.detail}; {more} more stay free than on the log's server"
+            check = replace(check, detail=f"{detail}, which was short of {gib(oom.lacking_bytes)}")
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
-    return JudgedFixes(check, short, config, answer, max(0, lacking))
+    return JudgedFixes(check, short, config, answer, max(0, missing))
 
 
 def _predict(
     bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
 ) -> tuple[JudgedConfig, Predicted]:
     args, prediction = bench.args(fixes), bench.prediction
-    # vLLM's budget leaves out what is not served; a limit that nobody names admits its largest.
-    named = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
-    counts = named | budget.max_items_per_prompt
+    # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
+    limited = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+    counts = limited | budget.max_items_per_prompt
     config = JudgedConfig(
         engine_args=args,
         counts={m: Count(count, "", "computed") for m, count in counts.items()},
@@ -220,7 +220,7 @@ def _predict(
 
 
 def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
-    """The log's worst OOM, None without one. Raises EngineError where it cannot be rehearsed."""
+    """Return the log's worst OOM, if any. Raises EngineError if it cannot be rehearsed."""
     errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
         return None
@@ -237,12 +237,12 @@ def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
 
 
 def oom_words(oom: ObservedOom) -> str:
-    """Which step took the memory, and what was outside PyTorch."""
+    """Say which step took the memory, and how much was outside PyTorch."""
     words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
     if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
         words += (
-            f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: something else held "
-            "memory of that GPU"
+            f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: another process used "
+            "that GPU"
         )
     if oom.step_bytes is not None:
         words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
@@ -257,47 +257,47 @@ def oom_words(oom: ObservedOom) -> str:
     return words
 
 
-def choose_safe(bench: Bench, found: Found) -> Settled:
-    """The first combination that the startup reserve holds, as it is or mended."""
-    if not found.reached:
-        return Settled("out of reach", found)
-    asked = (found.best, *found.others)
-    every = [_mend_reserve(bench, fixes) for fixes in asked]
-    held = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
-    if not held:
-        return Settled("under-reserved", found)
-    mended = tuple(fixes for fixes in held if fixes not in asked)
-    # With what is mended less may do; of nothing else nothing can be left out.
-    proven = found.proven and (held[0] == found.best or not found.best)
-    best = replace(found, best=held[0], others=tuple(held[1:]), proven=proven, mended=mended)
+def choose_safe(bench: Bench, search: Found) -> Settled:
+    """Choose the first combination that the startup reserve covers, mended if necessary."""
+    if not search.reached:
+        return Settled("out of reach", search)
+    candidates = (search.best, *search.others)
+    every = [_mend_reserve(bench, fixes) for fixes in candidates]
+    safe = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
+    if not safe:
+        return Settled("under-reserved", search)
+    mended = tuple(fixes for fixes in safe if fixes not in candidates)
+    # A mended combination may work without one of its fixes; every other one needs all of its own.
+    proven = search.proven and (safe[0] == search.best or not search.best)
+    best = replace(search, best=safe[0], others=tuple(safe[1:]), proven=proven, mended=mended)
     changes = bench.required or best.best
     return Settled("reached" if changes else "reached already", best)
 
 
 def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
-    """Whether the fixes reach the goal and what startup reserves holds them, mended or not."""
+    """Return an outcome that is reached only if the startup reserve holds too, mended or not."""
     outcome = bench.outcome(fixes)
     if not outcome.reached or _mend_reserve(bench, fixes) is not None:
         return outcome
-    at = judge_fixes(bench, fixes)
-    short = at.shortfall.nbytes if at and at.shortfall else 0
-    return Outcome(False, max(1, short, at.lacking_bytes if at else 0))
+    judged = judge_fixes(bench, fixes)
+    short = judged.shortfall.nbytes if judged and judged.shortfall else 0
+    return Outcome(False, max(1, short, judged.lacking_bytes if judged else 0))
 
 
 def _mend_reserve(bench: Bench, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
-    """These fixes, mended by engine values where the reserve is short; None if nothing mends it."""
-    at = judge_fixes(bench, fixes)
-    if at is None or at.holds:
+    """Add engine values to the fixes if the reserve is short; None if nothing makes it hold."""
+    judged = judge_fixes(bench, fixes)
+    if judged is None or judged.holds:
         return fixes
-    for mend in sorted(_mends(bench, at), key=lambda fix: COSTS.index(fix.cost)):
+    for mend in sorted(_mends(bench, judged), key=lambda fix: COSTS.index(fix.cost)):
         mended = _with(fixes, mend)
-        now = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
-        if now is not None and now.lacking_bytes and mend.knob != UTILIZATION:
-            # What the step needs is reserved now, and the log's server lacked more than that.
-            lower = next(_lower_utilization(bench, now), None)
+        mended_judged = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
+        if mended_judged is not None and mended_judged.lacking_bytes and mend.knob != UTILIZATION:
+            # The step's need is reserved now, but the log's server was short of more than that.
+            lower = next(_lower_utilization(bench, mended_judged), None)
             mended = _with(mended, lower) if lower else mended
-            now = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
-        if now is not None and now.holds:
+            mended_judged = judge_fixes(bench, mended) if bench.outcome(mended).reached else None
+        if mended_judged is not None and mended_judged.holds:
             return mended
     return None
 
@@ -306,49 +306,50 @@ def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
     return (*(fix for fix in fixes if fix.knob not in mend.changes), mend)
 
 
-def _mends(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
-    if at.shortfall is None or at.shortfall.passes:
-        yield from _lower_utilization(bench, at)
+def _mends(bench: Bench, judged: JudgedFixes) -> Iterator[Fix]:
+    if judged.shortfall is None or judged.shortfall.passes:
+        yield from _lower_utilization(bench, judged)
         return
-    for cure in find_remedies(at.shortfall, at.configuration, bench.prediction.rehearse_all):
-        less = at.found.kv_cache_bytes - cure.rehearsed.kv_cache_bytes
-        mend = _mend(cure.engine, at.configuration.budget, less)
+    ask = bench.prediction.rehearse_all
+    for remedy in find_remedies(judged.shortfall, judged.configuration, ask):
+        less = judged.found.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
+        mend = _mend(remedy.engine, judged.configuration.budget, less)
         if bench.kept.allows(mend):
             yield mend
 
 
-def _lower_utilization(bench: Bench, at: JudgedFixes) -> Iterator[Fix]:
-    """Less of the GPU for vLLM, where that makes the room that the log's server lacked."""
-    if bench.oom is None or bench.oom.before_kv_cache or not at.lacking_bytes:
+def _lower_utilization(bench: Bench, judged: JudgedFixes) -> Iterator[Fix]:
+    """Yield a lower GPU share for vLLM that frees the shortfall of the log's server."""
+    if bench.oom is None or bench.oom.before_kv_cache or not judged.lacking_bytes:
         return
-    found = at.found
-    share = (found.requested_bytes - at.lacking_bytes) / found.total_bytes
+    rehearsed = judged.found
+    share = (rehearsed.requested_bytes - judged.lacking_bytes) / rehearsed.total_bytes
     utilization = math.floor(100 * share) / 100
-    less = found.requested_bytes - round(utilization * found.total_bytes)
+    less = rehearsed.requested_bytes - round(utilization * rehearsed.total_bytes)
     fix = Fix(
         name=f"{UTILIZATION}={utilization:g}",
         knob=UTILIZATION,
         changes={UTILIZATION: utilization},
         cost="KV cache",
-        price=f"{gib(less)} less, which stay free for such a step",
+        price=f"{gib(less)} less, which stays free for such a step",
     )
     if utilization > 0 and bench.kept.allows(fix):
         yield fix
 
 
 def without_trap_hints(bench: Bench) -> Bench:
-    """Drop size hints that shrink the profile and not what vLLM admits: items take that room."""
+    """Drop size hints that shrink vLLM's profile but not the items that it admits."""
     limits = bench.engine_args.get(LIMIT) or {}
     hinted = [m for m in MODALITIES if hint(limits, m)]
     plain = _drop_hints(bench, hinted)
     before, after = bench.largest_items(), plain.largest_items()
     traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
-    honest = plain if traps == hinted else _drop_hints(bench, traps)
-    answer, now = honest.known(), bench.known()
-    if honest is bench or answer is None or now is None:
+    cleaned = plain if traps == hinted else _drop_hints(bench, traps)
+    unhinted_memory, hinted_memory = cleaned.known(), bench.known()
+    if cleaned is bench or unhinted_memory is None or hinted_memory is None:
         return bench
-    (fix,) = honest.required
-    less = now.kv_cache_bytes - answer.kv_cache_bytes
+    (fix,) = cleaned.required
+    less = hinted_memory.kv_cache_bytes - unhinted_memory.kv_cache_bytes
     if less > 0:
         fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
     elif bench.outcome(()).reached:
@@ -357,7 +358,7 @@ def without_trap_hints(bench: Bench) -> Bench:
 
 
 def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
-    """The bench without size hints for these, rehearsed; the same one where they must stay."""
+    """Return the bench without these size hints, rehearsed, or as it is if they must stay."""
     limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
     without: dict[str, dict[str, int | None]] = {
         modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hint(limits, modality))}
@@ -372,26 +373,26 @@ def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
     )
     if not without or not bench.kept.allows(fix):
         return bench
-    honest = replace(bench, required=(fix,))
-    honest.outcome(())
-    return honest
+    unhinted_bench = replace(bench, required=(fix,))
+    unhinted_bench.outcome(())
+    return unhinted_bench
 
 
 def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
-    """`less_kv_cache` bytes fewer are left for the KV cache than without it."""
+    """Make a fix of engine values; it costs `less_kv_cache` bytes of KV cache."""
     seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
     cost: Cost = "KV cache" if less_kv_cache > 0 else "nothing"
     prices = []
     if seqs is not None:
         less = seqs < before.max_num_seqs
         cost = "speed" if less else cost
-        many = f"up to {seqs} requests run at once, and vLLM's profile reserves for them"
+        many = f"vLLM reserves for up to {seqs} requests at once"
         prices.append(f"at most {seqs} requests run at once" if less else many)
     if batch is not None:
         less = batch < before.max_num_batched_tokens
         cost = "speed" if less else cost
-        reads = f"prompts are read {batch:,} tokens at a time"
-        prices.append(f"{reads}: slower first answers" if less else f"{reads}, and reserved for")
+        reads = f"vLLM reads prompts {batch:,} tokens at a time"
+        prices.append(f"{reads}: slower first answers" if less else f"{reads}, which it reserves")
     if less_kv_cache > 0:
         prices.append(f"{gib(less_kv_cache)} less for the KV cache")
     return Fix(

@@ -1,1 +1,1 @@
-"""The whole job, and the document that it fills."""
+"""`mmcalib run`: the whole calibration, and its document."""

@@ -1,4 +1,4 @@
-"""Assemble calibration.json."""
+"""Build calibration.json."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from mmcalib.workflows.run.stages import Decided, MemoryFound, Reviewed
 
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
-    """In the order in which they were explored."""
+    """Return the explored points in their order, with their memory on the GPU."""
     points = predicted.points if predicted else (None,) * len(decision.explored)
-    kept = [memory(one, predicted.gpu) if predicted and one else Memory() for one in points]
-    pairs = list(zip(decision.explored, kept, strict=True))
+    memories = [memory(one, predicted.gpu) if predicted and one else Memory() for one in points]
+    pairs = list(zip(decision.explored, memories, strict=True))
     rated = [Rated(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs]
     return [
         _frontier_point(decision, explored, figures, beaten)
@@ -75,8 +75,8 @@ def _frontier_point(
 _UNFINISHED = Check(
     RUN_FINISHED,
     "fail",
-    "the run has not come to its end: later steps are missing here",
-    "mmcalib run again, with --force",
+    "the run did not finish: results of later steps are missing",
+    "run it again with --force",
 )
 
 
@@ -86,10 +86,10 @@ def assemble(
     proof: Proof | None = None,
     memory_found: MemoryFound | None = None,
 ) -> Calibration:
-    """The calibration as far as it is known; before the last stage its verdict is fail."""
+    """Build the calibration from the stages so far; until the last one its verdict is fail."""
     decided, proof = reviewed.decided, proof or Proof()
-    served, decision = decided.served, decided.decision
-    opened, resolved = served.opened, served.resolved
+    prepared, decision = decided.served, decided.decision
+    opened, resolved = prepared.opened, prepared.resolved
     checks = (*reviewed.checks, *proof.checks, _UNFINISHED)
     if memory_found is not None:
         checks = memory_found.checks
@@ -103,7 +103,7 @@ def assemble(
         model=Model.showing(resolved, architecture=opened.architecture, doubts=resolved.notes),
         corpus=corpus_figures(
             decision.default_table,
-            served.corpus.prompts.prompts(),
+            prepared.corpus.prompts.prompts(),
             len(decided.skipped),
             decision.table,
         ),
@@ -150,13 +150,13 @@ def assemble(
 
 
 def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
-    found = decided.yours
-    if found is None:
+    yours = decided.yours
+    if yours is None:
         return None
     return YourConfiguration(
-        file=str(found.written.source or ""),
-        engine_config=dict(found.engine_args),
-        diff=found.written.diff(engine_config, found.values),
+        file=str(yours.written.source or ""),
+        engine_config=dict(yours.engine_args),
+        diff=yours.written.diff(engine_config, yours.values),
         refused=decided.refused_yours,
     )
 
@@ -167,8 +167,9 @@ def _memories(
     predicted: Predicted | None,
     yours: Rehearsed | MmcalibError | None = None,
 ) -> Memories:
-    """As rehearsed where a GPU was named, else as measured in the start: then weights and KV bytes
-    per token are the model's and so the same, and the peak is the calibrated configuration's.
+    """Return the memory as rehearsed on the named GPU, else as measured at the engine's start.
+
+    A start measures the calibrated peak; weights and KV bytes per token are the same by default.
     """
     default = measured_memory(started, own=False)
     calibrated = measured_memory(started, own=True)

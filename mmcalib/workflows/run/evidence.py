@@ -1,4 +1,4 @@
-"""Why each setting has its value."""
+"""Give the reason for each setting's value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mmcalib.results.calibration import Evidence, ProcessorCache
 from mmcalib.text import GIB, flag, gib, number, several, share
 
 SETTING = "mm_processor_cache_gb"
-# Enough to draw the curve.
+# Points of the hit curve in the document: enough to draw it.
 _POINTS = 32
 
 
@@ -41,15 +41,15 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
 
 
 def _capped_reason(cache: CappedCache) -> str:
-    most = f"one admissible request may bring {_floor(cache.floor)}"
+    most = f"the largest allowed request needs {_floor(cache.floor)}"
     if cache.gib:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
-        return f"as large as {at_most}: no order of requests says what would help; {most}"
-    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB for each process"
+        return f"as large as {at_most}: without request order the best size is unknown; {most}"
+    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
     if not cache.budgeted:
-        allows = f"vLLM's default of {PROCESSOR_CACHE_GIB} GiB does not hold that"
-    return f"off: {most}; {allows}, and vLLM fails requests that its cache does not hold"
+        allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
+    return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
 
 
 def _floor(floor: CacheFloor) -> str:
@@ -61,29 +61,29 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         return _capped_reason(cache)
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
-    of = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
+    items = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
     if not curve.most_hits:
-        return f"none of {of} comes again in a later one: a cache would never hit"
+        return f"none of {items} repeats in a later one: a cache would never hit"
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
-        default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB do not hold the largest admissible request"
-    most = f"any cache at most {share(size.most_hit_rate)}, {default}"
+        default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
+    most = f"an unlimited cache hits {share(size.most_hit_rate)}, {default}"
     if not size.mm_processor_cache_gb:
-        # Though items come again.
-        none = f"and one admissible request may bring {_floor(cache.floor)}"
-        none = none if size.unsafe else "of which none helps"
-        why = f"off: {size.allowed_gib:g} GiB in each process are allowed, {none}; of {of} {most}"
+        # Items do repeat, but no allowed size is safe or hits.
+        need = f"but the largest allowed request needs {_floor(cache.floor)}"
+        need = need if size.unsafe else "too little to hit"
+        why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
-        why = f"hits {share(size.hit_rate)} of {of}; {most}"
+        why = f"hits {share(size.hit_rate)} of {items}; {most}"
     if size.floor_limited:
-        why += f"; no smaller than what one admissible request may bring, {_floor(cache.floor)}"
+        why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
     if size.limited:
-        why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB in each process"
+        why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
     return why
 
 
 def cache_report(decision: Decision) -> ProcessorCache | None:
-    """What `calibration.json` says of the processor cache; None where it was not sized."""
+    """Return the processor cache for `calibration.json`, or None if it was not sized."""
     cache = decision.cache
     if not isinstance(cache, SizedCache):
         return None
@@ -101,9 +101,9 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
 
 
 def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    given = decision.engine_args.get("mm_processor_cache_gb")
-    if isinstance(decision.cache, UnsizedCache) and given is not None:
-        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {given:g} GiB hold")
+    own_gib = decision.engine_args.get("mm_processor_cache_gb")
+    if isinstance(decision.cache, UnsizedCache) and own_gib is not None:
+        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {own_gib:g} GiB apply")
     else:
         yield _processor_cache(decision.cache, policy)
     yield from _large_items(decision)
@@ -115,28 +115,28 @@ def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
         return Check(name, "skip", cache.reason)
     if isinstance(cache, CappedCache):
         least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
-        remedy = "" if cache.gib else f"{least}, where the host has that"
+        remedy = "" if cache.gib else f"{least}, if the host has it"
         return Check(name, "pass" if cache.gib else "warn", _cache_reason(cache), remedy)
     size = cache.size
-    held = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
+    most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
     default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
-    detail = f"{held}, by default {default}: {_cache_reason(cache)}"
+    detail = f"{most}, by default {default}: {_cache_reason(cache)}"
     if not size.limited:
         return Check(name, "pass", detail)
-    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, where the host has that"
+    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, if the host has it"
     if policy.ram_budget_bytes is None:
         return Check(name, "pass", f"{detail}: {more}")
     return Check(name, "warn", f"{gib(policy.ram_budget_bytes)} are allowed, {detail}", more)
 
 
 def _large_items(decision: Decision) -> Iterator[Check]:
-    """Items that the encoder cache does not hold at all are for `items admitted` to say."""
+    """Check items that block the encoder cache; `items admitted` reports those that never fit."""
     name, budget = LARGE_ITEMS, decision.budget
     size = budget.encoder_cache_size
-    served = {modality for modality, most in decision.items_per_prompt.items() if most}
+    modalities = {modality for modality, most in decision.items_per_prompt.items() if most}
     every = residencies(decision.table, budget)
-    found = [r for r in every if r.items and r.modality in served]
-    blocking = [r for r in found if r.blocks]
+    large = [r for r in every if r.items and r.modality in modalities]
+    blocking = [r for r in large if r.blocks]
     if blocking and budget.max_num_seqs > 1:
         worst = max(blocking, key=lambda r: r.steps)
         item, batched = worst.item, budget.max_num_batched_tokens
@@ -151,8 +151,8 @@ def _large_items(decision: Decision) -> Iterator[Check]:
             + (smaller if worst.modality in decision.turns() else ""),
             (item.exemplar,),
         )
-    elif found:
-        each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in found)
+    elif large:
+        each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in large)
         yield Check(name, "pass", f"the encoder cache, {size} tokens, holds {' or '.join(each)}")
 
 
@@ -163,31 +163,31 @@ def evidence(
     gpu: Gpu | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Evidence]:
-    """One entry per emitted value, in the configuration's order; `given` are the user's own."""
+    """Yield one entry per emitted value, in the configuration's order; `given` are the user's."""
     for modality in decision.counts:
         yield from _limit(decision, modality)
     yield from _caps(decision, policy)
     for media, options in policy.media_io_kwargs.items():
         for name, value in options.items():
-            yield _given(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
+            yield _user_evidence(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
     yield _context(decision, policy)
     yield _batched(decision, opened, policy, gpu)
     given = {**{n: getattr(policy, n) for n in ("max_num_seqs", "gpu_memory_utilization")}, **given}
     for name, value in given.items():
         if value is not None:
-            yield _given(name, value, flag(name))
+            yield _user_evidence(name, value, flag(name))
     if given["max_num_seqs"] is None and (most := decision.engine_args.get("max_num_seqs")):
-        reason = "vLLM would not start with its own: recurrent layers keep a block per sequence"
+        reason = "vLLM would not start with its default: recurrent layers need a block per sequence"
         yield Evidence(setting="max_num_seqs", value=most, label="rehearsed", reason=reason)
     yield from cache_evidence(decision)
 
 
-def _given(setting: str, value: Any, option: str) -> Evidence:
+def _user_evidence(setting: str, value: Any, option: str) -> Evidence:
     return Evidence(setting=setting, value=value, label="given", reason=f"given: {option}")
 
 
 def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
-    """Every setting that is emitted, with what switching it off changed (R8)."""
+    """Yield the emitted settings, each with the change that switching it off makes."""
     for entry in entries:
         effect = next((e for e in effects if e.concerns(entry.setting)), None)
         if effect is None:
@@ -209,8 +209,8 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
             setting=f"{name}.{axis}",
             value=value,
             label="measured",
-            reason=f"names the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
-            "which is what vLLM's dummy costs too",
+            reason=f"the costliest {modality}, {heaviest.shape}: {heaviest.embeds} tokens, "
+            "the same as vLLM's dummy",
             exemplar=heaviest.exemplar,
         )
 
@@ -234,21 +234,21 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
                 setting=".".join(knob.place(name)),
                 value=value,
                 label="computed",
-                reason=f"the processor's own; it must stand beside {knob.path[-1]}",
+                reason=f"processor default; required with {knob.path[-1]}",
             )
 
 
 def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
     downscaled = point.items_downscaled
     if point.knob.by_loader:
-        return f"the least tried that keeps {policy.min_video_frames} frames of every video"
+        return f"smallest tried that keeps {policy.min_video_frames} frames of every video"
     if decision.forced and downscaled:
-        return f"forced, {several(downscaled, 'item')} downscaled: else {decision.forced}"
+        return f"forced, {several(downscaled, 'item')} downscaled: otherwise {decision.forced}"
     if policy.max_tokens_per_item is not None:
         smaller = several(downscaled, "item")
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
-        return f"smallest tried that leaves half of the items whole: {downscaled} downscaled"
+        return f"smallest tried that keeps half of the items whole: {downscaled} downscaled"
     return "smallest tried that downscales no item of the corpus"
 
 
@@ -297,7 +297,7 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     elif gpu:
         reason = f"vllm serve's default on {gpu.name}"
     else:
-        reason = f"vllm serve's default on this machine ({opened.device}); others have others"
+        reason = f"vllm serve's default on this machine ({opened.device}); other machines differ"
     return Evidence(
         setting="max_num_batched_tokens", value=value, label=label, reason=reason, exemplar=exemplar
     )

@@ -1,4 +1,4 @@
-"""What a job is asked to do, and what it has found so far."""
+"""A calibration job and its results so far."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from mmcalib.options.validation import policy_of, refuse_own
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a calibration is asked to do. Without a `gpu` no memory is predicted; a
-    policy that asks for concurrency raises UsageError then. `config` is what the user serves with
-    today; `engine_args`, as vLLM names them, are what the server has besides: those that a
-    calibration derives, or has options for, raise UsageError.
+    """The inputs and options of one calibration. Without a `gpu` mmcalib predicts no memory, and
+    a policy with a concurrency raises UsageError. `config` is the user's present configuration.
+    `engine_args` are the server's further arguments by vLLM's names; those that a calibration
+    derives or has options for raise UsageError.
     """
 
     model: str
@@ -62,10 +62,10 @@ class Job:
         flags: Sequence[str] = (),
         engine_args: Mapping[str, Any] | None = None,
     ) -> Job:
-        """What these options ask for. Raises UsageError for a bad file and for no model."""
+        """Make the job of these options. Raises UsageError for a bad file or without a model."""
         config = read_configuration(options.config, flags, options.model)
         if config.named_model is None:
-            raise UsageError("no model is named", hint="--model MODEL, or --config FILE with one")
+            raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
         return cls(
             model=config.named_model,
             data=tuple(options.data or ()),
@@ -93,13 +93,13 @@ class Job:
 
     @property
     def cache(self) -> Path:
-        """The folder in which it keeps what other jobs may use."""
+        """The folder for results that other jobs reuse."""
         return self.cache_dir or cache_dir()
 
 
 @dataclass(slots=True)
 class RunSoFar:
-    """What a run has so far: the calibration after each step, and everything skipped."""
+    """The calibration after each step of a run, and all skipped items."""
 
     calibration: Calibration | None = None
     skipped: list[Skipped] = field(default_factory=list)

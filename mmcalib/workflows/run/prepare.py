@@ -1,4 +1,4 @@
-"""Open the model, drop what will not be served."""
+"""Open the model and drop the media that it will not serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class RefusedItems:
-    """`count` items that the server refuses for one reason; `exemplar` is the path of one."""
+    """`count` items that the server rejects for one reason; `exemplar` is the path of one."""
 
     file: Encoded
     refusal: ServerRefusal
@@ -42,12 +42,12 @@ class RefusedItems:
 def drop_refused(
     corpus: ReadCorpus, server: Server, hearing: Hearing = ANY_HEARING
 ) -> tuple[ReadCorpus, list[RefusedItems]]:
-    """The corpus without items that the server refuses whatever the limits, and those. Requests
-    go with an item none of whose equals is left. Raises CorpusError where nothing is left.
+    """Drop items that the server rejects under any limits, and requests whose shapes all go.
+    Returns the rest and the dropped items. Raises CorpusError if nothing is left.
     """
     left_out = [
-        RefusedItems(file, refusal, found.count, found.exemplars[0])
-        for file, found in corpus.census.encoded()
+        RefusedItems(file, refusal, entry.count, entry.exemplars[0])
+        for file, entry in corpus.census.encoded()
         if (refusal := server_refuses(file, server, hearing))
     ]
     if not left_out:
@@ -56,9 +56,9 @@ def drop_refused(
     first = left_out[0]
     if not census.items():
         raise CorpusError(
-            f"nothing to measure: the server refuses every item, such as "
+            f"nothing to measure: the server rejects every item, such as "
             f"{one_line(first.exemplar)}: {first.refusal.reason}",
-            hint=_counting_in(environment(left_out, server)) or first.refusal.remedy,
+            hint=_include_command(environment(left_out, server)) or first.refusal.remedy,
         )
     shapes = {entry.shape for entry in census.shapes()}
     prompts = PromptCensus(
@@ -70,7 +70,7 @@ def drop_refused(
 
 
 def environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
-    """The least values of the server's environment that admit all of these that can be."""
+    """Return the lowest environment variables with which the server admits these items."""
     most: dict[str, int] = {}
     for one in left_out:
         for variable, value in needed(one.file, server).items():
@@ -81,38 +81,38 @@ def environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, i
 def server_checks(
     left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
-    """Of so many `items`; none where all are let in."""
+    """Yield a check if the server rejects some of the `items`."""
     if not left_out:
         return
     reasons: dict[str, RefusedItems] = {}
     for one in left_out:
         reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
     first = list(reasons.values())[:_SHOWN]
-    shown = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
+    reasons_text = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
     remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
     if values:
-        remedies.insert(0, _counting_in(values))
+        remedies.insert(0, _include_command(values))
     yield Check(
         SERVER_TAKES_FILES,
         "warn",
-        f"it refuses {sum(one.count for one in left_out)} of {items} items whatever the limits, "
-        f"which were left out: {shown}",
+        f"the server rejects {sum(one.count for one in left_out)} of {items} items under any "
+        f"limits; mmcalib left them out: {reasons_text}",
         "; ".join(remedies),
         tuple(one.exemplar for one in first),
     )
 
 
-def _counting_in(values: Mapping[str, int]) -> str:
-    """The command with which such items are calibrated for; empty where no value admits one."""
+def _include_command(values: Mapping[str, int]) -> str:
+    """Return the command that calibrates for such items; empty if no value admits one."""
     if not values:
         return ""
     command = with_variables(values, "mmcalib run --emit env")
-    return f"{command} counts them in, and writes these for the server (or --emit k8s)"
+    return f"{command} includes them and writes these for the server (or --emit k8s)"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is left of `items`; `left_out` has why a modality is gone, `texts` counts its words."""
+    """An open model and the rest of the corpus; `left_out` has the reason per dropped modality."""
 
     resolved: ResolvedModel
     opened: ModelInfo
@@ -127,19 +127,19 @@ class Prepared:
 def prepare(
     session: Session, resolved: ResolvedModel, read: ReadCorpus, opened: ModelInfo
 ) -> Prepared:
-    """Raises CorpusError where nothing is left to measure."""
+    """Drop media that will not be served. Raises CorpusError if nothing is left to measure."""
     job = session.job
     hearing = Hearing(opened.audio_rate_hz, ENGINE_DIES_OF.get(opened.architecture, range(0)))
-    taken, refused = drop_refused(read, opened.server, hearing)
-    corpus, left_out = drop_unserved(taken, opened, job.policy)
+    admitted, refused = drop_refused(read, opened.server, hearing)
+    corpus, left_out = drop_unserved(admitted, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)
     texts.find_grammar(opened.modalities)
     if resolved.source == "bundled":
-        texts.uncounted = "a bundled geometry has a tokenizer that was made up"
+        texts.uncounted = "a bundled model has a placeholder tokenizer"
     else:
         texts.find_counting(opened.modalities)
     if session.prediction is not None:
-        # As it will be served there. Waits for the rehearsal of vLLM's defaults.
+        # Waits for the rehearsal of vLLM's defaults on that GPU.
         default, flags = session.default_args, job.config.flags
         refuse_unusable(session.prediction, default, session.given, flags, resolved)
         opened = on_gpu(opened, rehearse_trial(session.prediction, default))
@@ -156,22 +156,22 @@ def prepare(
 
 
 def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
-    """Says nothing meanwhile. Raises ModelError where vLLM refuses it, or it is text-only."""
+    """Open the model without progress. Raises ModelError if it is text-only or vLLM rejects it."""
     try:
         return open_model(
             session.host,
             resolved,
             Silent(),
             context_tokens=session.job.policy.context_tokens,
-            # Which device this is nobody knows yet, and no processor depends on what a GPU has.
+            # The device is unknown until vLLM answers, and no processor depends on GPU arguments.
             engine_args=here(session.given, "cpu"),
             text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
         )
     except VllmRefused as error:
         if too_long := TOO_LONG.search(error.reason):
-            own, asked = int(too_long["own"]), session.job.policy.context_tokens
+            own, context = int(too_long["own"]), session.job.policy.context_tokens
             raise UsageError(
-                f"--max-model-len {asked}: {resolved.id} has a context of {own:,} tokens",
+                f"--max-model-len {context}: {resolved.id} has a context of {own:,} tokens",
                 hint=f"--max-model-len {own}, or leave it out",
             ) from error
         raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
@@ -180,21 +180,21 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
 def drop_unserved(
     corpus: ReadCorpus, opened: ModelInfo, policy: Policy
 ) -> tuple[ReadCorpus, dict[str, str]]:
-    """The corpus without modalities that will not be served, and why each of those is left out."""
+    """Drop modalities that will not be served; return the rest and each reason."""
     left_out = {
-        m: "the model does not take them" if m not in opened.modalities else "--count says 0"
+        m: "the model does not take them" if m not in opened.modalities else "--count is 0"
         for m in corpus.census.modalities()
         if m not in opened.modalities or policy.count.get(m) == 0
     }
     if not left_out:
         return corpus, {}
-    kept = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
-    if not kept.census.items():
+    rest = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
+    if not rest.census.items():
         takes = ", ".join(opened.modalities)
         only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
         raise CorpusError(
             f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
-            hint="--model one that takes them, or --data with other media",
+            hint="a --model that takes them, or --data with other media",
         )
     reasons = {str(m): f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}
-    return kept, reasons
+    return rest, reasons

@@ -1,4 +1,4 @@
-"""The job: stages in order; library call."""
+"""Run the stages of a calibration; the library's `calibrate`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from mmcalib.workflows.run.stages import (
 
 
 def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
-    """Do the job; `outcome` has each step's result as soon as there is one, for good."""
+    """Run the job; `outcome` gets each step's result at once and keeps it if a later step fails."""
     (resolved,) = _ready([job], progress)
     with Shared() as shared:
         return _run(job, resolved, outcome, progress, shared)
@@ -47,17 +47,17 @@ def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
 def run_each(
     jobs: Sequence[Job], outcomes: Sequence[RunSoFar], progress: Progress
 ) -> Iterator[Calibration | MmcalibError]:
-    """Each job's calibration, or why there is none, in order, over the corpus of the first: it is
-    read once, each model measured once, each configuration proven once. Raises what concerns all.
+    """Yield each job's calibration or its error, in order. All jobs share the first one's corpus;
+    mmcalib measures each model and proves each configuration once. Raises errors common to all.
     """
     models = _ready(jobs, progress)
     with Shared() as shared:
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
-                found = _run(job, resolved, outcome, progress, shared)
+                calibration = _run(job, resolved, outcome, progress, shared)
                 if job.validate in ("startup", "replay"):
                     shared.stop_host()
-                yield found
+                yield calibration
             except MmcalibError as error:
                 if shared.corpus is None and isinstance(error, CorpusError | UsageError):
                     raise
@@ -67,15 +67,15 @@ def run_each(
 
 
 def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
-    """The model of each, found before anything slow."""
+    """Resolve each job's model and check requirements before any slow work."""
     require_vllm()
-    found: dict[str, ResolvedModel] = {}
+    models: dict[str, ResolvedModel] = {}
     for job in jobs:
         require_cuda(job.device)
-        if job.model not in found:
+        if job.model not in models:
             with progress.step("finding the model"):
-                found[job.model] = resolve(job.model, cache_dir=job.cache)
-    return [found[job.model] for job in jobs]
+                models[job.model] = resolve(job.model, cache_dir=job.cache)
+    return [models[job.model] for job in jobs]
 
 
 def _run(
@@ -87,18 +87,18 @@ def _run(
     ):
         job = session.job
         opening = shared.open(partial(open_to_calibrate, session, resolved))
-        ahead: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
+        pending: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
         if shared.corpus is None:
 
             def raise_failure() -> None:
-                """What one of them has failed with, if any has."""
-                for future in ahead:
+                """Raise the error of the model's opening or of its fit, if there is one."""
+                for future in pending:
                     if future.done():
                         future.result()
 
             shared.corpus = read_corpus(job, Interruptible(progress, raise_failure))
         if job.gpu is not None and session.fitting is not None:
-            with progress.step(f"rehearsing whether the model fits on {job.gpu.name}"):
+            with progress.step(f"checking that the model fits on {job.gpu.name}"):
                 session.fitting.result()
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
@@ -109,15 +109,14 @@ def _run(
         outcome.now(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        served = prepare(session, resolved, corpus, opened)
-        decided = derive(session, served)
+        prepared = prepare(session, resolved, corpus, opened)
+        decided = derive(session, prepared)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)
         begin_memory(session, decided)
         so_far = assemble(job, reviewed)
         outcome.now(so_far)
-        tried = [decided.engine_config, serves(opened.device, job.gpu)]
-        key = json.dumps(tried, sort_keys=True)
+        key = json.dumps([decided.engine_config, serves(opened.device, job.gpu)], sort_keys=True)
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
             proof = shared.proofs[key] = prove_decision(session, decided, config)
@@ -148,12 +147,12 @@ def calibrate(
 ) -> Calibration:
     """Calibrate vLLM for the media in `data` and `requests`, and return the result.
 
-    `model` is a local checkpoint folder or a hub id; `config` is a file of what serves today, in
-    any form, which may name the model: its limits are compared with. `policy` may be a dict of its
-    fields; `gpu` is the one that will serve, by name, whose memory is then predicted ("auto": the
-    present one). `engine_args` are what the server has besides, such as
-    `{"tensor_parallel_size": 2}`. Whether the configuration may be used is `.verdict`. Raises
-    `mmcalib.errors.MmcalibError` when there is nothing to calibrate.
+    `model` is a local checkpoint folder or a hub id. `config` is your present configuration in any
+    form: it may name the model, and its limits are compared with the result. `policy` may be a
+    dict of its fields. `gpu` names the GPU to serve on ("auto": the present one); its memory is
+    then predicted. `engine_args` are the server's further arguments, such as
+    `{"tensor_parallel_size": 2}`. Check `.verdict` before you use the result. Raises
+    `mmcalib.errors.MmcalibError` if there is nothing to calibrate.
     """
     policy = policy_from(policy)
     options = make_options(
@@ -181,6 +180,6 @@ def calibrate(
 
 
 def _several(
-    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> Sequence[str | os.PathLike[str]]:
-    return [given] if isinstance(given, str | os.PathLike) else given
+    return [paths] if isinstance(paths, str | os.PathLike) else paths

@@ -1,4 +1,4 @@
-"""Processes, sources and flags of a run."""
+"""Processes, sources and flags of a calibration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import LIMIT, as_read, options
+from mmcalib.checks.limits import LIMIT, as_read
 from mmcalib.checks.limits import counts as count_limits
+from mmcalib.checks.limits import options as limit_options
 from mmcalib.checks.reserve import NOT_STARTED_WITH
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import adequacy
@@ -54,15 +55,15 @@ def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCor
 
 
 _CACHE: Final = "mm_processor_cache_gb"
-# vLLM (0.32) where a checkpoint is not quantised as it is told.
+# vLLM's error (0.32) for a checkpoint that is not quantised with the given method.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class YourConfiguration:
-    """What the user serves with today. `engine_args` are those that differ from vLLM's defaults,
-    without the model; `values` are all that vLLM reads. `counted`: requests say how items come
-    together and again. Without them mmcalib derives neither counts nor a cache.
+    """The user's present configuration. `engine_args` differ from vLLM's defaults and omit the
+    model; `values` are all that vLLM parses. `counted`: there are requests; without them mmcalib
+    derives neither item counts nor a processor cache.
     """
 
     written: WrittenConfiguration
@@ -72,42 +73,42 @@ class YourConfiguration:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What mmcalib neither derives nor has an option for."""
+        """Arguments that mmcalib neither derives nor has an option for."""
         decided = DECIDED if self.counted else DECIDED - {_CACHE}
         return {n: value for n, value in self.engine_args.items() if n not in decided}
 
     @property
     def compared(self) -> list[str]:
-        """What mmcalib derives, in place of this."""
+        """Names of arguments that mmcalib derives anew."""
         return [n for n in self.engine_args if n not in self.given and n not in TAKEN]
 
     def taken(self, policy: Policy) -> Policy:
-        """The policy with what this configuration says of its options, where they say nothing."""
+        """Return the policy; this configuration fills its unset options."""
         counts: dict[Modality, int] = {}
         if not self.counted:
-            # A modality that is off may still be in the corpus.
+            # The corpus may still hold a modality that is off.
             limits = self.engine_args.get(LIMIT) or {}
-            every = {modality: options(limits, modality).get("count") for modality in MODALITIES}
+            every = {m: limit_options(limits, m).get("count") for m in MODALITIES}
             counts = {modality: count for modality, count in every.items() if count}
-        said = {
+        options = {
             name: self.engine_args[name]
             for name in TAKEN
             if name in self.engine_args and not getattr(policy, name)
         }
         # -1 leaves the context to vLLM.
         if context_of(self.engine_args) is None:
-            said.pop("max_model_len", None)
-        return replace(policy, **said, count={**counts, **policy.count})
+            options.pop("max_model_len", None)
+        return replace(policy, **options, count={**counts, **policy.count})
 
 
 def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user says of the engine, which the default configuration has too."""
-    said = {
+    """Return the user's engine arguments, which the default configuration has too."""
+    own = {
         "max_model_len": policy.context_tokens,
         "max_num_seqs": policy.max_num_seqs,
         "gpu_memory_utilization": policy.gpu_memory_utilization,
     }
-    return {**{name: value for name, value in said.items() if value is not None}, **given}
+    return {**{name: value for name, value in own.items() if value is not None}, **given}
 
 
 def read_yours(
@@ -118,43 +119,43 @@ def read_yours(
     pinned: bool = False,
     counted: bool = True,
 ) -> YourConfiguration | None:
-    """What the user serves with, as vLLM reads it, if anything. Raises UsageError where vLLM
-    refuses it, or it sets what pinning the KV cache writes where that is `pinned`.
+    """Let vLLM parse the user's present configuration, if there is one. Raises UsageError if vLLM
+    rejects it, or if it is `pinned` and sets what pinning the KV cache writes.
     """
     flags = (*written.written, *written.flags)
     if written.source is None and not flags:
         return None
     try:
         with progress.step("reading your configuration"):
-            said = parse(written)
+            config = parse(written)
     except VllmRefused as error:
-        said_so = refusal(error)
+        why = refusal(error)
         if written.config is not None:
             raise UsageError(
-                f"vLLM refuses {written.config}: {one_line(said_so)}",
+                f"vLLM rejects {written.config}: {one_line(why)}",
                 hint=shlex.join(["mmcalib", "validate", str(written.config)]),
             ) from error
-        raise refused_flags(said_so, flags) or UsageError(
-            f"vLLM does not take these flags: {one_line(said_so)}",
+        raise refused_flags(why, flags) or UsageError(
+            f"vLLM rejects these flags: {one_line(why)}",
             hint="vllm serve --help=all lists them",
         ) from error
-    if said.server:
-        named = ", ".join(map(flag, said.server))
-        progress.note(f"engine.yaml leaves out what only vLLM's API server has: {named}")
-    args = {name: value for name, value in said.engine_args.items() if name != "model"}
-    yours = YourConfiguration(written, as_read(args), said.values, counted)
-    # By any of their names, such as -cc.
+    if config.server:
+        names = ", ".join(map(flag, config.server))
+        progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
+    args = {name: value for name, value in config.engine_args.items() if name != "model"}
+    yours = YourConfiguration(written, as_read(args), config.values, counted)
+    # vLLM has parsed all spellings, such as -cc.
     refuse_own({n: v for n, v in yours.given.items() if n != _CACHE}, pinned=pinned)
     if yours.compared:
-        named = ", ".join(map(flag, yours.compared))
-        progress.note(f"compared with, not kept: {named}")
+        names = ", ".join(map(flag, yours.compared))
+        progress.note(f"mmcalib derives these and compares them with yours: {names}")
     return yours
 
 
 def budget_yours(
     yours: YourConfiguration | None, budgets: BudgetSource
 ) -> tuple[EncoderBudget | None, str]:
-    """vLLM's budget under it, None where there is none; and why, where vLLM refuses it."""
+    """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
     if yours is None:
         return None, ""
     try:
@@ -172,7 +173,7 @@ def refuse_unusable(
     flags: Sequence[str],
     resolved: ResolvedModel,
 ) -> None:
-    """Raises UsageError where vLLM refuses the model under these arguments, and not without."""
+    """Raise UsageError if vLLM rejects the model with these arguments but not without them."""
     if not given:
         return
     try:
@@ -186,26 +187,26 @@ def refuse_unusable(
         prediction.rehearse({k: v for k, v in default.items() if k not in given})
     except MmcalibError:
         return
-    said = shlex.join(flags) or ", ".join(given)
-    hint = "change the flag that it names, or leave it out"
-    if found := _NOT_QUANTISED.search(refused.reason):
-        sibling = f"{resolved.id}-{found[1].upper()}"
+    arguments = shlex.join(flags) or ", ".join(given)
+    hint = "change the flag that vLLM names, or leave it out"
+    if not_quantised := _NOT_QUANTISED.search(refused.reason):
+        sibling = f"{resolved.id}-{not_quantised[1].upper()}"
         other = f"--model {sibling}" if find(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    words = f"vLLM refuses {resolved.id} with {said}: {one_line(refusal(refused))}"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal(refused))}"
     raise UsageError(words, hint=hint) from refused
 
 
 def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iterator[Check]:
-    """What no engine is started with here."""
-    had = here(given, device)
-    left = [name for name in given if name not in had]
-    if not left:
+    """Yield a check of the arguments with which no engine can start on this machine."""
+    usable = here(given, device)
+    unusable = [name for name in given if name not in usable]
+    if not unusable:
         return
-    name = NOT_STARTED_WITH.of(", ".join(map(flag, left)))
-    why = "they need a GPU, and tokens and encoder budget do not depend on them"
+    name = NOT_STARTED_WITH.of(", ".join(map(flag, unusable)))
+    why = "they need a GPU and change neither tokens nor the encoder budget"
     if gpu is None:
-        detail = f"{why}; what memory they leave is not known"
+        detail = f"{why}; their memory is unknown"
         yield Check(name, "warn", detail, "--gpu NAME rehearses them")
     else:
         yield Check(name, "skip", f"{why}; memory on {gpu.name} is rehearsed")
@@ -213,8 +214,8 @@ def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a job works with on its GPU, where one is named; `given` are the user's engine
-    arguments, of `yours` where that is a file. `fitting` fails where no configuration starts there.
+    """A job's processes and arguments. `given` are the user's engine arguments, from `yours` if
+    there is a file. `fitting` fails if no configuration starts on the GPU.
     """
 
     job: Job
@@ -234,7 +235,7 @@ class Session:
 
 @dataclass(slots=True)
 class Shared(Closing):
-    """What jobs over one corpus share: its census, proofs, and the process with an open model."""
+    """Shared by jobs over one corpus: its census, proofs, and the process with an open model."""
 
     corpus: ReadCorpus | None = None
     proofs: dict[str, Proof] = field(default_factory=dict)
@@ -247,7 +248,7 @@ class Shared(Closing):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="opening")
 
     def host_of(self, model_path: str, progress: Progress) -> EngineHost:
-        """The process for this model, begun again where a proof has ended it."""
+        """Return the process for this model; start it again if a proof has ended it."""
         if self._model != model_path:
             self.end_host()
         if self._host is None:
@@ -258,18 +259,18 @@ class Shared(Closing):
         return self._host
 
     def open(self, work: Callable[[], ModelInfo]) -> Future[ModelInfo]:
-        """Have `work` open the model in that process, once; returns at once."""
+        """Let `work` open the model in that process, once, in the background."""
         if self._opening is None:
             self._opening = self._thread.submit(work)
         return self._opening
 
     def stop_host(self) -> None:
-        """End the process and the engine that it may hold; the next job begins it again."""
+        """End the process and its engine; the next job starts it again."""
         if self._host is not None:
             self._host.close()
 
     def end_host(self) -> None:
-        """End the process: another model follows, or it may be in the middle of an answer."""
+        """End the process: another model follows, or it may still be computing an answer."""
         host, self._host, self._opening = self._host, None, None
         if host is not None:
             host.close()
@@ -288,7 +289,7 @@ class Shared(Closing):
 def session_of(
     job: Job, resolved: ResolvedModel, progress: Progress, shared: Shared
 ) -> Iterator[Session]:
-    """Begin a session; with a GPU, the model and vLLM's defaults are rehearsed beside all else."""
+    """Begin a session; with a GPU, vLLM's defaults are rehearsed in the background."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
         rehearsals = prediction = serving = None
@@ -297,7 +298,7 @@ def session_of(
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.after, apart=False)
-            # Neither an engine's start nor a single core is in the way of one more process.
+            # A second process is worth it if no engine starts and there is more than one core.
             if job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
@@ -306,7 +307,7 @@ def session_of(
         host = shared.host_of(resolved.path, progress)
 
         def parse(written: WrittenConfiguration) -> ServeConfig:
-            """On the GPU that will serve, where one is named: options have its defaults."""
+            """Parse on the named GPU, if any, because defaults depend on it."""
             if rehearsals is not None:
                 return rehearsals.parsed(written)
             return trusted(host.ask(written.question, "reading vLLM's flags"), written.source)
@@ -319,11 +320,11 @@ def session_of(
         given = {**job.engine_args, **(yours.given if yours else {})}
         if yours is not None:
             job = replace(job, policy=yours.taken(job.policy))
-            # A configuration without limits is the default that is compared with anyway.
+            # A configuration without limits equals the default, which the report compares anyway.
             yours = yours if yours.compared or yours.written.source else None
         session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
-            # The default, with the least context that the policy may come to.
+            # The defaults with the smallest context that the policy may choose.
             least, policy = session.default_args, job.policy
             for name in ("max_num_batched_tokens", "max_num_seqs"):
                 if (value := getattr(policy, name)) is not None:

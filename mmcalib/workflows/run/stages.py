@@ -1,4 +1,4 @@
-"""Decide, review, prove, predict."""
+"""The stages of a calibration: derive, review, prove, predict memory."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ from mmcalib.workflows.traffic.requests import trace
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`sample` are the measured files, `given` the user's engine arguments; `yours` is the user's
-    configuration with vLLM's budget under it, or why it has none.
+    """A decision and its inputs: `sample` are the measured files, `given` the user's engine
+    arguments, `yours` the user's configuration with vLLM's budget or refusal.
     """
 
     served: Prepared
@@ -79,12 +79,12 @@ class Decided:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """All that was not read, and all that turned out unreadable when it was measured."""
+        """Items that could not be read, and those that failed when they were measured."""
         return (*self.served.corpus.skipped, *self.decision.unreadable)
 
     @property
     def engine_config(self) -> dict[str, Any]:
-        """What engine.yaml says, under vLLM's argument names."""
+        """The contents of engine.yaml, by vLLM's argument names."""
         resolved = self.served.resolved
         model = resolved.path if resolved.source == "local" else resolved.id
         return {"model": model, **self.decision.engine_args}
@@ -99,13 +99,13 @@ def derive(session: Session, served: Prepared) -> Decided:
     serving = judge = None
     if session.prediction is not None and session.serving is not None:
         prediction, process, default = session.prediction, session.serving, session.default_args
-        # It gets ready while text is counted.
+        # The process starts up while text is counted.
         process.submit(process.rehearsals.imagine)
-        asked = trace(corpus, served.texts.split, most=MOST_REQUESTS)
+        requests = trace(corpus, served.texts.split, most=MOST_REQUESTS)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
-        serving = Serving(prediction, process, asked, cut)
-        wanted = job.policy.concurrency
-        judge = RehearsalJudge(prediction, default, wanted, progress, serving.figures)
+        serving = Serving(prediction, process, requests, cut)
+        concurrency = job.policy.concurrency
+        judge = RehearsalJudge(prediction, default, concurrency, progress, serving.figures)
         if process.apart:
             serving.begin(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
@@ -120,7 +120,9 @@ def derive(session: Session, served: Prepared) -> Decided:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """`rules` bound unmeasured shapes, `needed` is the environment that admits what was refused."""
+    """Checks of a decision; `rules` bound unmeasured shapes, `needed` is the environment with
+    which the server admits the dropped items.
+    """
 
     decided: Decided
     rules: Mapping[Modality, ProvenRule]
@@ -132,11 +134,11 @@ def review(session: Session, decided: Decided) -> Reviewed:
     served, decision = decided.served, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
     needed = environment(served.refused, served.opened.server)
-    seen, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
+    corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
         *server_checks(served.refused, served.items, needed),
         *moved_parts(served.opened),
-        *findings(seen, served.left_out, decision, session.job.policy),
+        *findings(corpus, served.left_out, decision, session.job.policy),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
         checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
@@ -154,7 +156,7 @@ def review(session: Session, decided: Decided) -> Reviewed:
 def findings(
     corpus: ReadCorpus, left_out: Mapping[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
-    """In the order in which they would hurt; `left_out` says why a modality is not served."""
+    """Return the checks, most severe first; `left_out` has a reason per dropped modality."""
     facts = CheckFacts(
         dialect=Dialect.FLAGS,
         configuration=decision,
@@ -166,7 +168,7 @@ def findings(
 
 
 def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proof:
-    """Read `engine_yaml` back, start the engine and replay, as far as the job wants it."""
+    """Read `engine_yaml` back, start the engine and replay, up to the job's depth."""
     job, served = session.job, decided.served
     checks = []
     if job.validate != "none":
@@ -174,20 +176,20 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
         write_text(path, engine_yaml)
         checks.append(round_trip(session.host, path, decided.engine_config))
     if job.validate not in ("startup", "replay"):
-        detail = f"not asked for: --validate {job.validate}"
+        detail = f"skipped by --validate {job.validate}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
         return Proof(checks=tuple(checks))
     path, budget_s = Path(served.resolved.path), job.startup_budget_s
     launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
     source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
-    remedy = "--validate budget starts nothing"
+    remedy = "--validate budget starts no engine"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return replace(proof, checks=(*checks, *proof.checks))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFound:
-    """All `checks`, in bytes where known; `yours`: the user's configuration, or why unrehearsed."""
+    """All `checks` with memory; `yours` is the user's configuration rehearsed, or its error."""
 
     predicted: Predicted | None
     checks: tuple[Check, ...]
@@ -197,7 +199,7 @@ class MemoryFound:
 
 
 def begin_memory(session: Session, decided: Decided) -> None:
-    """Rehearse the decision and serve the corpus while an engine proves it. Returns at once."""
+    """Start rehearsing the decision and serving the corpus, while an engine proves it."""
     if session.prediction is None or decided.serving is None:
         return
     begin_rehearsals(session.prediction, session.default_args, decided.decision)
@@ -206,72 +208,73 @@ def begin_memory(session: Session, decided: Decided) -> None:
 
 
 def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> MemoryFound:
-    """Waits for all that was begun."""
+    """Wait for the rehearsals and the traffic, and add their checks."""
     checks = [*reviewed.checks, *proof.checks]
     job, decided, progress = session.job, reviewed.decided, session.progress
     prediction, serving = session.prediction, decided.serving
     if prediction is None or serving is None:
         return MemoryFound(None, tuple(checks))
     decision, default = decided.decision, session.default_args
-    found = rehearse_decision(prediction, default, decision, progress)
+    predicted = rehearse_decision(prediction, default, decision, progress)
     ask = reporting_ask(prediction, progress)
-    kept = fix_kv_cache(found, decision, ask) if job.pin_kv_cache else None
-    served = found
-    if kept is not None and kept.rehearsed is not None:
-        served = replace(found, calibrated=kept.rehearsed)
+    pinned = fix_kv_cache(predicted, decision, ask) if job.pin_kv_cache else None
+    served = predicted
+    if pinned is not None and pinned.rehearsed is not None:
+        served = replace(predicted, calibrated=pinned.rehearsed)
     memory = _reserve_checks(served, decision, job.policy, ask, decided.served.corpus.accesses)
     if memory:
-        gone = {RESERVED, *known_in_bytes(served.calibrated)}
-        checks = [check for check in checks if check.id not in gone]
-    path, wanted = decided.served.resolved.path, job.policy.concurrency
-    memory += memory_checks(found, proof.started, path, wanted)
+        replaced = {RESERVED, *known_in_bytes(served.calibrated)}
+        checks = [check for check in checks if check.id not in replaced]
+    path, concurrency = decided.served.resolved.path, job.policy.concurrency
+    memory += memory_checks(predicted, proof.started, path, concurrency)
     rehearse = ["mmcalib", "rehearse", "--model", job.model]
     if job.config.source is not None:
         rehearse += ["--config", str(job.config.source)]
     if job.config.flags:
         rehearse += ["--", *job.config.flags]
     unrehearsed = not_rehearsed(served, shlex.join(rehearse))
-    judged = judge_memory(checks, memory, decision, unrehearsed)
-    if kept is not None:
-        judged.append(kept.check)
+    checks = judge_memory(checks, memory, decision, unrehearsed)
+    if pinned is not None:
+        checks.append(pinned.check)
 
     def starts_with(share: float) -> bool:
         args = {**decision.engine_args, "gpu_memory_utilization": share}
         (one,) = ask([args], ())
         return one is not None and one.kv_cache_tokens is not None
 
-    with progress.step(f"serving requests on {found.gpu.name}"):
-        traffic, more = finish_serving(serving, found, default, decision.engine_args, starts_with)
-    judged += more
-    compared = comparison_check(found, traffic, decision, job.policy)
-    judged += [compared] if compared is not None else []
-    pool = kept.pool if kept else None
+    own = decision.engine_args
+    with progress.step(f"serving requests on {predicted.gpu.name}"):
+        traffic, more = finish_serving(serving, predicted, default, own, starts_with)
+    checks += more
+    comparison = comparison_check(predicted, traffic, decision, job.policy)
+    checks += [comparison] if comparison is not None else []
+    pool = pinned.pool if pinned else None
     yours = prediction.known(session.yours.engine_args) if session.yours else None
-    return MemoryFound(found, tuple(judged), traffic, pool, yours)
+    return MemoryFound(predicted, tuple(checks), traffic, pool, yours)
 
 
 def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: Ask, accesses: Accesses
 ) -> list[Check]:
-    """R4 in bytes with options that pass, and what cached items keep; none if not rehearsed."""
-    found, before = predicted_shortfall(predicted, decision), predicted.calibrated
-    if found is None or before is None:
+    """Check the reserve in bytes, with options that pass, and retention; needs a rehearsal."""
+    short, before = predicted_shortfall(predicted, decision), predicted.calibrated
+    if short is None or before is None:
         return []
     cures = []
-    if not found.passes:
-        for cure in find_remedies(found, decision, ask):
-            # Options of `run`, and vLLM's behind `--`.
+    if not short.passes:
+        for cure in find_remedies(short, decision, ask):
+            # `run` has these options, but not max_num_seqs: vLLM's flags follow `--`.
             values = dict(cure.engine.values)
             seqs = values.pop("max_num_seqs", None)
             own = [f"{flag(name)} {value}" for name, value in values.items()]
             cures.append(" ".join([*own, *([f"-- --max-num-seqs {seqs}"] if seqs else [])]))
-        if less := with_less_kv_cache(found, before, decision, ask):
+        if less := with_less_kv_cache(short, before, decision, ask):
             seqs = less.engine.max_num_seqs
             flags = f"--pin-kv-cache -- --max-num-seqs {seqs}" if seqs else "--pin-kv-cache"
-            left = less.rehearsed
-            size = f"{gib(left.kv_cache_bytes)}, {left.kv_cache_tokens:,} tokens"
+            rehearsed = less.rehearsed
+            size = f"{gib(rehearsed.kv_cache_bytes)}, {rehearsed.kv_cache_tokens:,} tokens"
             cures.append(f"{flags}, which leaves a KV cache of {size}")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
-    kept = views_check(predicted, decision, accesses)
-    return [check for check in (reserved, kept) if check is not None]
+    retention = views_check(predicted, decision, accesses)
+    return [check for check in (reserved, retention) if check is not None]

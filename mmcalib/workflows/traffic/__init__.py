@@ -1,1 +1,1 @@
-"""The corpus' requests, served where nothing is spent by it."""
+"""Serve the corpus' requests on a simulated GPU."""

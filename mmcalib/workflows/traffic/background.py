@@ -1,4 +1,4 @@
-"""The corpus' requests served under a calibration, beside the other steps of its run."""
+"""Serve the corpus' requests in the background while a calibration runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import gib, number, several
 from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
 
-# A run waits for it: of more requests a sample is served.
+# A run waits for the traffic, so mmcalib samples a larger corpus.
 MOST_REQUESTS: Final = 200
 _HOST_CACHE: Final = "mm_processor_cache_gb"
 
-# Whether the calibrated configuration starts with this `gpu_memory_utilization`.
+# Returns whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`; `submit` has work done there, queued or `apart`."""
+    """The process of `rehearsals`; `submit` runs work there, queued or in its own (`apart`)."""
 
     rehearsals: Rehearsals
     submit: Callable[[Callable[[], Any]], Future[Any]]
@@ -38,7 +38,7 @@ class ServingProcess:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The corpus' requests, `asked` of a model that is `cut`, once per configuration."""
+    """Serves the requests `asked`, once per configuration, with the shortened model `cut`."""
 
     prediction: MemoryPrediction
     process: ServingProcess
@@ -47,26 +47,29 @@ class Serving:
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
     def begin(self, args: EngineArgs) -> Future[Traffic | None]:
-        """None where vLLM would not start; its start must be on its way in `prediction`."""
-        # The processors' cache is in host memory, and is sized last.
+        """Start serving; the result is None if vLLM would not start.
+
+        `prediction` must already be rehearsing the start of these arguments.
+        """
+        # The processor cache is in host memory and is sized last.
         key = key_of({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:
-            self._begun[key] = self.process.submit(lambda: self._under(args))
+            self._begun[key] = self.process.submit(lambda: self._serve(args))
         return self._begun[key]
 
     def figures(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
-        """Wait for it; None where vLLM would not start. Raises MmcalibError if it ends early."""
+        """Wait for the figures, None if vLLM would not start. Raises MmcalibError if it dies."""
         served = self.begin(args).result()
         if served is None or started is None:
             return None
         return traffic_figures(served, self.asked, started)
 
-    def _under(self, args: EngineArgs) -> Traffic | None:
-        found = self.prediction.known(args)
-        if not isinstance(found, Rehearsed) or found.kv_blocks is None:
+    def _serve(self, args: EngineArgs) -> Traffic | None:
+        started = self.prediction.known(args)
+        if not isinstance(started, Rehearsed) or started.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
-        return serve_trace(rehearsals, self.cut, args, found, self.asked, Arrivals())
+        return serve_trace(rehearsals, self.cut, args, started, self.asked, Arrivals())
 
 
 def finish_serving(
@@ -76,16 +79,16 @@ def finish_serving(
     args: EngineArgs,
     starts_with: StartsWith,
 ) -> tuple[ServedTraffic | None, list[Check]]:
-    """Waits for what was begun; the checks are what it says, or why it says nothing."""
+    """Wait for the traffic; return its figures and checks, or a check with the reason for none."""
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     if after is None or after.kv_blocks is None:
         return None, []
     try:
-        found = serving.figures(args, after)
+        served = serving.figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
         return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
-    if found is None:
+    if served is None:
         return None, []
     default, problem = None, ""
     try:
@@ -97,46 +100,44 @@ def finish_serving(
             problem = "its startup could not be rehearsed"
         elif default is None:
             problem = f"vLLM would not start: {before.problem}"
-    shown = ServedTraffic(
+    document = ServedTraffic(
         gpu=gpu,
-        calibrated=found,
+        calibrated=served,
         default=default,
         default_problem=problem,
         assumptions=list(serving.asked.assumptions),
     )
-    said = "; ".join(_traffic_words(found, default))
-    checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
+    detail = "; ".join(_describe_traffic(served, default))
+    checks = [Check(TRAFFIC_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
     if serving.asked.unsaid:
         checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
-    return shown, checks
+    return document, checks
 
 
-def _traffic_words(found: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
-    of = ""
-    if found.highest is not None and found.highest.encoding:
-        of = f" (items of {found.highest.encoding[0]})"
+def _describe_traffic(run: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
+    items = ""
+    if run.highest is not None and run.highest.encoding:
+        items = f" (items of {run.highest.encoding[0]})"
     yield (
-        f"{number(found.served)} of {several(found.requests, 'request')} served, the highest of "
-        f"{number(found.steps)} steps takes {gib(found.peak_bytes)}{of}; startup reserves "
-        f"{gib(found.reserved_bytes)}, rehearsed"
+        f"{number(run.served)} of {several(run.requests, 'request')} served, the highest of "
+        f"{number(run.steps)} steps takes {gib(run.peak_bytes)}{items}; startup reserves "
+        f"{gib(run.reserved_bytes)}, rehearsed"
     )
-    if found.preemptions:
-        yield f"{number(found.preemptions)} preempted for want of KV cache"
-    if found.encoder_waits:
-        yield f"{number(found.encoder_waits)} held up by the encoder"
+    if run.preemptions:
+        yield f"{number(run.preemptions)} preempted because the KV cache is full"
+    if run.encoder_waits:
+        yield f"{number(run.encoder_waits)} held up by the encoder"
     if default is not None:
         yield f"by default {number(default.steps)} steps, highest {gib(default.peak_bytes)}"
-    if found.refused:
-        yield f"{number(len(found.refused))} refused: {found.refused[0]}"
+    if run.refused:
+        yield f"{number(len(run.refused))} rejected: {run.refused[0]}"
 
 
-def _remedy(found: TrafficFigures, starts_with: StartsWith) -> str:
-    """A lower share of the GPU, tried before it is named, else what may help."""
-    if found.status == "pass":
+def _remedy(traffic: TrafficFigures, starts_with: StartsWith) -> str:
+    """Return a lower GPU share with which vLLM starts, or else general advice."""
+    if traffic.status == "pass":
         return ""
-    share = found.margin.fitting_utilization
+    share = traffic.margin.fitting_utilization
     if share is not None and starts_with(share):
         return f"-- --gpu-memory-utilization {share:g}"
-    return (
-        "--max-num-batched-tokens less, or -- --gpu-memory-utilization less: that leaves more free"
-    )
+    return "a lower --max-num-batched-tokens or -- --gpu-memory-utilization leaves more free"

@@ -1,4 +1,4 @@
-"""The corpus' requests served on a GPU that need not be there."""
+"""Serve the corpus' requests on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def rehearse_traffic(
     allowed_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Rehearsal:
-    """vLLM's startup on `gpu`, then the requests served there by vLLM's own scheduler and model
-    runner; `config` and `flags` are as for `rehearse`. Items of `data` that no request names are
-    not asked about, unless there are no requests at all. Raises `MmcalibError`.
+    """Rehearse vLLM's startup on `gpu`, then serve the requests with vLLM's own scheduler and
+    model runner; `config` and `flags` are as for `rehearse`. Items of `data` are served only if
+    there are no requests or a request names them. Raises `MmcalibError`.
     """
     progress = progress or Silent()
-    found = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    device = gpu_of(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    with Rehearsals(found, on_said=progress.note, on_log=progress.log) as rehearsals:
+    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
         resolved = resolve(pop_model(args), cache_dir=cache_dir())
         paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
@@ -60,33 +60,33 @@ def rehearse_traffic(
         arrivals, context = arrivals or Arrivals(), context_of(args)
 
         def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
-            """By vLLM's own renderer, in a process of its own."""
+            """Split by vLLM's own renderer, in a separate process."""
             with EngineHost(on_said=progress.note, on_log=progress.log) as host:
                 open_model(host, resolved, progress, context_tokens=context)
                 return Texts(host).split(texts)
 
         timed = arrivals.timed
-        asked = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
-        with progress.step(f"rehearsing on {found.name}"):
+        requested = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
+        with progress.step(f"rehearsing on {device.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
-        document = rehearsal(started, resolved, found, path)
+        document = rehearsal(started, resolved, device, path)
         if started.kv_blocks is None:
             return document
-        many = several(len(asked.requests), "request")
+        many = several(len(requested.requests), "request")
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
-            with progress.step(f"serving {many} on {found.name}"):
-                served = serve_trace(rehearsals, cut, args, started, asked, arrivals)
+            with progress.step(f"serving {many} on {device.name}"):
+                served = serve_trace(rehearsals, cut, args, started, requested, arrivals)
     return document.model_copy(
         update={
-            "traffic": traffic_figures(served, asked, started),
-            "assumptions": [*document.assumptions, *asked.assumptions],
+            "traffic": traffic_figures(served, requested, started),
+            "assumptions": [*document.assumptions, *requested.assumptions],
         }
     )
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
-    """The model with fewer layers, which change nothing in what a step takes above the model."""
+    """Cut the model to fewer layers; a step's memory above the model stays the same."""
     return cut_checkpoint(
         model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
     ).path
@@ -97,28 +97,28 @@ def serve_trace(
     cut: Path,
     engine_args: Mapping[str, Any],
     started: Rehearsed,
-    asked: Trace,
+    requested: Trace,
     arrivals: Arrivals,
 ) -> Traffic:
-    """With as many KV blocks as startup found for the whole model."""
+    """Serve the requests with the number of KV blocks that the whole model's startup left."""
     blocks = {"num_gpu_blocks_override": started.kv_blocks}
     args = {**engine_args, **blocks, "model": str(cut)}
-    # It decides about blocks, which are decided.
+    # The number of blocks is fixed above.
     args.pop("kv_cache_memory_bytes", None)
-    return rehearsals.serve(args, asked.requests, arrivals)
+    return rehearsals.serve(args, requested.requests, arrivals)
 
 
-# Points of a timeline: more would not be told apart on a page.
+# Points of a timeline: a page cannot show more.
 _POINTS: Final = 400
-# Requests that are named of one step.
-_NAMED: Final = 20
+# Requests and items listed for the highest step.
+_LISTED: Final = 20
 
 
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
-    """All that was found; the reserve is the whole model's, whatever served the requests."""
+    """Return the figures of the traffic against the reserve of the whole model's startup."""
     steps, highest = served.steps, served.highest
     if highest is not None:
-        origins, encoding = highest.origins[:_NAMED], highest.encoding[:_NAMED]
+        origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
         highest = replace(highest, origins=origins, encoding=encoding)
     return TrafficFigures(
         requests=len(trace.requests),

@@ -1,4 +1,4 @@
-"""Corpus as traffic."""
+"""Turn a corpus into traffic."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mmcalib.workflows.corpus import ReadCorpus
 
 T = TypeVar("T")
 
-# Of more requests a sample is served.
+# mmcalib serves a sample of a larger corpus.
 MOST_REQUESTS: Final = 1000
 _HEAVIEST: Final = 0.1
-MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%}, and others by chance"
+MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%} and a random sample of the others"
 
 
 def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:
-    """At most so many, in their order: the heaviest, and others by chance."""
+    """Return at most `most`, in their order: the heaviest and a random sample of the others."""
     if len(every) <= most:
         return list(every)
     order = sorted(range(len(every)), key=lambda index: -weights[index])
@@ -43,7 +43,7 @@ def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -
 def sampled_rows(
     counts: Column, weights: Column, most: int, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """The same of rows that stand for `counts` each: the row, and which of its items."""
+    """Sample rows of `counts` items each; yield the row and the index of the item in it."""
     ends = np.cumsum(counts)
     for place in _places(ends, weights, most, seed):
         row = int(ends.searchsorted(place, side="right"))
@@ -51,7 +51,7 @@ def sampled_rows(
 
 
 def sample_words(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
-    """In words, where not all are served."""
+    """Describe the sample, if it is one."""
     if served < of:
         yield f"{number(served)} of {number(of)} {what}: {which}"
 
@@ -60,7 +60,7 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
     total = int(ends[-1])
     if total <= most:
         return range(total)
-    # Places of items, those of the heaviest row first.
+    # Item indices, those of the heaviest row first.
     rows = np.argsort(-weights, kind="stable")
     by_weight = chain.from_iterable(range(ends[r - 1] if r else 0, ends[r]) for r in rows)
     heaviest = dict.fromkeys(islice(by_weight, round(most * _HEAVIEST)))
@@ -69,64 +69,66 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
     return sorted([*heaviest, *others[: most - len(heaviest)]])
 
 
-# The prompts that vLLM's renderer makes, None where it refuses a request.
+# Makes each request's prompt with vLLM's renderer; None if the renderer rejects the request.
 Split = Callable[[Sequence[ChatRequest]], Sequence[SplitPrompt | None]]
 
-# What stands for the text around an item that no request names, and the bytes that stand for a
-# token of text which is not there to be counted. Choices, not measurements.
+# Assumed text tokens around an item that no request names, and assumed bytes per token of text that
+# cannot be counted. Choices, not measurements.
 TEXT_TOKENS: Final = 64
 _TOKEN_BYTES: Final = 4
 
 
 def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trace:
-    """Each item in a request of its own."""
+    """Make a request for each item."""
     chosen = list(_items(census, most, seed))
-    # A folder's order says nothing of that in which its files are asked about.
+    # The order of files in a folder does not predict the order of requests.
     random.Random(seed).shuffle(chosen)  # noqa: S311
     requests = tuple(
         TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
     )
-    said = (
+    assumptions = (
         *sample_words(len(chosen), census.items(), "items"),
-        "each item in a request of its own, in an order by chance",
+        "one item per request, in random order",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    return Trace(requests, said, len(requests))
+    return Trace(requests, assumptions, len(requests))
 
 
 def random_traffic(
     prompts: PromptCensus, split: Split, answer_tokens: int, most: int, seed: int
 ) -> Trace:
-    """Requests that are known by how many there are of each kind."""
+    """Make requests in random order from the number of requests of each kind."""
     every = [(e.count, sum(map(weight, e.signature.shapes))) for e in prompts.signatures()]
     times, weights = (np.array(column) for column in zip(*every, strict=True))
     chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
-    taken = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
-    # Of those that are there to be rendered, and that vLLM takes.
-    whole = [entry for entry, _ in taken if entry.exemplar.request.messages]
+    kinds = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
+    # Only requests whose messages the census kept can be rendered.
+    whole = [entry for entry, _ in kinds if entry.exemplar.request.messages]
     split_up = split([entry.exemplar.request.bare() for entry in whole]) if whole else ()
     pairs = zip(whole, split_up, strict=True)
     texts = {entry.signature: _tokens(prompt) for entry, prompt in pairs if prompt is not None}
     requests = [
         request
-        for entry, many in taken
-        for request in _alike(entry, many, texts.get(entry.signature), answer_tokens)
+        for entry, many in kinds
+        for request in _copies(entry, many, texts.get(entry.signature), answer_tokens)
     ]
     random.Random(seed).shuffle(requests)  # noqa: S311
-    said = [
+    assumptions = [
         *sample_words(len(requests), prompts.prompts(), "requests"),
-        "requests in an order by chance, no item twice: a census keeps neither",
+        "random order, no repeated items: a census keeps neither",
     ]
-    unsaid = sum(m for entry, m in taken if entry.signature.asked.answer_tokens is None)
+    unsaid = sum(m for entry, m in kinds if entry.signature.asked.answer_tokens is None)
     if unsaid:
-        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
-    if without := sum(many for entry, many in taken if entry.signature not in texts):
-        said.append(f"a token for {_TOKEN_BYTES} bytes of text in {several(without, 'request')}")
-    return Trace(tuple(requests), tuple(said), unsaid)
+        few = several(unsaid, "request")
+        assumptions.append(f"answers of {number(answer_tokens)} tokens to {few}")
+    if uncounted := sum(many for entry, many in kinds if entry.signature not in texts):
+        few = several(uncounted, "request")
+        assumptions.append(f"one token per {_TOKEN_BYTES} bytes of text in {few}")
+    return Trace(tuple(requests), tuple(assumptions), unsaid)
 
 
 def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
-    """At most so many, of one shape one after the other."""
+    """Yield at most `most` items, those of one shape in a row."""
     every = [census.counts(modality) for modality in census.modalities()]
     firsts = list(accumulate((len(one) for one in every), initial=0))
     counts = np.concatenate([one.counts for one in every])
@@ -142,15 +144,15 @@ def _tokens(prompt: SplitPrompt) -> int:
     return sum(len(part) for part in prompt if not isinstance(part, str))
 
 
-def _alike(
+def _copies(
     entry: PromptCount, many: int, text_tokens: int | None, answer_tokens: int
 ) -> Iterator[TrafficRequest]:
-    asked, origin = entry.signature.asked, entry.exemplar.origin
+    request, origin = entry.signature.asked, entry.exemplar.origin
     for copy in range(many):
         yield TrafficRequest(
             f"{origin}#{copy}" if copy else origin,
-            asked.text_bytes // _TOKEN_BYTES if text_tokens is None else text_tokens,
-            answer_tokens if asked.answer_tokens is None else asked.answer_tokens,
+            request.text_bytes // _TOKEN_BYTES if text_tokens is None else text_tokens,
+            answer_tokens if request.answer_tokens is None else request.answer_tokens,
             tuple(
                 TrafficItem(shape, f"{origin}#{copy}/{place}")
                 for place, shape in enumerate(entry.signature.shapes)
@@ -167,19 +169,19 @@ def trace(
     seed: int = 0,
     timed: bool = False,
 ) -> Trace:
-    """The requests of a corpus, in an order by chance where it keeps none; where it has no
-    requests, each of its items in one of its own. With `timed` each is sent as its line says;
-    UsageError where one does not say.
+    """Return the corpus' requests, in random order if the corpus keeps none; without requests, one
+    request per item. With `timed`, each is sent at its own timestamp; raises UsageError if one is
+    missing.
     """
     every, items = list(corpus.accesses.first()), corpus.accesses.items
-    sent = _sent(corpus, every) if timed else {}
+    sent = _timestamps(corpus, every) if timed else {}
     if not every:
         if corpus.prompts.prompts():
             return random_traffic(corpus.prompts, split, answer_tokens, most, seed)
         return each_alone(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
-        # As many in a row as come in the shortest time: a sample of others would thin the load.
+        # The densest run of consecutive requests: a random sample would thin the load.
         times = [sent[access.origin] for access in every]
         starts = range(max(1, len(every) - most + 1))
         start = min(starts, key=lambda n: times[min(n + most, len(times)) - 1] - times[n])
@@ -192,47 +194,47 @@ def trace(
     requests = []
     for access in chosen:
         prompt = prompts.get(access.origin, ())
-        asked = access.answer_tokens
+        wanted_tokens = access.answer_tokens
         requests.append(
             TrafficRequest(
                 access.origin,
                 _tokens(prompt) if prompt else TEXT_TOKENS,
-                answer_tokens if asked is None else asked,
+                answer_tokens if wanted_tokens is None else wanted_tokens,
                 tuple(TrafficItem(*items[index]) for index in access.items),
                 prompt,
                 sent_s=sent.get(access.origin, start_s) - start_s,
             )
         )
-    which = "those in a row that come in the shortest time" if timed else MIXTURE
-    said = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
+    which = "the densest run of consecutive ones" if timed else MIXTURE
+    notes = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
-        said.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
+        notes.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
     if missing := sum(access.origin not in prompts for access in chosen):
-        said.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
-    return Trace(tuple(requests), tuple(said), unsaid)
+        notes.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
+    return Trace(tuple(requests), tuple(notes), unsaid)
 
 
-def _sent(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
-    hint = "--rate R sends so many a second"
+def _timestamps(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
+    hint = "--rate R sends R requests a second"
     if not every or corpus.texts is None:
         raise UsageError("--timestamps needs --requests", hint=hint)
-    wanted = {access.origin for access in every}
-    sent = {text.origin: text.sent_s for text in corpus.texts(wanted)}
-    found = {origin: at_s for origin, at_s in sent.items() if at_s is not None}
-    without = next((access.origin for access in every if access.origin not in found), None)
+    origins = {access.origin for access in every}
+    read = ((text.origin, text.sent_s) for text in corpus.texts(origins))
+    sent = {origin: at_s for origin, at_s in read if at_s is not None}
+    without = next((access.origin for access in every if access.origin not in sent), None)
     if without is not None:
-        why = f'{without} has no "timestamp" of seconds or ISO 8601'
+        why = f'{without} needs a "timestamp" in seconds or ISO 8601'
         raise UsageError(why, hint=hint)
-    return found
+    return sent
 
 
-def _prompts(corpus: ReadCorpus, wanted: Collection[str], split: Split) -> dict[str, SplitPrompt]:
-    """By origin; each text is split once."""
+def _prompts(corpus: ReadCorpus, origins: Collection[str], split: Split) -> dict[str, SplitPrompt]:
+    """Return prompts by origin; each text is split once."""
     keys: dict[str, str] = {}
     requests: dict[str, ChatRequest] = {}
-    for text in corpus.texts(wanted) if corpus.texts else ():
+    for text in corpus.texts(origins) if corpus.texts else ():
         key = keys[text.origin] = text.request.digest()
         requests.setdefault(key, text.request)
-    found = dict(zip(requests, split(list(requests.values())), strict=True))
-    return {origin: prompt for origin, key in keys.items() if (prompt := found[key]) is not None}
+    prompts = dict(zip(requests, split(list(requests.values())), strict=True))
+    return {origin: prompt for origin, key in keys.items() if (prompt := prompts[key]) is not None}

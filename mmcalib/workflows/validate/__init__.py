@@ -1,1 +1,1 @@
-"""Whether a configuration that somebody wrote does what it says, and survives what it admits."""
+"""`mmcalib validate`: check that a configuration takes effect and reserves enough memory."""

@@ -1,4 +1,4 @@
-"""The file as written and as vLLM reads it."""
+"""Read a configuration as it is written and as vLLM parses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmcalib.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, flags or both, what will be served, and how far to judge it."""
+    """A configuration in a file, flags or both, the media to serve, and the depth of the checks."""
 
     config: Path | None
     flags: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class ValidateJob:
 
 @dataclass(frozen=True, slots=True)
 class ValidateSession:
-    """What every stage of a validation works with."""
+    """The job, engine process, scratch folder and progress that all stages of a validation use."""
 
     job: ValidateJob
     host: EngineHost
@@ -50,8 +50,8 @@ class ValidateSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Engine arguments as vLLM reads them, without the model; `served`, all arguments of `vllm
-    serve`, is None where it cannot.
+    """Engine arguments as vLLM parses them, without the model; `served` has all arguments of
+    `vllm serve`, or is None if vLLM cannot parse the configuration.
     """
 
     model: str
@@ -61,35 +61,34 @@ class ReadConfig:
 
 
 def read_file(session: ValidateSession) -> ReadConfig:
-    """The configuration of the job. Raises UsageError where nobody names a model."""
+    """Read the job's configuration. Raises UsageError if it names no model."""
     job = session.job
     with session.progress.step("reading the configuration"):
         written = read_configuration(job.config, job.flags, job.model)
-        found = read_config(session.host, written, session.scratch)
-    if found.served is None or found.model:
-        return found
-    raise UsageError("no model is named", hint="--model MODEL, or `model:` in the file")
+        config = read_config(session.host, written, session.scratch)
+    if config.served is None or config.model:
+        return config
+    raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
 
 
 def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
-    """Parse it as `vllm serve` does; of a refused file what is left without the keys at fault.
-    Raises UsageError for a file with what only flags may name, and for refused flags.
+    """Parse it as `vllm serve` does. If vLLM rejects the file, parse it without the keys at fault.
+    Raises UsageError for a file with options that only flags may set, and for rejected flags.
     """
-    model, settings, twice = configuration.model or "", dict[str, Any](), list[str]()
+    model, settings, duplicates = configuration.model or "", dict[str, Any](), list[str]()
     if configuration.config is not None:
-        settings, twice, broken = _settings(configuration.text)
+        settings, duplicates, broken = _settings(configuration.text)
         if broken:
             remedy = "write one `option: value` on each line"
             return ReadConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     flags = (*configuration.written, *configuration.flags)
-    written = Written(settings, twice, flags, options.arguments)
-    parsed, refused = _parsed(host, configuration)
+    written = Written(settings, duplicates, flags, options.arguments)
+    parsed, refused = _parse(host, configuration)
     bad: dict[str, str] = {}
-    if parsed is None and (said := refused_flags(refused, flags, options.arguments)):
-        raise said
+    if parsed is None and (flags_error := refused_flags(refused, flags, options.arguments)):
+        raise flags_error
     if parsed is None:
-        # What vLLM reads without the keys at fault, if anything.
         rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
         usable, why = scratch / "usable.yaml", refused
         while parsed is None:
@@ -98,7 +97,7 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
                 bad[key] = why
                 del rest[key]
             usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
-            parsed, why = _parsed(host, replace(configuration, config=usable))
+            parsed, why = _parse(host, replace(configuration, config=usable))
             if written.at_fault(why) not in rest:
                 break
     values = None if parsed is None else parsed.values
@@ -111,30 +110,28 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
-    """(top-level keys and values, keys that are there twice, what is wrong with the YAML)."""
+    """Return top-level keys and values, duplicate keys, and the error if it is not usable YAML."""
     try:
         node, settings = yaml.compose(text), yaml.safe_load(text)
     except yaml.YAMLError as error:
         words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
         return {}, [], f"it is not YAML: {words}"
     except (ValueError, OverflowError) as error:
-        # Numbers and dates that cannot be meant.
+        # Impossible dates, and numbers out of range.
         return {}, [], f"a value cannot be read: {one_line(str(error))}"
     if settings is None:
-        return {}, [], "it is empty: vllm serve ends with an error"
+        return {}, [], "the file is empty: vllm serve fails"
     if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
-        return {}, [], "not a YAML mapping: vllm serve ends with an error"
-    odd = [key for key in settings if not isinstance(key, str)]
-    if odd:
-        return {}, [], f"the key {odd[0]!r} is no word: vllm serve ends with an error"
-    named = Counter(key.value for key, _ in node.value)
-    return settings, [key for key, times in named.items() if times > 1], ""
+        return {}, [], "not a YAML mapping: vllm serve fails"
+    bad_keys = [key for key in settings if not isinstance(key, str)]
+    if bad_keys:
+        return {}, [], f"the key {bad_keys[0]!r} is not a string: vllm serve fails"
+    keys = Counter(key.value for key, _ in node.value)
+    return settings, [key for key, times in keys.items() if times > 1], ""
 
 
-def _parsed(
-    host: EngineHost, configuration: WrittenConfiguration
-) -> tuple[ServeConfig | None, str]:
-    """What vLLM's parser makes of it, or the words in which it refuses it."""
+def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
+    """Return vLLM's parsed configuration, or the words in which vLLM rejects it."""
     try:
         parsed = host.ask(configuration.question, "reading the configuration")
     except VllmRefused as error:

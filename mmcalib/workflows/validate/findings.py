@@ -1,8 +1,7 @@
-"""What follows from the file and its items.
+"""Check a configuration against its own limits and against media.
 
-Items that stand for a corpus which nobody gave: the largest that vLLM admits, and smaller ones.
-
-They are blank, each of its own colour or tone, because equal items are encoded once.
+Without a corpus, synthetic items replace it: the largest that vLLM admits, and smaller ones. Each
+has its own colour or tone, because vLLM encodes equal items only once.
 """
 
 from __future__ import annotations
@@ -55,19 +54,19 @@ from mmcalib.workflows.validate.subject import (
 
 
 def written_checks(subject: Subject) -> Iterator[Check]:
-    """Of the file, in the order in which they would hurt. Real items decide the rest."""
+    """Yield the checks that need no media, most severe first."""
     if subject.engine_args.get("language_model_only"):
-        detail = "language_model_only: every image, video and clip is rejected"
+        detail = "language_model_only: vLLM rejects every image, video and audio clip"
         yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
         return
     gain = gain_words(subject)
     without = _budget_without_profiled(subject)
     budget, prompt, longer, floor = subject.budget, None, False, None
-    # Items are no part of an encoder-decoder model's context, and vLLM keeps none of them.
+    # An encoder-decoder model's context holds no items, and vLLM caches none of them.
     if not subject.opened.encoder_decoder:
         if subject.corpus is None:
             prompt, longer = _fullest(subject, budget.max_tokens_per_item, own=False)
-        # Of as many largest items as the limits admit and the context holds.
+        # The largest request: all the items that the limits admit and the context holds.
         limit, plain = budget.encoder_budget_tokens, subject.plain
         admitted = within_context(subject.items_per_prompt, subject.table, plain, limit)
         floor = cache_floor(admitted, subject.table, plain, limit)
@@ -88,7 +87,7 @@ def written_checks(subject: Subject) -> Iterator[Check]:
 def _fullest(
     subject: Subject, largest: Mapping[Modality, int], *, own: bool
 ) -> tuple[Fullest, bool]:
-    """A prompt of as many such items as limits name, and whether a longer context holds it."""
+    """Return a prompt with the most items allowed, and whether a longer context would fit it."""
     prompt = Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
     total = items.needed(prompt.most, TEXT_RESERVE_TOKENS)
     return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
@@ -96,8 +95,8 @@ def _fullest(
 
 @dataclass(frozen=True, slots=True)
 class _PricedCure:
-    """Lines that make R4 pass in tokens, and what they cost. `smaller` is the share of items that
-    shrink (1: unknown), `lost_bytes` the KV cache that goes, where rehearsed.
+    """Lines that make the reserve check pass in tokens, and their cost. `smaller` is the share of
+    items that shrink (1: unknown), `lost_bytes` the lost KV cache (0: not rehearsed).
     """
 
     lines: str
@@ -110,7 +109,7 @@ class _PricedCure:
 
 
 def _find_cures(subject: Subject) -> list[str]:
-    """Remedies of R4 in tokens that vLLM's own budget confirms, the harmless one first."""
+    """Return remedies for the reserve that vLLM's own budget confirms, the most harmless first."""
     args = subject.engine_args
     if reserve.embeddings_alone(subject.budget) is not None:
         return []
@@ -119,13 +118,13 @@ def _find_cures(subject: Subject) -> list[str]:
     if subject.adequacy.passes:
         return []
     every = list(reserve.cures(args, subject.budget, subject.opened)) or [reserve.Cure(args, "")]
-    tried = (_with_whole_items(cure, subject) for cure in every)
-    found = [_price_cure(cure, budget, subject) for cure, budget in filter(None, tried)]
-    return list(map(str, sorted(found, key=lambda one: (one.smaller, one.lost_bytes))))
+    confirmed = filter(None, (_with_whole_items(cure, subject) for cure in every))
+    priced = [_price_cure(cure, budget, subject) for cure, budget in confirmed]
+    return list(map(str, sorted(priced, key=lambda one: (one.smaller, one.lost_bytes))))
 
 
 def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cure, Budget] | None:
-    """The cure, if need be with a batch of whole items, and its budget; None if it is none."""
+    """Return the cure, with a batch of whole items if it needs one, and its budget; else None."""
     batch: dict[str, object] = {}
     for _ in range(2):
         args = {**cure.engine_args, **batch}
@@ -153,26 +152,26 @@ def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _Priced
         return _PricedCure(cure.lines, words, share, 0)
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, kv_cache_words(before, after)
     if after.kv_cache_tokens is None:
-        alone = f"{cure.lines} alone {costs}"
-        return _PricedCure(plan_command(memory, subject), alone, share, lost)
+        words_alone = f"{cure.lines} alone {costs}"
+        return _PricedCure(plan_command(memory, subject), words_alone, share, lost)
     return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
 
 
 def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tuple[float, str]:
     if cure.knob is None:
-        return 0, "makes no item smaller"
+        return 0, "shrinks no item"
     modality, corpus = cure.knob.modality, subject.corpus
     counted = corpus.census.counts(modality) if corpus is not None else None
     if counted is None or not counted.items():
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
-        return 1, f"makes {modality}s of more than {most:,} tokens smaller (now up to {now:,})"
+        return 1, f"shrinks {modality} items above {most:,} tokens (now up to {now:,})"
     smaller = int(counted.counts[cure.knob.changed(counted.shapes, cure.value)].sum())
-    of = several(counted.items(), modality)
-    return smaller / counted.items(), f"makes {smaller:,} of {of} smaller"
+    total = several(counted.items(), modality)
+    return smaller / counted.items(), f"shrinks {smaller:,} of {total}"
 
 
 def _budget_without_profiled(subject: Subject) -> Budget | None:
-    """The budget if the modality that sets it, and that nobody limits, were switched off."""
+    """Return the budget without the modality that sets it, if the file does not limit that one."""
     args, worst = subject.engine_args, subject.budget.profiled_modality
     written = args.get(limits.LIMIT) or {}
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
@@ -181,9 +180,9 @@ def _budget_without_profiled(subject: Subject) -> Budget | None:
     return subject.accepts({**args, limits.LIMIT: {**written, worst: 0}})
 
 
-# Side lengths as shares of the largest: machines without a GPU cannot afford the whole.
+# Side lengths as shares of the largest: machines without a GPU cannot encode the whole.
 _SHARES: Final = (1, 2, 4)
-# Items of one size, and items in one prompt: enough to fill a step of large ones.
+# Items of one size, and items in one prompt: enough large ones to fill a step.
 _MOST: Final = 24
 _MOST_IN_PROMPT: Final = 8
 _FPS: Final = 2
@@ -192,21 +191,21 @@ _FPS: Final = 2
 def _synthetic_requests(
     modality: Modality, subject: Subject, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Chat requests of as many largest items as fit, made in `folder`; no two texts are equal."""
+    """Yield chat requests, each with all the largest items that fit; their texts differ."""
     dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
     if dummy is None or not count:
         return
     shapes = list(_synthetic_shapes(modality, dummy, subject.opened.audio_rate_hz))
     blanks = tuple(Blank(shape) for shape in shapes)
     measuring = Measure(subject.setting, blanks)
-    answers = subject.asks.host.measure(measuring, "measuring made-up items")
+    answers = subject.asks.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens
-    left = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
+    room_tokens = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
     for shape, answer in zip(shapes, answers, strict=True):
         cost = answer.cost
-        if cost is None or not 0 < cost.embeds <= step or cost.tokens > left:
+        if cost is None or not 0 < cost.embeds <= step or cost.tokens > room_tokens:
             continue
-        together = min(count, _MOST_IN_PROMPT, left // cost.tokens)
+        together = min(count, _MOST_IN_PROMPT, room_tokens // cost.tokens)
         number = max(min(_MOST, math.ceil(step / cost.embeds)), together)
         urls = [write_blank(shape, n, folder).resolve().as_uri() for n in range(number)]
         for start in range(0, number, together):
@@ -231,38 +230,38 @@ def _synthetic_shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> 
 
 
 def measure_minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
-    """What a minute of 720p video costs as this setting samples it; None where unknown."""
+    """Return the cost of a minute of 720p video under this setting, or None if unknown."""
     request = Measure(setting, (Blank(VideoShape(1800, 30.0, 60.0, 1280, 720)),))
     (answer,) = host.measure(request, "measuring a minute of video")
     return answer.cost
 
 
 def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[Check]]:
-    """The subject with the costs of the corpus, and what of the corpus will be rejected."""
-    served = [m for m, count in subject.counts.items() if count.value]
-    gone = [m for m in corpus.census.modalities() if m not in served]
-    left_out = {str(m): f"{corpus.census.items(m):,} {m} items" for m in gone}
-    kept = corpus.only(served) if gone else corpus
-    host, progress = subject.asks.host, subject.progress
-    sample = choose_sample(kept.census, SAMPLE_PER_MODALITY)
-    table, unreadable = measure(
-        host, kept.census, subject.setting, sample, progress, files_of(kept)
-    )
+    """Measure the corpus; return the subject with its costs, and the checks of its items."""
+    modalities = [m for m, count in subject.counts.items() if count.value]
+    unserved = [m for m in corpus.census.modalities() if m not in modalities]
+    left_out = {str(m): f"{corpus.census.items(m):,} {m} items" for m in unserved}
+    corpus = corpus.only(modalities) if unserved else corpus
+    host, progress, files = subject.asks.host, subject.progress, files_of(corpus)
+    sample = choose_sample(corpus.census, SAMPLE_PER_MODALITY)
+    table, unreadable = measure(host, corpus.census, subject.setting, sample, progress, files)
     subject = replace(subject, table=table)
-    prompt, longer = _longest(kept, subject)
+    prompt, longer = _longest(corpus, subject)
     facts = CheckFacts(
         dialect=Dialect.LINES,
         configuration=subject,
         prompt=prompt,
         longer=longer,
-        given_corpus=corpus_facts(kept, subject, subject.table, left_out, unreadable),
+        given_corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
         given_model=subject.opened,
     )
     return subject, list(judge(CheckStage.MEASURED, facts))
 
 
 def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None, bool]:
-    """R5 on the corpus' prompts, else on its largest items; whether a longer context holds them."""
+    """Return the longest prompt of the corpus (without requests, of its largest items), and
+    whether a longer context would fit it.
+    """
     table, budget, opened = subject.table, subject.budget, subject.opened
     if not corpus.prompts.prompts():
         if opened.encoder_decoder:
@@ -285,7 +284,7 @@ def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None
 
 
 def probe_video(subject: Subject) -> Iterator[Check]:
-    """Without a corpus: a video that people do send against the encoder cache."""
+    """Check a typical video against the encoder cache; for runs without a corpus."""
     budget, setting, host = subject.budget, subject.setting, subject.asks.host
     cost = None
     if subject.items_per_prompt.get("video"):
@@ -306,9 +305,9 @@ def probe_video(subject: Subject) -> Iterator[Check]:
 
 
 def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
-    """The subject with a corpus of the largest items that it admits; None where it admits none."""
+    """Return the subject with a corpus of its largest admitted items; None if it admits none."""
     host, progress = subject.asks.host, subject.progress
-    with progress.step("making up the largest items"):
+    with progress.step("making synthetic items"):
         folder.mkdir(parents=True, exist_ok=True)
         requests = [r for m in subject.counts for r in _synthetic_requests(m, subject, folder)]
     if not requests:
@@ -325,7 +324,7 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
 def examine(
     subject: Subject, served: Mapping[str, Any]
 ) -> tuple[Subject, list[Check], list[Taken]]:
-    """The subject with costs and worst steps, what is wrong with it, and what its options take."""
+    """Return the subject with costs and worst steps, its checks, and the memory of its options."""
     subject = add_worst_steps(subject)
     checks = list(written_checks(subject))
     options = option_facts(subject, served)
@@ -334,42 +333,42 @@ def examine(
     if subject.corpus is None:
         checks += probe_video(subject)
     else:
-        subject, found = measure_corpus(subject.corpus, subject)
+        subject, corpus_checks = measure_corpus(subject.corpus, subject)
         subject = add_own_items(subject)
-        known = known_in_bytes(subject.memory.config) if subject.memory else set()
-        checks = [check for check in (*checks, *found) if check.id not in known]
+        in_bytes = known_in_bytes(subject.memory.config) if subject.memory else set()
+        checks = [check for check in (*checks, *corpus_checks) if check.id not in in_bytes]
     checks += setting_checks(subject)
     return subject, checks, [check.taken for check in checks if check.taken]
 
 
 def setting_checks(subject: Subject) -> Iterator[Check]:
-    """Each setting switched off once; flat processor options tried on every served modality."""
-    served = [m for m, count in subject.counts.items() if count.value]
-    defaults, shown = subject.opened.serve_defaults, witnesses(served, (subject.table,))
-    asked = Footprints(subject.asks.host, subject.resolved.path, defaults, shown)
+    """Switch each setting off once; try flat processor options on every served modality."""
+    modalities = [m for m, count in subject.counts.items() if count.value]
+    defaults, shapes = subject.opened.serve_defaults, witnesses(modalities, (subject.table,))
+    footprints = Footprints(subject.asks.host, subject.resolved.path, defaults, shapes)
     args = here(subject.engine_args, subject.opened.device)
-    with subject.progress.step("switching each setting off once", len(settings(args))) as task:
+    with subject.progress.step("testing each setting", len(settings(args))) as task:
         for name in limits.flat(args):
-            yield from _bleeding(name, args, asked)
+            yield from _check_flat_option(name, args, footprints)
         try:
-            found, _ = effects(args, asked, task)
+            every, _ = effects(args, footprints, task)
         except (VllmMoved, VllmRefused) as error:
-            yield Check(SETTINGS_EFFECT, "skip", f"not asked: {error.message}")
+            yield Check(SETTINGS_EFFECT, "skip", f"not tested: {error.message}")
             return
-    yield from effect_checks(found)
+    yield from effect_checks(every)
 
 
-def _bleeding(name: str, args: dict[str, Any], asked: Footprints) -> Iterator[Check]:
-    """Whether a flat processor option changes items of a modality that it does not name."""
-    usual = asked.items(args, asked.witnesses)
-    less = asked.items(limits.without(args, name), asked.witnesses)
-    moved = limits.changed(usual, less)
+def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) -> Iterator[Check]:
+    """Check whether a flat processor option also changes items of other modalities."""
+    shapes = footprints.witnesses
+    less = footprints.items(limits.without(args, name), shapes)
+    changes = limits.changed(footprints.items(args, shapes), less)
     remedies = {}
-    for modality in moved:
-        tried = limits.scoped(args, name, modality)
-        alone = limits.changed(asked.items(tried, asked.witnesses), less)
-        if alone == {modality: moved[modality]}:
-            remedies[modality] = tried
-    check = limits.bleeding(name, moved, remedies)
+    for modality in changes:
+        scoped_args = limits.scoped(args, name, modality)
+        scoped_changes = limits.changed(footprints.items(scoped_args, shapes), less)
+        if scoped_changes == {modality: changes[modality]}:
+            remedies[modality] = scoped_args
+    check = limits.bleeding(name, changes, remedies)
     if check is not None:
         yield check

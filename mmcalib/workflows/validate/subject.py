@@ -1,4 +1,4 @@
-"""The configuration opened, budgeted, rehearsed."""
+"""Open a configuration in vLLM, get its budgets and rehearse its memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from mmcalib.workflows.corpus import ReadCorpus
 from mmcalib.workflows.validate.config import ValidateSession
 
 _CHANGE = "change the setting that it names"
-# Less than this is 0.00 GiB.
+# Smaller amounts print as 0.00 GiB.
 _SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedMemory:
-    """What was rehearsed of a configuration, and what rehearses more of it."""
+    """A configuration's rehearsals, and the source of more of them."""
 
     prediction: MemoryPrediction
     predicted: Predicted
@@ -61,8 +61,8 @@ class ServedMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(JudgedConfig):
-    """A configuration without its model; `asks` has vLLM's budgets of other arguments, `corpus` is
-    what it is tried with, `file` its name in commands.
+    """A configuration under validation, without its model. `asks` gets vLLM's budgets of other
+    arguments, `corpus` is the media to try, `file` the configuration's name in commands.
     """
 
     resolved: ResolvedModel
@@ -79,7 +79,7 @@ class Subject(JudgedConfig):
 
     @property
     def setting(self) -> Setting:
-        """What of it decides what items cost."""
+        """The processor and loader options, which decide what items cost."""
         return Setting(
             mm_processor_kwargs=self.engine_args.get("mm_processor_kwargs") or {},
             media_io_kwargs=self.engine_args.get("media_io_kwargs") or {},
@@ -87,32 +87,33 @@ class Subject(JudgedConfig):
 
     @property
     def shortfall(self) -> Shortfall | None:
-        """The costliest step beside what is reserved; None where it was not rehearsed."""
+        """The costliest step against the reserve, or None if it was not rehearsed."""
         return predicted_shortfall(self.memory.predicted, self) if self.memory else None
 
     def command(self, name: str) -> str:
-        """The command of mmcalib by this name, for this configuration."""
+        """Return the mmcalib command of this name for this configuration."""
         return shlex.join(["mmcalib", name, "--config", self.file])
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
-        """vLLM's budget of these arguments, with its dummies; None where it refuses them."""
-        found = _ask_budget(self.asks, args, whole=False)
-        return None if isinstance(found, str) else found
+        """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""
+        budget = _ask_budget(self.asks, args, whole=False)
+        return None if isinstance(budget, str) else budget
 
     def takes_context(self, tokens: int) -> bool:
-        """Whether the model takes a context of so many tokens."""
+        """Return whether vLLM accepts a context of `tokens`."""
         return self.accepts({**self.engine_args, "max_model_len": tokens}) is not None
 
-    def rehearsed(self, **found: Any) -> Subject:
-        """The same with these figures of its rehearsals."""
+    def rehearsed(self, **figures: Any) -> Subject:
+        """Return a copy with these figures of its rehearsals."""
         if self.memory is None:
             return self
-        predicted = replace(self.memory.predicted, **found, failure=self.memory.prediction.failure)
+        failure = self.memory.prediction.failure
+        predicted = replace(self.memory.predicted, **figures, failure=failure)
         return replace(self, memory=replace(self.memory, predicted=predicted))
 
 
 def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
-    """The budget with its dummies, or vLLM's refusal; `whole` forbids chunks, as GPUs do."""
+    """Return the budget with its dummies, or vLLM's refusal; `whole` forbids chunked items."""
     forced = {"disable_chunked_mm_input": True} if whole else {}
     try:
         return asks.of({**args, **forced}, build_dummy=True)
@@ -124,7 +125,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
 def rehearse_config(
     session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
 ) -> Iterator[ServedMemory | None]:
-    """The configuration and vLLM's defaults rehearsed on the job's GPU; None without a GPU."""
+    """Rehearse the configuration and vLLM's defaults on the job's GPU; None without a GPU."""
     gpu, progress = session.job.gpu, session.progress
     if gpu is None:
         yield None
@@ -134,9 +135,9 @@ def rehearse_config(
         Rehearsals(gpu, on_said=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
     ):
-        kept = {k: v for k, v in engine_args.items() if k == "max_model_len"}
+        default_args = {k: v for k, v in engine_args.items() if k == "max_model_len"}
         with progress.step(f"rehearsing on {gpu.name}"):
-            config, default = prediction.rehearse_all([engine_args, kept])
+            config, default = prediction.rehearse_all([engine_args, default_args])
         yield ServedMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
 
 
@@ -146,11 +147,11 @@ def open_config(
     resolved: ResolvedModel,
     memory: ServedMemory | None,
 ) -> tuple[Subject | None, list[Check]]:
-    """The configuration with vLLM's budgets, None where vLLM refuses it; and what is wrong with it.
+    """Return the configuration with vLLM's budgets (None if vLLM rejects it) and failed checks.
     Raises ModelError for a model without media.
     """
     tokens = context_of(engine_args)
-    text_only = takes_no_media(resolved, ": there is nothing to judge", LISTS_MODELS)
+    text_only = takes_no_media(resolved, ": there is nothing to validate", LISTS_MODELS)
     try:
         opened = open_model(
             session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
@@ -192,7 +193,7 @@ def open_config(
 def _budget_with_room(
     asks: BudgetSource, args: dict[str, Any]
 ) -> tuple[dict[str, Any], Budget | str, list[Check]]:
-    """The arguments with their budget; a batch below one item fails a check, and is enlarged."""
+    """Return the arguments and their budget. A batch below one item fails a check and grows."""
     whole = not asks.opened.chunks_mm_input
     budget = _ask_budget(asks, args, whole=whole)
     if not isinstance(budget, str) or not whole:
@@ -203,7 +204,7 @@ def _budget_with_room(
         enough = 0
     if not enough:
         return args, budget, []
-    # Some platforms forbid chunks where nobody asked for that.
+    # Some platforms forbid chunks without the option.
     where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
     remedy = f"{line('max_num_batched_tokens', enough)}, or more"
     check = Check(BATCH_HOLDS_ITEM, "fail", f"vLLM does not start{where}: {budget}", remedy)
@@ -212,28 +213,28 @@ def _budget_with_room(
 
 
 def add_worst_steps(subject: Subject) -> Subject:
-    """With the worst step of each modality rehearsed."""
+    """Return the subject with the worst step of each modality rehearsed."""
     if subject.memory is None:
         return subject
     prediction = subject.memory.prediction
-    with subject.progress.step(f"rehearsing the worst steps on {prediction.gpu.name}"):
+    with subject.progress.step(f"rehearsing worst steps on {prediction.gpu.name}"):
         return subject.rehearsed(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
 
 
 def add_own_items(subject: Subject) -> Subject:
-    """With steps of the corpus' own items rehearsed, where they take more than vLLM's dummies."""
+    """Rehearse steps of the corpus' own items if they take more than vLLM's dummies."""
     memory = subject.memory
     steps = encoder_steps(subject) if memory else ()
     if memory is None or memory.config is None or not steps:
         return subject
     gpu = memory.predicted.gpu.name
-    with subject.progress.step(f"rehearsing steps of the corpus' items on {gpu}"):
-        found = memory.prediction.rehearse_or_none(subject.engine_args, steps)
-    return subject.rehearsed(calibrated=found or memory.config)
+    with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
+        rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
+    return subject.rehearsed(calibrated=rehearsed or memory.config)
 
 
 def gain_words(subject: Subject) -> str:
-    """What the KV cache gains without the unlimited modality that sets the budget, if known."""
+    """Say how the KV cache grows without the unlimited modality that sets the budget, if known."""
     memory, args = subject.memory, subject.engine_args
     worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
     if memory is None or memory.config is None or worst is None or worst in written:
@@ -246,62 +247,62 @@ def gain_words(subject: Subject) -> str:
 
 
 def room(subject: Subject) -> Headroom | None:
-    """The costliest step beside what is reserved, on the whole GPU; None where it is not known."""
-    found, config = subject.shortfall, subject.memory.config if subject.memory else None
-    if config is None or found is None:
+    """Return the costliest step and the reserve on the whole GPU, or None if not rehearsed."""
+    short, config = subject.shortfall, subject.memory.config if subject.memory else None
+    if config is None or short is None:
         return None
     return Headroom(
-        config.total_bytes, config.requested_bytes, found.worst.nbytes, found.reserved_bytes
+        config.total_bytes, config.requested_bytes, short.worst.nbytes, short.reserved_bytes
     )
 
 
 def checks_in_bytes(
     memory: ServedMemory, subject: Subject, started: Started | None
 ) -> Iterator[Check]:
-    """R4 in bytes, what cached items keep beyond it, and whether the engine starts there."""
+    """Check the reserve in bytes, the memory that cached items retain, and the engine's start."""
     predicted = memory.predicted
     reserved = reserved_check(predicted, subject, allow_under_reserve=False)
     if reserved is not None:
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    kept = views_check(predicted, subject, accesses)
-    if kept is not None:
-        yield kept
+    retention = views_check(predicted, subject, accesses)
+    if retention is not None:
+        yield retention
     for check in memory_checks(predicted, started, subject.resolved.path):
         fails = check.status == "fail"
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
 def plan_command(memory: ServedMemory, subject: Subject) -> str:
-    """What finds other settings."""
+    """Return the `mmcalib plan` command for this configuration."""
     return f"{subject.command('plan')} {memory.predicted.gpu.flags}"
 
 
 def _remedy(memory: ServedMemory, subject: Subject) -> str:
-    """Rehearsed settings that do; else room beside the reserve: less KV cache, where another
-    modality's step takes more than the profiled one's, or less of the GPU.
+    """Return rehearsed settings that pass, else ways to leave room outside the reserve: less KV
+    cache, one modality fewer, or less of the GPU.
     """
-    found, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
-    left = room(subject)
-    if found is None or before is None or left is None:
+    short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
+    spare = room(subject)
+    if short is None or before is None or spare is None:
         return ""
-    with subject.progress.step(f"rehearsing what would do on {memory.predicted.gpu.name}"):
-        # What fails in tokens has cures of its own, that shrink the item.
-        cures = list(find_remedies(found, subject, every)) if subject.adequacy.passes else []
-        less = None if cures else with_less_kv_cache(found, before, subject, every)
+    with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
+        # If the reserve fails in tokens, other cures shrink the item.
+        cures = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
+        less = None if cures else with_less_kv_cache(short, before, subject, every)
     if cures:
         cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
         return "\n".join(_lines(cure, before) for cure in cures)
     remedies = []
-    worst = found.worst.modality if isinstance(found.worst, WorstStep) else None
+    worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
     if worst is not None and worst != subject.budget.profiled_modality:
         limited = subject.engine_args.get(LIMIT) or {}
         others = {m: count for m, count in limited.items() if m != worst}
-        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # where no {worst} is served")
-    lower = line("gpu_memory_utilization", left.reserving_utilization)
-    lost = gib(left.requested_bytes - round(left.reserving_utilization * left.total_bytes))
-    unreserved = f"{lower}  # costs {lost} of KV cache; leaves the room without reserving it"
+        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # if you serve no {worst}")
+    lower = line("gpu_memory_utilization", spare.reserving_utilization)
+    lost = gib(spare.requested_bytes - round(spare.reserving_utilization * spare.total_bytes))
+    unreserved = f"{lower}  # costs {lost} of KV cache; leaves room but does not reserve it"
     remedies.append(_lines(less, before) if less is not None else unreserved)
     return "\n".join(remedies)
 
@@ -312,24 +313,24 @@ def _lines(cure: Remedy, before: Rehearsed) -> str:
 
 
 def kv_cache_words(before: Rehearsed, after: Rehearsed) -> str:
-    """What a remedy does to the KV cache."""
+    """Say what a remedy does to the KV cache."""
     if after.kv_cache_tokens is None:
         return f"would not start: KV cache {gib(after.kv_cache_bytes)}"
     lost = before.kv_cache_bytes - after.kv_cache_bytes
     if abs(lost) < _SHOWN_BYTES:
         return "costs no KV cache"
-    return f"costs {gib(lost)} of KV cache" if lost > 0 else f"brings {gib(-lost)} of KV cache"
+    return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
 
 
 def option_facts(subject: Subject, served: Mapping[str, Any]) -> OptionFacts:
-    """What the checks of options are computed from; `served` are all arguments of `vllm serve`."""
-    known = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
+    """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
+    facts = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
     memory = subject.memory
     if memory is None or memory.config is None:
-        return known
+        return facts
     config, steps = memory.config, memory.predicted.steps
     return replace(
-        known,
+        facts,
         encoder_peak_bytes=config.encoder_peak_bytes,
         encoder_tokens=config.encoder_tokens,
         step_bytes={

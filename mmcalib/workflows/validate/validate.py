@@ -1,4 +1,4 @@
-"""Stages in order; document."""
+"""Run the stages of a validation and build its document."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from mmcalib.workflows.validate.subject import (
 
 @dataclass(frozen=True, slots=True)
 class TriedConfig:
-    """`subject` has the costs of what it was tried with: `items`, the user's or made up."""
+    """A configuration with the costs of the media it was tried with, and the engine's proof."""
 
     subject: Subject
     proof: Proof
@@ -51,37 +51,37 @@ class TriedConfig:
 
 
 def try_config(session: ValidateSession, subject: Subject, before: Sequence[Check]) -> TriedConfig:
-    """As far as the job wants it, and not at all where vLLM refuses the file, as `before` says."""
+    """Start the engine and replay, up to the job's depth, unless vLLM rejects the file."""
     depth = session.job.depth
     items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (ROUND_TRIP, BATCH_HOLDS_ITEM) and c.status == "fail" for c in before)
     if refused or depth == "budget":
-        why = "vLLM refuses the file as it is" if refused else "--validate budget"
+        why = "vLLM rejects the file" if refused else "--validate budget"
         check = Check(ENGINE_START, "skip", f"not started: {why}")
         return TriedConfig(subject, Proof(checks=(check,)), items)
     source = None
     if depth == "replay" and subject.opened.starts_engines:
         if subject.corpus is None:
-            made = with_synthetic_media(subject, session.scratch / "media")
-            if made is not None:
-                subject, items = made, "made up"
+            synthetic = with_synthetic_media(subject, session.scratch / "media")
+            if synthetic is not None:
+                subject, items = synthetic, "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
     path, budget_s = Path(subject.resolved.path), session.job.startup_budget_s
     launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
-    remedy = "change what vLLM names"
+    remedy = "change the option that vLLM names"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return TriedConfig(subject, proof, items)
 
 
-def conclude(before: Sequence[Check], tried: TriedConfig) -> list[Check]:
-    """All checks, of which those `before` come from the other stages."""
-    subject, memory = tried.subject, tried.subject.memory
-    checks = (*before, *tried.proof.checks)
+def conclude(before: Sequence[Check], proven: TriedConfig) -> list[Check]:
+    """Merge the checks of all stages; `before` are those from before the engine's start."""
+    subject, memory = proven.subject, proven.subject.memory
+    checks = (*before, *proven.proof.checks)
     if memory is None:
         unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
         return judge_memory(checks, (), subject, unrehearsed)
-    more = list(checks_in_bytes(memory, subject, tried.proof.started))
+    more = list(checks_in_bytes(memory, subject, proven.proof.started))
     unrehearsed = not_rehearsed(memory.predicted, subject.command("rehearse"))
     return judge_memory(checks, more, subject, unrehearsed)
 
@@ -92,7 +92,7 @@ def build_document(
     checks: Sequence[Check],
     engine_args: dict[str, Any] | None = None,
 ) -> Validation:
-    """Of a configuration that vLLM does not take: `model` is the name where it cannot be read."""
+    """Build the document without figures; `model` is only a name if the file is unreadable."""
     resolved = model if isinstance(model, ResolvedModel) else None
     return Validation(
         checks=list(map(CheckResult.showing, checks)),
@@ -113,10 +113,10 @@ def build_document(
     )
 
 
-def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]) -> Validation:
-    """Add the figures of a configuration judged to its end; its options take `taken` besides."""
-    subject, proof = tried.subject, tried.proof
-    corpus = subject.corpus if tried.items == "corpus" else None
+def add_figures(document: Validation, proven: TriedConfig, taken: Sequence[Taken]) -> Validation:
+    """Add the figures of a finished validation; `taken` is the memory of single options."""
+    subject, proof = proven.subject, proven.proof
+    corpus = subject.corpus if proven.items == "corpus" else None
     prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
     table = subject.table if subject.table.costs else None
     predicted = subject.memory.predicted if subject.memory else None
@@ -132,7 +132,7 @@ def add_figures(document: Validation, tried: TriedConfig, taken: Sequence[Taken]
                 options=list(taken),
             ),
             "startup": startup_figures(proof),
-            "items": tried.items,
+            "items": proven.items,
             "corpus": corpus_figures(table, prompts, skipped) if table else None,
             "tool": {"mmcalib": __version__, **subject.opened.versions},
         }
@@ -161,17 +161,17 @@ def validate(
     startup_budget_s: float = STARTUP_BUDGET_S,
     progress: Progress | None = None,
 ) -> Validation:
-    """Judge a configuration: a file that holds one in any form, `flags` of `vllm serve`, or both.
+    """Check a configuration: a file in any form, `flags` of `vllm serve`, or both.
 
-    `data` and `requests` are what will be served; without them made-up items stand for it. `gpu` is
-    the one that will serve, whose memory is then rehearsed. Raises `mmcalib.errors.MmcalibError`
-    where there is nothing to judge.
+    `data` and `requests` are the media to serve; without them synthetic items are used. With `gpu`,
+    the GPU to serve on, its memory is rehearsed too. Raises `mmcalib.errors.MmcalibError` if there
+    is nothing to check.
     """
     proof = make_options(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     written = read_configuration(Path(config) if config else None, flags, model)
     if written.source is None and not written.flags and model is None:
         raise UsageError(
-            "nothing to validate: neither a file nor flags", hint="mmcalib validate engine.yaml"
+            "nothing to validate: no file and no flags", hint="mmcalib validate engine.yaml"
         )
     job = ValidateJob(
         config=written.source,
@@ -199,7 +199,7 @@ def validate(
 
 
 def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
-    """The same in an engine process that is there already; a start leaves its engine in it."""
+    """Validate a job in a running engine process; an engine that it starts stays in there."""
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
         config = read_file(session)
@@ -218,15 +218,15 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             if corpus is not None and corpus.is_heard_by(subject.opened.modalities):
                 corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
-            subject, found, taken = examine(subject, config.served)
-            before += found
-            tried = try_config(session, subject, before)
-            document = build_document(job, resolved, conclude(before, tried), args)
-            return add_figures(document, tried, taken)
+            subject, findings, taken = examine(subject, config.served)
+            before += findings
+            proven = try_config(session, subject, before)
+            document = build_document(job, resolved, conclude(before, proven), args)
+            return add_figures(document, proven, taken)
 
 
 def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
-    """The user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
+    """Read the user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
     if not job.data and not job.requests:
         return None
     root, cache = job.allowed_root, cache_dir()

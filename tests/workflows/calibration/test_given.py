@@ -60,7 +60,7 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str, hint: str)
     with pytest.raises(UsageError) as error:
         judged(Refusing(refused(PYDANTIC), "quantization"), model)
     assert error.value.message == (
-        f"vLLM refuses {model} with --quantization awq: Cannot find the config file for awq"
+        f"vLLM rejects {model} with --quantization awq: Cannot find the config file for awq"
     )
     assert hint in error.value.hint
 

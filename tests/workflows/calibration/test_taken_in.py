@@ -66,7 +66,7 @@ def test_nothing_left_names_the_command_that_counts_it_in() -> None:
     with pytest.raises(CorpusError) as caught:
         drop_refused(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
     hint = caught.value.hint
-    assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env counts")
+    assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env includes")
 
 
 def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:

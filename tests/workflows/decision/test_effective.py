@@ -84,7 +84,7 @@ def test_a_hint_that_leaves_the_profile_as_it_is_goes() -> None:
     assert before.budget.dummies["image"].embeds == 1269
     assert decision.hints == {}
     assert decision.engine_args["limit_mm_per_prompt"] == {"image": 1, "video": 0, "audio": 0}
-    assert decision.refused_hints == {"image": "what vLLM profiles is the same"}
+    assert decision.refused_hints == {"image": "vLLM profiles the same without it"}
     check = _check(decision)
     assert check.status == "pass"
     assert "limit_mm_per_prompt.image.width" in check.detail
@@ -146,7 +146,7 @@ def test_what_vllm_cannot_start_without_is_said_so() -> None:
     found, _ = effects({**args, "max_num_batched_tokens": 16384}, there)
     words = by_name(found)["max_num_batched_tokens"].words
     assert words.startswith("without it: vLLM fails to start: Chunked MM input disabled")
-    with pytest.raises(EngineError, match="vLLM refuses this configuration: Chunked"):
+    with pytest.raises(EngineError, match="vLLM rejects this configuration: Chunked"):
         effects(args, there)
 
 

@@ -47,7 +47,7 @@ def test_the_cache_holds_what_comes_again() -> None:
     assert cache.size.capacity_bytes >= tensor_bytes(A, B)
     assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
     assert reason(decision) == (
-        "hits 60.0% of 5 items in 5 requests; any cache at most 60.0%, vLLM's 4 GiB 60.0%"
+        "hits 60.0% of 5 items in 5 requests; an unlimited cache hits 60.0%, vLLM's 4 GiB 60.0%"
     )
     assert next(cache_evidence(decision)).exemplar == path_of(A)
     found = cache_report(decision)
@@ -62,7 +62,7 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     one = decide(read, Policy(count={"image": 1}))
     assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
     none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
-    stays = "no request that the limits admit: vLLM's default of 4 GiB stays"
+    stays = "the limits admit no request: vLLM's default of 4 GiB stays"
     assert none.cache == UnsizedCache(stays)
 
 
@@ -73,9 +73,7 @@ def test_the_floor_is_any_request_that_the_limits_admit() -> None:
     largest = decision.plain.dummies["image"].tensor_bytes
     assert cache.curve.largest_request_bytes == tensor_bytes(C) < 3 * largest
     assert cache.size.capacity_bytes >= 3 * largest == cache.floor.nbytes
-    assert "no smaller than what one admissible request may bring, 3 × image of " in reason(
-        decision
-    )
+    assert "at least what the largest allowed request needs, 3 × image of " in reason(decision)
 
 
 def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
@@ -86,7 +84,7 @@ def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
         assert decision.engine_args["mm_processor_cache_gb"] == 0
         why = reason(decision)
         assert why.startswith("off: ")
-        assert "one admissible request may bring 100 × image of 47.0 MB = 4.38 GiB" in why
+        assert "the largest allowed request needs 100 × image of 47.0 MB = 4.38 GiB" in why
     check = next(cache_checks(decide(corpus([A, B]), policy, model), policy))
     assert (check.status, check.remedy.split(",")[0]) == ("warn", "--ram-budget 8.78GiB or more")
     roomy = Policy(count={"image": 100}, ram_budget_bytes=9 * GIB)
@@ -184,10 +182,10 @@ def test_a_ram_budget_is_kept_and_said() -> None:
     check = next(cache_checks(decision, policy))
     assert check.status == "warn"
     assert check.detail.startswith("0.12 GiB are allowed, at most 0.10 GiB of RAM in both")
-    assert check.detail.endswith("57.1% would take 0.08 GiB in each process")
+    assert check.detail.endswith("57.1% would take 0.08 GiB per process")
     assert check.remedy.startswith("--ram-budget 0.16GiB")
     enough = decide(read, Policy(ram_budget_bytes=16 * GIB // 100 + 1))
     assert sized(enough).size.hit_rate == sized(decision).size.wanted_hit_rate
     off = decide(read, Policy(ram_budget_bytes=0))
     assert off.engine_args["mm_processor_cache_gb"] == 0
-    assert "0 GiB in each process are allowed, and one admissible request may bring" in reason(off)
+    assert "0 GiB per process are allowed, but the largest allowed request needs" in reason(off)

@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -
         with pytest.raises(CorpusError) as caught:
             mmcalib.filter([Image.new("RGB", SLIM), sample], calibration(), errors="raise")
         assert caught.value.message.startswith(says)
-    with pytest.raises(ValueError, match="errors is 'drop' or 'raise'"):
+    with pytest.raises(ValueError, match="errors must be 'drop' or 'raise'"):
         mmcalib.filter([], calibration(), errors="ignore")  # type: ignore[arg-type]
 
 
@@ -176,7 +176,7 @@ def test_key_says_what_of_a_sample_is_asked_about() -> None:
     samples = list(enumerate(pictures()))
     kept = mmcalib.filter(samples, calibration(), key=lambda sample: sample[1])
     assert [number for number, _ in kept] == KEPT
-    with pytest.raises(TypeError, match=r"this is tuple; mmcalib takes a path, a URL"):
+    with pytest.raises(TypeError, match=r"cannot check tuple; mmcalib takes a path, a URL"):
         mmcalib.filter(samples, calibration())
 
 

@@ -76,7 +76,7 @@ def test_urls(tmp_path: Path) -> None:
         with allowing(["127.0.0.1"]):
             assert admit_item(GATE, url).tokens == PAGE_TOKENS
             assert admit_item(GATE, asking(url)).fits
-    assert admit_item(GATE, "gopher://host/a.png").reason == "URL of a scheme that is not read"
+    assert admit_item(GATE, "gopher://host/a.png").reason == "URL with an unsupported scheme"
 
 
 def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
 )
 def test_a_row_is_no_request(row: dict[str, Any]) -> None:
     """Its picture would go uncounted."""
-    with pytest.raises(TypeError, match=r"this is dict of .*; mmcalib takes a path"):
+    with pytest.raises(TypeError, match=r"cannot check dict of .*; mmcalib takes a path"):
         admit_item(GATE, row)
 
 

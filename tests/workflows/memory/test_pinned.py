@@ -41,12 +41,12 @@ def test_it_is_rehearsed_as_it_is_written() -> None:
     assert asked == [found.pool.values]
     assert found.check.status == "pass"
     assert found.check.detail == (
-        "KV cache 10.35 GiB of 10.50 GiB that are left, 301,000 tokens, graphs of 2 sizes; vLLM "
-        "takes them as they are, and heeds no gpu_memory_utilization"
+        "KV cache 10.35 GiB of the 10.50 GiB left, 301,000 tokens, graphs of 2 sizes; vLLM then "
+        "ignores gpu_memory_utilization"
     )
     size, sizes = pinned_evidence(found.pool, "L4")
     assert (size.setting, size.value) == ("kv_cache_memory_bytes", 10_602 * MIB)
-    assert "vLLM ignores gpu_memory_utilization" in size.reason
+    assert "vLLM then ignores gpu_memory_utilization" in size.reason
     assert (sizes.setting, sizes.value) == ("cudagraph_capture_sizes", [1, 2])
 
 
@@ -65,7 +65,7 @@ def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
     assert found.pool is not None
     assert found.pool.spared_bytes == 494_403_584
     size, *_ = pinned_evidence(found.pool, "L4")
-    assert "and 0.46 GiB for steps that take more than is profiled" in size.reason
+    assert "and 0.46 GiB for steps above the profile" in size.reason
     served = predicted(FOUR, left)
     check = reserved_check(served, FOUR, allow_under_reserve=False)
     assert check is not None
@@ -115,4 +115,4 @@ def test_what_is_too_little_is_not_written() -> None:
     found = fix_kv_cache(predicted(FOUR, rehearsed()), FOUR, answers(short, []))
     assert found is not None
     assert (found.pool, found.check.status) == (None, "fail")
-    assert found.check.detail == "10.35 GiB are too little, rehearsed: one request wants more"
+    assert found.check.detail == "a KV cache of 10.35 GiB is too small: one request wants more"

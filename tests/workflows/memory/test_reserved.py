@@ -281,11 +281,11 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
     possible = views_check(at, config, Accesses())
     assert possible is not None
     assert possible.status == "warn"
-    assert "no order of requests is given" in possible.detail
+    assert "no request order given" in possible.detail
     items = ((stamp, "/s.png"), (page, "/p.png"))
     known = views_check(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
     assert known is not None
-    assert "2 batches, each item that requests name again" in known.detail
+    assert "2 batches, with each item that requests repeat" in known.detail
     for outputs in (Outputs(WIDTH, shared=False), Outputs(WIDTH, shared=True, outlive=False)):
         nothing = predicted(config, deepstack(full, outputs=outputs))
         assert views_check(nothing, config, Accesses()) is None

@@ -67,8 +67,8 @@ def test_one_that_does_not_says_what_fits() -> None:
         "media; one request of 32,768 tokens needs 4.5 GiB"
     )
     assert caught.value.hint == (
-        "--max-model-len 2500 or less, a larger --gpu, or what mmcalib plan --model a/b --gpu L4 "
-        "finds"
+        "--max-model-len 2500 or less, a larger --gpu, or a fix from "
+        "mmcalib plan --model a/b --gpu L4"
     )
 
 

@@ -31,8 +31,8 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
     }
     said = from_log.logged(found, rehearsed(), gpus.find("L4"))
     assert said.notes == [
-        "the log is of vLLM 0.31.0; the installed 0.32.0 was rehearsed",
-        "the log is of a GPU with 8.00 GiB: all is rehearsed on L4",
-        "as the log's engine had it by default: max_num_batched_tokens=2048",
-        "not taken over from the log: seed",
+        "the log is from vLLM 0.31.0; mmcalib rehearsed vLLM 0.32.0",
+        "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
+        "defaults of the log's engine: max_num_batched_tokens=2048",
+        "ignored arguments of the log: seed",
     ]

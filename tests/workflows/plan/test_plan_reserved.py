@@ -171,9 +171,7 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
     at.rehearse(())
     at.outcome((hint,))
     warning = try_fix(hint, at).warning
-    assert warning.startswith(
-        "a trap: image items of 324 tokens are still admitted; under-reserved"
-    )
+    assert warning.startswith("a trap: vLLM still admits image items of 324 tokens; under-reserved")
 
 
 @dataclass

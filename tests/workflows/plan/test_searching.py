@@ -73,4 +73,4 @@ def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
     caps = [fix for fix in fixes if fix.knob == AREA.name]
     assert [fix.level for fix in caps] == [0, 1]
     assert {fix.cost for fix in caps} == {"requests"}
-    assert all("larger video items are refused" in fix.price for fix in caps)
+    assert all("rejects larger video items" in fix.price for fix in caps)

@@ -67,7 +67,7 @@ def test_the_same_on_both_passes_with_its_figures() -> None:
         "pass",
         "3 sampled items come out the same on cuda as on the CPU: tokens, embeds, types and shapes "
         "of tensors; image 10.0 items/s, CPU 2.0, at most 8.0 MiB each; audio 2.0 items/s, CPU "
-        "2.0, computed on the CPU there too",
+        "2.0, computed on the CPU anyway",
     )
 
 
@@ -81,7 +81,7 @@ def test_a_difference_fails_and_names_the_item() -> None:
 def test_what_the_device_alone_refuses_fails() -> None:
     check = checked("good", "huge")
     assert check.status == "fail"
-    assert "huge.jpg: refused on cuda alone: CUDA out of memory; 1 of 2 " in check.detail
+    assert "huge.jpg: rejected only on cuda: CUDA out of memory; 1 of 2 " in check.detail
 
 
 @pytest.mark.parametrize(("names", "status"), [(["good", "broken"], "pass"), (["broken"], "skip")])
@@ -91,4 +91,4 @@ def test_what_vllm_refuses_anywhere_is_no_difference(names: list[str], status: s
 
 def test_an_engine_that_ends_breaks_off_with_its_reason() -> None:
     check = checked("good", "fatal")
-    assert (check.status, check.detail.split(":")[0]) == ("fail", "broke off")
+    assert (check.status, check.detail.split(":")[0]) == ("fail", "failed")

@@ -77,7 +77,7 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
     assert sorted(len(request.items) for request in found.requests) == [1, 1, 1, 2]
     assert len({item.content for request in found.requests for item in request.items}) == 5
     assert found.assumptions == (
-        "requests in an order by chance, no item twice: a census keeps neither",
+        "random order, no repeated items: a census keeps neither",
         "answers of 256 tokens to 4 requests",
     )
 
@@ -109,12 +109,12 @@ def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
     found = trace(asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), split, most=4, timed=True)
     assert [request.origin for request in found.requests] == [f"r.jsonl:{n}" for n in range(21, 25)]
     assert found.requests[0].sent_s == 0.0
-    assert "4 of 50 requests: those in a row that come in the shortest time" in found.assumptions
+    assert "4 of 50 requests: the densest run of consecutive ones" in found.assumptions
 
 
 def test_a_request_that_does_not_say_when_is_named() -> None:
     given = asking(corpus([], [[SMALL], [SMALL]]), "a", "b", sent=[1.0, None])
-    with pytest.raises(UsageError, match=r"r\.jsonl:2 has no .timestamp"):
+    with pytest.raises(UsageError, match=r"r\.jsonl:2 needs a .timestamp"):
         trace(given, split, timed=True)
     with pytest.raises(UsageError, match="--timestamps needs --requests"):
         trace(corpus([SMALL]), split, timed=True)
@@ -127,7 +127,7 @@ def test_without_requests_each_item_is_asked_about() -> None:
     )
     # Files of one size are not one file.
     assert len({request.items[0].content for request in found.requests}) == 3
-    assert "each item in a request of its own, in an order by chance" in found.assumptions
+    assert "one item per request, in random order" in found.assumptions
 
 
 def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
@@ -141,5 +141,5 @@ def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
     found = trace(given, split)
     assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
     assert {request.answer_tokens for request in found.requests} == {7}
-    assert found.assumptions[1:] == ("a token for 4 bytes of text in 2 requests",)
+    assert found.assumptions[1:] == ("one token per 4 bytes of text in 2 requests",)
     assert [len(trace(given, split, most=most).requests) for most in (1, 3)] == [1, 3]
