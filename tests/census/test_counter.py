@@ -102,7 +102,7 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
         str(folder / "none.png"),
     ]
     assert taken.skipped[1].reason.startswith("names an unreadable item: ")
-    assert taken.skipped[3].reason.startswith("names a missing file: ")
+    assert taken.skipped[3].reason.startswith("missing file: ")
 
 
 def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path) -> None:

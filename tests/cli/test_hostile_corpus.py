@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("@empty.txt", "no path in the list of paths"),
+        ("@empty.txt", "the list of paths is empty"),
         ("words.tar", "words.tar: damaged: not a tar archive"),
         ("words.zip", "words.zip: damaged: "),
         ("words.parquet", "words.parquet: damaged: "),

@@ -110,7 +110,7 @@ def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [("nowhere", "no such folder: "), ("empty", "no files in folder: "), ("text", "no image, ")],
+    [("nowhere", "folder not found"), ("empty", "folder contains no"), ("text", "no image, ")],
 )
 def test_no_media_is_an_error_that_destroys_nothing(data: str, says: str, cli, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
@@ -216,13 +216,13 @@ MISTAKES = [
     (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
     (f"{RUN} --data media --out full", 2, "full is not empty", "--force, or --out another"),
     (f"{RUN} --data media --out a.txt", 2, "a.txt is a file", "--out another folder"),
-    (f"{RUN} --data nowhere", 1, "no such folder", "--data DIR"),
-    (f"{RUN} --data empty", 1, "no files in folder", "--data DIR"),
+    (f"{RUN} --data nowhere", 1, "folder not found", "--data DIR"),
+    (f"{RUN} --data empty", 1, "folder contains no files", "--data DIR"),
     (f"{RUN} --data texts", 1, "nothing to measure", "--data DIR"),
-    (f"{RUN} --data media/*.xyz", 1, "no file matches", "in quotes"),
-    (f"{RUN} --data @none.txt", 1, "no such list of paths", "@paths.txt"),
-    (f"{RUN} --requests none.jsonl", 1, "no such requests file", "--requests FILE"),
-    (f"{RUN} --requests media", 1, "a folder", "--data names a folder"),
+    (f"{RUN} --data media/*.xyz", 1, "no file matches", "quote the pattern"),
+    (f"{RUN} --data @none.txt", 1, "list of paths not found", "@paths.txt"),
+    (f"{RUN} --requests none.jsonl", 1, "requests file not found", "--requests FILE"),
+    (f"{RUN} --requests media", 1, "a folder", "--data takes a folder"),
     (f"{RUN} --requests bad.jsonl", 1, "bad.jsonl:1: not JSON", '{"messages":'),
     ("run --model gpt-4o --data media", 1, "no geometry is bundled", "mmcalib list models"),
     ("run --model Qwen/Qwen2.5-VL-3B --data media", 1, "not a local folder", f"such as {MODEL}"),
@@ -231,7 +231,7 @@ MISTAKES = [
     ("check", 2, "nothing to check", "name NEW_DATA"),
     ("check media", 2, "cannot read out/calibration.json", "mmcalib run --model MODEL"),
     ("check media --calibration bad.jsonl", 2, "is not a calibration", "mmcalib run"),
-    ("check nowhere --calibration kept", 1, "no such folder", "NEW_DATA"),
+    ("check nowhere --calibration kept", 1, "folder not found", "NEW_DATA"),
     ("scan", 2, "nothing to scan", "--data DIR or --requests"),
     ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),

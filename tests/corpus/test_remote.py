@@ -144,9 +144,9 @@ def test_files_by_url_like_files_by_path(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_an_error(memory) -> None:
-    with pytest.raises(CorpusError, match="nothing at memory://bucket/none"):
+    with pytest.raises(CorpusError, match="nothing found at memory://bucket/none"):
         list(RemoteSource("memory://bucket/none").items())
-    with pytest.raises(CorpusError, match="nothing below"):
+    with pytest.raises(CorpusError, match="no files below"):
         list(RemoteSource("memory://bucket/*.gif").items())
 
 

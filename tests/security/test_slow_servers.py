@@ -136,4 +136,4 @@ def test_an_archive_of_such_a_server_ends_too() -> None:
     with server(slowly) as bad:
         url = f"{bad.url}/a.tar"
         found = list(Apart(ArchiveSource("tar", url), url, silence_s=3).items())
-    assert found == [Skipped(url, "a decoder took more than 3 s")]
+    assert found == [Skipped(url, "the decoder took more than 3 s")]
