@@ -101,7 +101,7 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
         "requests.jsonl:4",
         str(folder / "none.png"),
     ]
-    assert taken.skipped[1].reason.startswith("names an unreadable item: ")
+    assert taken.skipped[1].reason.startswith("unreadable item: ")
     assert taken.skipped[3].reason.startswith("missing file: ")
 
 

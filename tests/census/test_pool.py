@@ -144,7 +144,7 @@ def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1) as pool:
         chunk = orders(tmp_path, "a", "grow")
         answers = pool.result(pool.submit(chunk))
-    assert "changes while it is read" in answers[1].line
+    assert "changed while being read" in answers[1].line
     assert not answers[1].version
     assert answers[0].version == version(chunk[0].item)
 

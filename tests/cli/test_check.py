@@ -205,7 +205,7 @@ def test_a_path_in_a_message_is_refused_as_the_server_does(
     ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
     *offenders, summary = objects(ended.out)
     assert [(one["origin"], one["answer"]) for one in offenders] == [("today.jsonl:1", "no")]
-    assert "a path, where vLLM takes URLs alone: file:///" in str(offenders[0]["reason"])
+    assert "vLLM accepts no paths, only URLs: file:///" in str(offenders[0]["reason"])
     assert (ended.code, summary["fits"]) == (3, 1)
 
 

@@ -241,7 +241,7 @@ def test_a_name_that_is_not_utf_8_is_skipped(tmp_path: Path, name: bytes) -> Non
     taken = read(tmp_path)
     assert taken.census.items() == 1
     assert reasons(taken) == {
-        os.fsdecode(name): "its name is not valid UTF-8",
+        os.fsdecode(name): "name is not valid UTF-8",
         os.fsdecode(b"link-" + name[:9]): "broken link",
     }
 
