@@ -109,7 +109,7 @@ def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path)
     wrong = requests(folder, [("video_url", "a.png")], images("b"))
     taken = count_corpus([wrong])
     assert counts(taken) == {B: 1}
-    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared video, is image")
+    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared as video, but is image")
     taken = count_corpus([wrong, FolderSource(folder)])
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
     assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]

@@ -80,7 +80,7 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
         "NO 5 files: sides of 233 to 234:1, the processor takes 200:1 at most"
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
         "   → crop or pad to 200:1 at most",
-        f"NO {new / 'torn.png'}: image header damaged, or of a format that vLLM does not open",
+        f"NO {new / 'torn.png'}: image header is damaged, or vLLM does not open the format",
         "   → leave it out, or send another copy",
         "1 of 7 fit, 6 do not, 1 are no media",
         f"error: 6 of 7 do not fit {kept}",

@@ -87,7 +87,7 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert "28 items in 12 requests, 32 files" in lines
     assert "image     27       6  20×8 (12 times)  20×8" in lines
     assert "  1 × empty file" in lines
-    assert "  1 × its name is not valid UTF-8" in lines
+    assert "  1 × name is not valid UTF-8" in lines
     assert lines[-1] == "calibrate with: mmcalib run --model MODEL --data DIR"
 
 

@@ -166,7 +166,7 @@ def test_an_index_whose_file_is_not_there_is_there_itself(tmp_path: Path) -> Non
     path.write_bytes(ID3 + INDEX + b"timestamp: 00:00:01:000, filepos: 000000000\n" * 9)
     seen = probe(Item(str(path)))
     assert isinstance(seen, Skipped)
-    assert seen.reason == "a playlist that names media elsewhere"
+    assert seen.reason == "playlist that refers to other files"
 
 
 def test_a_file_of_any_name_is_opened(tmp_path: Path) -> None:

@@ -197,4 +197,4 @@ def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
 def test_a_heic_is_to_be_converted() -> None:
     answer = admit_item(GATE, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
     told = (answer.answer, answer.reason, answer.remedy)
-    assert told == ("no", "HEIC, which vLLM does not open", "convert it to JPEG")
+    assert told == ("no", "vLLM does not open HEIC", "convert it to JPEG")
