@@ -157,7 +157,7 @@ def test_paths_and_requests_come_from_standard_input(
     assert offenders[1]["remedy"] == (
         "split into 2 prompts or calibrate again with --count image=5"
     )
-    assert offenders[2]["reason"] == "remote URL: its host is not one of --allowed-media-domains"
+    assert offenders[2]["reason"] == "remote URL: its host is not in --allowed-media-domains"
     assert summary["checked"] == 6
 
 

@@ -198,9 +198,7 @@ def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
     tar(shard, ("a.png", png()), ("b.png", png()))
     first, second = items_of(ArchiveSource("tar", str(shard)))
     tar(shard, ("a.png", png()))
-    assert probe(first) == Skipped(
-        first.path, "damaged: its archive has changed since it was listed"
-    )
+    assert probe(first) == Skipped(first.path, "damaged: the archive changed after it was listed")
     shard.unlink()
     assert probe(second) == Skipped(second.path, "no such file")
 

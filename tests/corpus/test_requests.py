@@ -33,7 +33,7 @@ from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
 
-REMOTE = "remote URL: its host is not one of --allowed-media-domains"
+REMOTE = "remote URL: its host is not in --allowed-media-domains"
 
 PIXEL = base64.b64encode(b"bytes of an image").decode()
 
@@ -573,7 +573,7 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path, url: str) 
 )
 def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
     found = requests(tmp_path, url, "https://example.com/a.png")
-    reason = "remote URL: its host is not one of --allowed-media-domains"
+    reason = "remote URL: its host is not in --allowed-media-domains"
     assert next(found.prompts()) == Skipped("requests.jsonl:1", reason)
 
 
