@@ -140,8 +140,8 @@ class Census:
 
     def items(self, modality: Modality | None = None) -> int:
         """Return the number of items of one modality or of all."""
-        wanted = self.modalities() if modality is None else (modality,)
-        return sum(self.counts(one).items() for one in wanted)
+        modalities = self.modalities() if modality is None else (modality,)
+        return sum(self.counts(one).items() for one in modalities)
 
     def counts(self, modality: Modality) -> ShapeCounts:
         """Return the distinct shapes of one modality with their counts, sorted by shape."""
@@ -161,8 +161,8 @@ class Census:
 
     def only(self, modalities: Iterable[Modality]) -> Census:
         """Return the census of these modalities."""
-        kept = set(modalities)
-        return self.without(lambda file: file.modality not in kept)
+        allowed = set(modalities)
+        return self.without(lambda file: file.modality not in allowed)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Census) or self.modalities() != other.modalities():
@@ -205,10 +205,10 @@ class Census:
 
     def _repack(self) -> None:
         """Drop the lists of paths that no row uses any more."""
-        kept = PathLists()
+        paths = PathLists()
         for part in (part for parts in self._parts.values() for part in parts):
-            part.rows["exemplars"] = [kept.add(self._paths[at]) for at in part.rows["exemplars"]]
-        self._paths = kept
+            part.rows["exemplars"] = [paths.add(self._paths[at]) for at in part.rows["exemplars"]]
+        self._paths = paths
 
     def _rows(self, modality: Modality) -> _Rows:
         if self._recent:

@@ -178,11 +178,11 @@ class LocalPool(Closing):
                 self._take_answers(worker, message)
         now_s = time.monotonic()
         for worker in list(self._workers):
-            begun = worker.begun()
-            most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
+            items_begun = worker.begun()
+            most_s = self._timeout_s if items_begun else max(_START_S, self._timeout_s)
             waited_s = now_s - worker.since_s
-            if begun != worker.number or not worker.given:
-                worker.number, worker.since_s, worker.halfway_s = begun, now_s, None
+            if items_begun != worker.number or not worker.given:
+                worker.number, worker.since_s, worker.halfway_s = items_begun, now_s, None
             elif waited_s > most_s and not worker.pipe.poll():
                 spent_s = worker.cpu_s() - (worker.halfway_s or 0.0)
                 busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
@@ -207,15 +207,15 @@ class LocalPool(Closing):
 
     def _replace_lost(self, worker: Process, why: str, strikes: int = 1) -> None:
         """Give the started item `strikes` strikes, and queue the worker's other items again."""
-        begun = worker.begun()
+        items_begun = worker.begun()
         self._workers.remove(worker)
         worker.close()
-        if not begun:
+        if not items_begun:
             raise MmcalibError(
                 f"a worker process ended before its first item: {why}",
                 hint="MMCALIB_DEBUG=1 shows its output",
             )
-        at_work = begun - worker.answered - 1
+        at_work = items_begun - worker.answered - 1
         again: list[_Run] = []
         for run in worker.given:
             rest = list(run.at[run.done :])

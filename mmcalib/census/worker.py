@@ -52,9 +52,9 @@ def answer(order: ProbeTask, look: Look) -> ProbeResult:
             seen = Skipped(item.path, one_line(f"damaged: {type(error).__name__}: {error}"))
         after = version(item)
         if after == before:
-            kept = order.version is not None and is_settled(after, now_ns)
+            cacheable = order.version is not None and is_settled(after, now_ns)
             line = seen if isinstance(seen, str) else encode(seen)
-            return ProbeResult(line, after if kept else "")
+            return ProbeResult(line, after if cacheable else "")
         before = after
     return ProbeResult(encode(Skipped(item.path, CHANGING)))
 
@@ -71,7 +71,7 @@ _FLUSH_S = 0.5
 
 def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
     """Serve the parent, whose first message is the probe function and the allowed hosts."""
-    begun = mmap.mmap(begun_fd, BEGUN.size)
+    counter = mmap.mmap(begun_fd, BEGUN.size)
     look, hosts = pipe.recv()
     if isinstance(look, Named):
         load(look.module, look.name)
@@ -86,7 +86,7 @@ def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
             flushed = time.monotonic()
             for order in orders:
                 number += 1
-                BEGUN.pack_into(begun, 0, number)
+                BEGUN.pack_into(counter, 0, number)
                 try:
                     answers.append(pack_answer(answer(unpack_task(order), look)))
                 except MmcalibError as error:

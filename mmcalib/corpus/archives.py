@@ -234,8 +234,8 @@ class ArchiveSource:
                 head = _read(file, min(size_bytes, _MAX_TEXT_BYTES))
             else:
                 head = _read(file, min(size_bytes, HEAD_BYTES))
-        held = ByteSource(archive.version, size_bytes, data)
-        return _File(Item(path, held=held), key, ending, head)
+        source = ByteSource(archive.version, size_bytes, data)
+        return _File(Item(path, held=source), key, ending, head)
 
 
 @dataclass(frozen=True, slots=True)

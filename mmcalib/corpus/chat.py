@@ -145,8 +145,8 @@ class ChatRequest:
     @property
     def answer_tokens(self) -> int | None:
         """Answer length that the request sets, in tokens; None if it sets none."""
-        given = (self.fields.get(name) for name in _ANSWER_FIELDS)
-        return _tokens(next((tokens for tokens in given if tokens is not None), None))
+        values = (self.fields.get(name) for name in _ANSWER_FIELDS)
+        return _tokens(next((value for value in values if value is not None), None))
 
     @property
     def is_plain(self) -> bool:
@@ -214,14 +214,14 @@ def medium_of(part: object) -> tuple[UrlType, str] | None:
         kind = "image_url"
     elif kind is None or part.get("uuid") is not None:
         kind = next((name for name in (*MODALITY_OF, "input_audio") if name in part), kind)
-    given = part.get(str(kind))
+    value = part.get(str(kind))
     match kind:
         case "image_url" | "video_url" | "audio_url":
-            url = given.get("url") if isinstance(given, Mapping) else given
+            url = value.get("url") if isinstance(value, Mapping) else value
             return kind, str(url or "")
-        case "input_audio" if isinstance(given, Mapping) and isinstance(given.get("data"), str):
-            form = given.get("format", "wav")
-            return "audio_url", f"data:audio/{form};base64,{given['data']}"
+        case "input_audio" if isinstance(value, Mapping) and isinstance(value.get("data"), str):
+            form = value.get("format", "wav")
+            return "audio_url", f"data:audio/{form};base64,{value['data']}"
     return None
 
 
@@ -244,10 +244,10 @@ def _is_usual(part: object) -> bool:
     return isinstance(words, str) or (words is None and part.get("type") in WORDLESS)
 
 
-def _tokens(given: object, least: int = 0) -> int | None:
+def _tokens(value: object, least: int = 0) -> int | None:
     """Parse as pydantic does, which accepts "7" and 7.0 too; None if it is not a number."""
     try:
-        return max(least, _INT.validate_python(given))
+        return max(least, _INT.validate_python(value))
     except ValidationError:
         return None
 
@@ -272,17 +272,17 @@ def _json_bytes(value: object) -> int:
     """Bytes of the longest form that a template's `tojson` writes: escaped, indented by four, and
     with a tool call's arguments also as the object to which vLLM parses them.
     """
-    whole = len(json.dumps(value, indent=4))
+    size = len(json.dumps(value, indent=4))
     if isinstance(value, list):
         for call in value:
             function = call.get("function") if isinstance(call, Mapping) else None
-            given = function.get("arguments") if isinstance(function, Mapping) else None
-            if isinstance(given, str):
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if isinstance(arguments, str):
                 try:
-                    whole += len(json.dumps(json.loads(given), indent=4))
+                    size += len(json.dumps(json.loads(arguments), indent=4))
                 except (ValueError, RecursionError):
                     continue
-    return whole
+    return size
 
 
 def text_bytes(text: str) -> int:

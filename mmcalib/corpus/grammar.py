@@ -114,32 +114,32 @@ _MAX_ERROR_CHARS = 80
 
 
 class Grammar:
-    """Checks requests against `found`, as `releases.grammar.request_grammar` wrote it.
+    """Checks requests against `grammar`, as `releases.grammar.request_grammar` wrote it.
 
-    `found` is empty for older calibrations. With `tools` the server parses tool calls, with
+    `grammar` is empty for older calibrations. With `tools` the server parses tool calls, with
     `embeds` it accepts embeddings.
     """
 
     def __init__(
-        self, found: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
+        self, grammar: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
     ) -> None:
-        self._found, self._tools = found, tools or bool(found.get("tools"))
-        self._embeds, self._is_string = embeds, found.get("content") == "string"
+        self._grammar, self._tools = grammar, tools or bool(grammar.get("tools"))
+        self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
     def doubt(self, request: ChatRequest) -> str:
         """Name something in the request that mmcalib does not model; empty if there is nothing.
         Raises `BadRequest` if vLLM rejects the request.
         """
         fields = {**request.fields, **request.others}
-        chosen = fields.get("tool_choice", "auto") not in (None, "none")
-        if fields.get("tools") and chosen and not self._tools:
+        may_call = fields.get("tool_choice", "auto") not in (None, "none")
+        if fields.get("tools") and may_call and not self._tools:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"vLLM rejects tools without {flags}")
         doubts = self._doubts_of_parts(request)
         # With `prompt_embeds` enabled, vLLM searches each text for their marker.
         if self._embeds and not ChatRequest(request.messages).is_plain:
             doubts.append("text of another type is not modelled")
-        if not self._found:
+        if not self._grammar:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
             doubts = [*doubts, *(f"this calibration does not know {name}" for name in names)]
             return min(doubts, default="")
@@ -149,11 +149,11 @@ class Grammar:
             self._validate(self._body, body, "")
         for message in () if request.endpoint else request.messages:
             self._validate_parts(message)
-        schema = self._found["schema"]["properties"]
-        valued = fields.keys() & _KNOWN_VALUES["properties"].keys()
-        values = {name: fields[name] for name in valued if fields[name] is not None}
+        schema = self._grammar["schema"]["properties"]
+        names = fields.keys() & _KNOWN_VALUES["properties"].keys()
+        values = {name: fields[name] for name in names if fields[name] is not None}
         # Templates see only template fields; code instead of a template may see any field.
-        modelled = "content" in self._found and self._values.is_valid(values)
+        modelled = "content" in self._grammar and self._values.is_valid(values)
         known = _ANSWER_ONLY | request.fields.keys() | (values.keys() if modelled else set())
         # If roles match, vLLM repeats the last message in its answer, so it must be text only
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
@@ -167,17 +167,17 @@ class Grammar:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
-    def judge(self, unread: UnknownPart) -> BadRequest:
-        """Return a definite rejection if vLLM does not support the part's type, else `unread`."""
-        if not self._embeds and str(unread.kind).endswith("_embeds"):
+    def judge(self, error: UnknownPart) -> BadRequest:
+        """Return a definite rejection if vLLM does not support the part's type, else `error`."""
+        if not self._embeds and str(error.kind).endswith("_embeds"):
             flags = "--enable-mm-embeds or --enable-prompt-embeds"
-            return BadRequest(f"vLLM rejects {unread.kind} without {flags}")
-        if not self._found or unread.kind in self._found["parts"]:
-            return unread
-        return BadRequest(f"vLLM does not support parts of type {unread.kind}")
+            return BadRequest(f"vLLM rejects {error.kind} without {flags}")
+        if not self._grammar or error.kind in self._grammar["parts"]:
+            return error
+        return BadRequest(f"vLLM does not support parts of type {error.kind}")
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
-        marks = "" if self._is_string else "".join(self._found.get("placeholders", {}).values())
+        marks = "" if self._is_string else "".join(self._grammar.get("placeholders", {}).values())
         words = request.text()
         return [
             f"a text contains {token}, which vLLM may count as an item"
@@ -206,7 +206,7 @@ class Grammar:
 
     def _reject_placeholders(self, turn: ChatRequest) -> None:
         """As `_get_full_multimodal_text_prompt` does (vllm/renderers/chat_utils.py, 0.32)."""
-        placeholders, words = self._found.get("placeholders", {}), turn.text()
+        placeholders, words = self._grammar.get("placeholders", {}), turn.text()
         for modality, items in turn.items().items():
             mark = placeholders.get(modality)
             if mark and words.count(mark) > items:
@@ -228,9 +228,9 @@ class Grammar:
         error = best_match(validator.iter_errors(value))
         if error is not None:
             path = ".".join(map(str, error.absolute_path))
-            whole = repr(error.instance)
-            long = len(whole) >= _MAX_ERROR_CHARS
-            words = error.message.replace(whole, "it") if long else error.message
+            text = repr(error.instance)
+            long = len(text) >= _MAX_ERROR_CHARS
+            words = error.message.replace(text, "it") if long else error.message
             words = " ".join(words.split())[:_MAX_ERROR_CHARS]
             raise BadRequest(f"vLLM rejects {where}{path or 'the fields'}: {words}")
 
@@ -240,21 +240,19 @@ class Grammar:
 
     @cached_property
     def _body(self) -> Any:
-        return _validator(self._found["schema"])
+        return _validator(self._grammar["schema"])
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
-        return {kind: _validator(schema) for kind, schema in self._found["parts"].items()}
+        return {kind: _validator(schema) for kind, schema in self._grammar["parts"].items()}
 
     @cached_property
     def _members(self) -> list[tuple[Any, set[str]]]:
         """Validators of the part types in vLLM's own message, each with its field names."""
-        defs = self._found["schema"]["$defs"]
+        defs = self._grammar["schema"]["$defs"]
         content = defs["CustomChatCompletionMessageParam"]["properties"]["content"]
-        listed = next(one for one in content["anyOf"] if one.get("type") == "array")
-        names = [
-            one["$ref"].rpartition("/")[2] for one in listed["items"]["anyOf"] if "$ref" in one
-        ]
+        array = next(one for one in content["anyOf"] if one.get("type") == "array")
+        names = [one["$ref"].rpartition("/")[2] for one in array["items"]["anyOf"] if "$ref" in one]
         return [
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names

@@ -138,17 +138,17 @@ def _unpack_json(value: object) -> object:
     return value
 
 
-def seconds_of(given: object) -> float | None:
+def seconds_of(value: object) -> float | None:
     """Parse a number of seconds or an ISO 8601 time (UTC if it names no zone); None for others."""
-    if isinstance(given, bool) or not isinstance(given, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        seconds = float(given)
+        seconds = float(value)
     except OverflowError:
         return None
     except ValueError:
         try:
-            moment = datetime.fromisoformat(str(given))
+            moment = datetime.fromisoformat(str(value))
         except ValueError:
             return None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -233,24 +233,24 @@ def _insert_columns(
 
 
 def _replace_marks(message: Message, left: Mapping[str, Iterator[dict[str, Any]]]) -> Message:
-    content, made = message.get("content"), list[Any]()
+    content, parts = message.get("content"), list[Any]()
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str) or not _MARK.search(text):
-            made.append(part)
+            parts.append(part)
             continue
         for number, piece in enumerate(_MARK.split(text)):
             if number % 2:
                 known = piece in left
-                made.append(next(left[piece]) if known else text_part(f"<{piece}>"))
+                parts.append(next(left[piece]) if known else text_part(f"<{piece}>"))
             elif piece:
-                made.append(text_part(piece))
-    return message if made == [content] else {**message, "content": made}
+                parts.append(text_part(piece))
+    return message if parts == [content] else {**message, "content": parts}
 
 
 def _is_responses(line: Mapping[str, Any]) -> bool:
-    given = line.get("input")
-    return isinstance(given, list) and bool(given) and all(isinstance(one, dict) for one in given)
+    items = line.get("input")
+    return isinstance(items, list) and bool(items) and all(isinstance(one, dict) for one in items)
 
 
 def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,28 +275,28 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
                 messages.append({"role": role, "content": _chat_parts(content)})
             case _:
                 raise BadRequest(f"input of type {one.get('type')} {NOT_MODELLED}")
-    made = {"messages": messages, "max_tokens": body.get("max_output_tokens")}
+    chat = {"messages": messages, "max_tokens": body.get("max_output_tokens")}
     tools = [
         {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
         for tool in body.get("tools") or ()
         if isinstance(tool, Mapping)
     ]
-    return {**made, **({"tools": tools} if tools else {})}
+    return {**chat, **({"tools": tools} if tools else {})}
 
 
 def _chat_parts(content: object) -> object:
     if not isinstance(content, list):
         return content
-    made = list[object]()
+    parts = list[object]()
     for part in content:
         match part:
             case {"type": "input_text" | "output_text", "text": text}:
-                made.append(text_part(text))
+                parts.append(text_part(text))
             case {"type": "input_image", "image_url": str() as url}:
-                made.append(url_part("image_url", url))
+                parts.append(url_part("image_url", url))
             case _:
-                made.append(part)
-    return made
+                parts.append(part)
+    return parts
 
 
 # For these, vLLM also accepts OpenAI's own message types.
@@ -327,11 +327,11 @@ def _check_part(part: object, where: str) -> None:
         raise _bad(where, "must be text, or an object with a type")
     if (medium := medium_of(part)) is not None:
         name, url = medium
-        given = part.get(name)
-        named = given.get("url") if isinstance(given, dict) else given
-        if not url and named is None and part.get("uuid") is not None:
+        value = part.get(name)
+        source = value.get("url") if isinstance(value, dict) else value
+        if not url and source is None and part.get("uuid") is not None:
             raise BadRequest(f"a uuid without data {NOT_MODELLED}")
-        if not url or not isinstance(named, str | None):
+        if not url or not isinstance(source, str | None):
             raise _bad(f"{where}.{name}", "must have a URL")
     elif part.get("type") in ("input_audio", "input_image") or part.get("type") in PART_OF.values():
         raise _bad(f"{where}.{part['type']}", "must have data")

@@ -37,23 +37,23 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 def _read(source: Source, what: What) -> Iterator[list[Found] | str | MmcalibError]:
     """Yield lists of records, then why reading stopped early (empty if it did not) or an error."""
     end: str | MmcalibError = ""
-    found: list[Found] = []
+    records: list[Found] = []
     carried, sent_s = 0, time.monotonic()
     try:
-        for one in source.items() if what == "items" else source.prompts():
-            found.append(one)
-            carried += carried_bytes(one) if isinstance(one, Item) else 0
-            full = len(found) >= _FULL or carried >= _FULL_BYTES
+        for record in source.items() if what == "items" else source.prompts():
+            records.append(record)
+            carried += carried_bytes(record) if isinstance(record, Item) else 0
+            full = len(records) >= _FULL or carried >= _FULL_BYTES
             if full or time.monotonic() - sent_s > _FLUSH_S:
-                yield found
-                found, carried, sent_s = [], 0, time.monotonic()
+                yield records
+                records, carried, sent_s = [], 0, time.monotonic()
     except MmcalibError as error:
         end = error
     except Exception as error:  # noqa: BLE001 - any error of a library costs only this archive
         from mmcalib.media.failure import reason
 
         end = reason(error)
-    yield found
+    yield records
     yield end
 
 

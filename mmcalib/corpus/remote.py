@@ -53,10 +53,10 @@ class Entry:
         return self.type == "directory"
 
 
-def entries(folder: Entry, listed: Iterable[object]) -> list[Entry]:
+def entries(folder: Entry, infos: Iterable[object]) -> list[Entry]:
     """Return a listing's visible names, deduplicated and sorted. Raises TooMany."""
-    found: dict[tuple[str, bool], Entry] = {}
-    for number, info in enumerate(islice(listed, MOST_LISTED + 1)):
+    by_name: dict[tuple[str, bool], Entry] = {}
+    for number, info in enumerate(islice(infos, MOST_LISTED + 1)):
         if number == MOST_LISTED:
             raise TooMany(f"folder has more than {MOST_LISTED:,} names")
         entry = Entry.of(info) or Entry(f"{folder.bare}/?", "nameless")
@@ -64,8 +64,8 @@ def entries(folder: Entry, listed: Iterable[object]) -> list[Entry]:
         if entry.bare == folder.bare:
             continue
         if not posixpath.basename(entry.bare).startswith("."):
-            found.setdefault((entry.bare, entry.is_folder), entry)
-    return sorted(found.values(), key=lambda entry: entry.bare)
+            by_name.setdefault((entry.bare, entry.is_folder), entry)
+    return sorted(by_name.values(), key=lambda entry: entry.bare)
 
 
 # A deeper tree has circular links, or is not a corpus.

@@ -90,8 +90,8 @@ class Table:
 
     def _cell_medium(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
-        held = ByteSource(self.version, len(data), data=sent)
-        return Item(location, held=held), guessed_modality(data, ending_of(path))
+        source = ByteSource(self.version, len(data), data=sent)
+        return Item(location, held=source), guessed_modality(data, ending_of(path))
 
 
 def guessed_modality(data: bytes, ending: str) -> Modality:

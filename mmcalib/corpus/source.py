@@ -67,8 +67,8 @@ class Folders:
             status = os.stat(path)
             if not stat.S_ISDIR(status.st_mode):
                 return None if stat.S_ISREG(status.st_mode) else Skipped(path, NOT_REGULAR)
-            with os.scandir(path) as listed:
-                entries = sorted(listed, key=lambda entry: entry.name)
+            with os.scandir(path) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
             return Skipped(path, why(path, error))
         identity = (status.st_dev, status.st_ino)

@@ -162,10 +162,10 @@ def _is_guessed(medium: Medium | BinaryIO, num_samples: int, rate_hz: int) -> bo
     if isinstance(medium, str):
         with open(medium, "rb") as file:
             return _is_guessed(file, num_samples, rate_hz)
-    size_bytes, whole = medium.seek(0, os.SEEK_END), cast("BinaryIO", medium)
-    head = read_at(whole, 0, 10)
+    size_bytes, source = medium.seek(0, os.SEEK_END), cast("BinaryIO", medium)
+    head = read_at(source, 0, 10)
     tag_bytes = sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
-    frame = read_at(whole, 10 + tag_bytes if head[:3] == b"ID3" else 0, _MPEG_FRAME_BYTES)
+    frame = read_at(source, 10 + tag_bytes if head[:3] == b"ID3" else 0, _MPEG_FRAME_BYTES)
     has_table = any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
     return not has_table or num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
 

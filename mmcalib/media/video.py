@@ -159,13 +159,13 @@ def _by_index(medium: Medium) -> Encoded | None:
         return _video_shape(container, stream, 0) if first.size else None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream, turned: int) -> Encoded:
+def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) -> Encoded:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"video of {width_px}×{height_px} pixels")
-    if turned % 180:
+    if rotation % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
     seconds = own_duration_s(stream) or duration_s(container, stream)
@@ -212,9 +212,9 @@ def _shown_frames(container: InputContainer, stream: VideoStream) -> list[Shown]
     tick_s = float(stream.time_base or 0)
     container.seek(0)
     first = next(container.demux(stream))
-    late = (first.pts or 0) - (first.dts or 0)
+    delay = (first.pts or 0) - (first.dts or 0)
     shown = [entry for entry in stream.index_entries if not entry.is_discard]
-    times = [Shown((entry.timestamp + late) * tick_s, entry.is_keyframe) for entry in shown]
+    times = [Shown((entry.timestamp + delay) * tick_s, entry.is_keyframe) for entry in shown]
     return [Shown(0.0, is_key=True), *times[1:]]
 
 
@@ -226,9 +226,9 @@ def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) ->
         return 0
     # FFmpeg will read on from this position.
     position = file.tell()
-    turned = may_be_turned(file)
+    may_turn = may_be_turned(file)
     file.seek(position)
-    if not turned:
+    if not may_turn:
         if not next(container.demux(stream)).size:
             raise Unreadable("no frame can be decoded")
         return 0

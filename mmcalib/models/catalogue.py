@@ -109,9 +109,9 @@ def bundled() -> tuple[Geometry, ...]:
 
 def find(model_id: str) -> Geometry | None:
     """Return the geometry with that id or last part of an id, ignoring case; None if missing."""
-    wanted = model_id.lower()
+    lowered = model_id.lower()
     for geometry in bundled():
         full = geometry.id.lower()
-        if wanted in (full, full.rpartition("/")[2]):
+        if lowered in (full, full.rpartition("/")[2]):
             return geometry
     return None

@@ -54,22 +54,22 @@ class Encoder:
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:
     """Return a modality's encoder from a checkpoint's config.json; None for an unknown family."""
-    whole = config.get("thinker_config", config)
+    model = config.get("thinker_config", config)
     if modality == "audio":
-        audio = whole.get("audio_config", whole)
+        audio = model.get("audio_config", model)
         return _audio(audio) if _WIDENED & audio.keys() else None
-    vision = whole.get("vision_config")
+    vision = model.get("vision_config")
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
     if vision.get("model_type") == "pixtral":
-        side = whole.get("spatial_merge_size", 1)
+        side = model.get("spatial_merge_size", 1)
         return _patched(vision, side) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
     if "pooling_kernel_size" in vision:
         return _patched(vision, vision["pooling_kernel_size"])
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
-        return _tiled(whole, vision)
+        return _tiled(model, vision)
     return None
 
 
@@ -101,14 +101,14 @@ def _patched(vision: Config, merged_side: Any) -> Encoder:
     )
 
 
-def _tiled(whole: Config, vision: Config) -> Encoder:
+def _tiled(model: Config, vision: Config) -> Encoder:
     """CLIP and similar: tiles of equal size, each encoded whole."""
     side, patch = _edge(vision["image_size"]), _edge(vision["patch_size"])
     tiles = 1
-    pinpoints = whole.get("image_grid_pinpoints")
+    pinpoints = model.get("image_grid_pinpoints")
     if pinpoints:
         tiles = 1 + max((width // side) * (height // side) for width, height in pinpoints)
-    elif most := whole.get("max_dynamic_patch"):
+    elif most := model.get("max_dynamic_patch"):
         tiles = 1 + int(most)
     return Encoder(
         int(vision["hidden_size"]),

@@ -66,8 +66,8 @@ class Gpu:
     @property
     def flags(self) -> str:
         """Options of `rehearse` and `plan` that name this GPU."""
-        given = self.total_status == "given"
-        return self.source if given else shlex.join(["--gpu", self.name])
+        is_given = self.total_status == "given"
+        return self.source if is_given else shlex.join(["--gpu", self.name])
 
 
 def described(memory: str, capability: str) -> Gpu:
@@ -136,11 +136,11 @@ def find(name: str) -> Gpu:
     Raises UsageError with the closest names, or with all memory sizes of that GPU.
     """
     spellings = _spellings()
-    wanted = fold(name)
-    if (gpu := spellings.get(wanted)) is not None:
+    folded = fold(name)
+    if (gpu := spellings.get(folded)) is not None:
         return gpu
-    sizes = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == wanted]
-    if wanted and len(sizes) > 1:
+    sizes = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == folded]
+    if folded and len(sizes) > 1:
         raise UsageError(
             f"{name} comes in several memory sizes: {', '.join(sizes)}",
             hint=f"name the one that you will serve on: --gpu {sizes[0]}",
@@ -153,7 +153,7 @@ def find(name: str) -> Gpu:
             f"{name} is an AMD GPU: mmcalib can rehearse only NVIDIA GPUs",
             hint="mmcalib list gpus",
         )
-    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
+    close = difflib.get_close_matches(folded, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"unknown GPU {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),

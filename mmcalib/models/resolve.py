@@ -109,10 +109,10 @@ def reachable(endpoint: str, timeout_s: float) -> bool:
 def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str]) -> Path | None:
     """Return the model's snapshot in the hub cache, if it has a config and a tokenizer."""
     repo = cache_folder(env) / f"models--{model_id.replace('/', '--')}"
-    wanted = revision or "main"
-    ref = repo / "refs" / wanted
+    branch = revision or "main"
+    ref = repo / "refs" / branch
     try:
-        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else wanted
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else branch
     except (OSError, ValueError):
         return None
     if os.path.basename(commit) != commit or commit in ("", ".", ".."):
