@@ -14,7 +14,7 @@ from mmcalib.progress import Progress, Silent
 
 # The start of a longer log is enough; the hit curve of a million accesses takes seconds.
 MOST_ACCESSES = 4_000_000
-# Requests that keep their origins.
+# Only this many requests keep their origins.
 MOST_ORIGINS = 100_000
 
 

@@ -126,7 +126,7 @@ def _decode_ints(code: bytes, at: int) -> Sequence[int]:
     return numbers
 
 
-# The most that a replay needs.
+# The most prompts that a replay admits.
 PER_RANK = 256
 
 

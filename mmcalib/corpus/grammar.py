@@ -26,7 +26,7 @@ _ANSWER_ONLY = frozenset(
         *("return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt"),
         *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval", "n"),
         *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "truncation_side"),
-        # vLLM ignores these without a priority scheduler or a watermarking plugin.
+        # vLLM ignores these without a matching scheduler or watermark.
         *("priority", "watermarking"),
         # Only empty ones get here: `parse_line` rejects the rest.
         *("mm_processor_kwargs", "media_io_kwargs"),

@@ -189,7 +189,7 @@ def _jpeg_ends(data: bytes) -> bool:
 
 
 def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
-    """True if the last pixel chunk is complete. It is shorter; Pillow needs nothing after it."""
+    """True if the last pixel chunk, the shorter one, is complete; Pillow needs nothing after it."""
     at, pixels = 8, list[int]()
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)

@@ -140,8 +140,8 @@ def video_stream(container: InputContainer) -> VideoStream | None:
 
 
 def _by_index(medium: Medium) -> Encoded | None:
-    """Return the shape of an MP4 whose index has everything but the frame size; None for others.
-    Skips the decoding with which FFmpeg spends most of its time: the first frame has the size.
+    """Return the shape of an MP4 whose index has all but the frame size; None for others. The first
+    frame has the size. FFmpeg would decode several to be sure, which takes most of the time.
     """
     with open_container(medium, whole=False) as container:
         stream = video_stream(container)
@@ -169,7 +169,7 @@ def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) 
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
     seconds = own_duration_s(stream) or duration_s(container, stream)
-    # vLLM's loader does as OpenCV: the header's count, else duration × rate.
+    # As OpenCV and vLLM's loader: the header's count, else duration × rate.
     fps = rate.numerator / rate.denominator if rate else None
     frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
     # A negative number, or more frames than the file has bytes: the header is damaged.

@@ -130,7 +130,7 @@ def tokenizer_config(
     words: Mapping[str, int],
     template: str | None,
 ) -> dict[str, Any]:
-    """Return `tokenizer_config.json`; `names` has tokenizer_class, eos_token and so on."""
+    """Return `tokenizer_config.json`; `names` has eos_token and so on. No `template`, no chat."""
     return {
         "add_prefix_space": False,
         "added_tokens_decoder": {str(number): token for number, token in _added(special, words)},

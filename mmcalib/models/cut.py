@@ -109,9 +109,9 @@ def set_layers(section: Config, keys: Sequence[str], layers: int) -> None:
     section.update(dict.fromkeys(present or keys[:1], layers))
 
 
-# Indexes of encoder blocks that attend to the whole image; the others see windows. A cut encoder
-# drops them: they would need the same memory (on vLLM's CPU backend the peaks are equal to the
-# byte), but their time is quadratic in the image and takes minutes.
+# Indexes of encoder blocks that attend to the whole image; the others see windows. A cut drops
+# those beyond the new depth: moved inside, they would need the same memory (on vLLM's CPU backend
+# the peaks are equal to the byte), but minutes, because their time is quadratic in the image.
 FULL_ATTENTION = "fullatt_block_indexes"
 # Indexes of encoder blocks that feed the language model directly. Their number affects its width.
 TAPS = "deepstack_visual_indexes"
