@@ -23,11 +23,11 @@ REASONS: Sequence[tuple[str, str]] = (
         "parts.",
     ),
     (
-        "unknown: a uuid: ",
+        "unknown: a uuid may",
         "vLLM serves what its cache holds under a uuid, and the cache may be older than what is "
         "checked. Once the same data came under it, it is known.",
     ),
-    ("unknown: a uuid without its data", "The cache may hold it or not."),
+    ("unknown: a uuid without data", "The cache may hold it or not."),
     (
         "unknown: .* a part of type",
         "Embeddings and references to tools depend on flags and templates of the server.",
@@ -38,7 +38,7 @@ REASONS: Sequence[tuple[str, str]] = (
         "its vocabulary, its connectors, its plug-ins. It is named, and not let in.",
     ),
     (
-        "unknown: .*in a text: vLLM may take it for an item",
+        "unknown: .*a text contains .*, which vLLM may count as an item",
         "A placeholder that somebody wrote: where the tokens of an item stand is not certain then.",
     ),
     (
@@ -67,7 +67,7 @@ REASONS: Sequence[tuple[str, str]] = (
         "Its host is not one of those that `check` may ask.",
     ),
     (
-        "unknown: .*a sound without samples",
+        "unknown: .*audio without samples",
         "Some models take it, and some refuse it.",
     ),
     (

@@ -1,4 +1,4 @@
-"""Which items the requests use, one after the other: what a cache of processed items would see."""
+"""The items that requests use, in order: the accesses that vLLM's processor cache would see."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
 
-# Of a longer log the start says enough; the hit curve of a million takes seconds.
+# The start of a longer log is enough; the hit curve of a million accesses takes seconds.
 MOST_ACCESSES = 4_000_000
-# Of so many requests it is kept where they stand.
+# Only this many requests keep their origins.
 MOST_ORIGINS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A request's place, its items' indices, and the answer it asks for (None: not said)."""
+    """A request's origin, its items' indices, and its answer length in tokens (None if not set)."""
 
     origin: str
     items: Sequence[int]
@@ -31,8 +31,8 @@ class Access:
 class Accesses:
     """The usable requests in order, each as the indices of its items.
 
-    Items of equal content and modality share an index. `complete`: no request was left out. `asked`
-    are the first requests' origins and answers.
+    Items of equal content and modality share an index. `complete` means that no request is missing.
+    `asked` has the origins and answer lengths of the first requests.
     """
 
     items: tuple[tuple[Shape, str], ...] = ()
@@ -42,7 +42,7 @@ class Accesses:
     asked: Sequence[tuple[str, int | None]] = ()
 
     def requests(self) -> Iterator[Sequence[int]]:
-        """Per request with items the index of each item that it names, in its order."""
+        """Yield each request that has items, as the indices of its items in order."""
         start = 0
         for end in self.ends:
             if end > start:
@@ -50,7 +50,7 @@ class Accesses:
             start = end
 
     def first(self) -> Iterator[Access]:
-        """The requests of which it is known where they stand, those without items among them."""
+        """Yield the requests with known origins, including those without items."""
         start = 0
         for end, (origin, answer_tokens) in zip(self.ends, self.asked, strict=False):
             yield Access(origin, self.named[start:end], answer_tokens)
@@ -59,41 +59,41 @@ class Accesses:
 
 @dataclass(slots=True)
 class AccessLog:
-    """Records accesses: four bytes each, and an entry per distinct item and early request."""
+    """Records accesses at four bytes each, plus an entry per distinct item and early request."""
 
     most: int = MOST_ACCESSES
     _indices: dict[Item, int] = field(default_factory=dict)
     _shapes: list[Shape] = field(default_factory=list)
-    _named: array[int] = field(default_factory=lambda: array("I"))
+    _accesses: array[int] = field(default_factory=lambda: array("I"))
     _ends: array[int] = field(default_factory=lambda: array("I"))
     _asked: list[tuple[str, int | None]] = field(default_factory=list)
     _complete: bool = True
 
     def add(self, prompt: Prompt, shapes: Iterable[Shape]) -> None:
-        """One request, whose items have these shapes."""
+        """Record a request, whose items have these shapes."""
         items = prompt.items
         if not self._complete:
             return
-        if len(self._named) + len(items) > self.most:
+        if len(self._accesses) + len(items) > self.most:
             self._complete = False
             return
         for item, shape in zip(items, shapes, strict=True):
             index = self._indices.setdefault(item, len(self._indices))
             if index == len(self._shapes):
                 self._shapes.append(shape)
-            self._named.append(index)
-        self._ends.append(len(self._named))
+            self._accesses.append(index)
+        self._ends.append(len(self._accesses))
         if len(self._asked) < MOST_ORIGINS:
             self._asked.append((prompt.origin, prompt.request.answer_tokens))
 
     def accesses(self, progress: Progress | None = None) -> Accesses:
-        """What was recorded; reads the files that are not told apart by their sizes."""
+        """Return what was recorded; reads files of equal size to compare them."""
         items = list(self._indices)
         first = first_of_each_content(items, progress or Silent())
-        kept = {index: number for number, index in enumerate(sorted(set(first)))}
+        new_index = {index: number for number, index in enumerate(sorted(set(first)))}
         return Accesses(
-            items=tuple((self._shapes[index], items[index].path) for index in kept),
-            named=array("I", (kept[first[index]] for index in self._named)),
+            items=tuple((self._shapes[index], items[index].path) for index in new_index),
+            named=array("I", (new_index[first[index]] for index in self._accesses)),
             ends=self._ends,
             complete=self._complete,
             asked=self._asked,

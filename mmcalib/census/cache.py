@@ -1,6 +1,4 @@
-"""What was probed before, in an SQLite file for this user alone, begun anew where it is not of the
-expected form.
-"""
+"""Cache of probe results in a private SQLite file, replaced if its schema is unexpected."""
 
 from __future__ import annotations
 
@@ -21,38 +19,38 @@ from mmcalib.domain.items import is_sound, may_pass
 from mmcalib.processes import Closing
 from mmcalib.storage.location import BEHIND
 
-# What SQLite lays beside the file is as private as the file.
-_ENDS = ("", "-wal", "-shm")
+# SQLite's extra files must be as private as the database.
+_SUFFIXES = ("", "-wal", "-shm")
 _PRIVATE = 0o600
 
-# As SQLite keeps it: a view or a trigger of these names would run whatever it says.
+# Compared as SQLite stores it, because a view or trigger of these names could run any SQL.
 FORM = (
     "CREATE TABLE made (made_by TEXT NOT NULL)",
     "CREATE TABLE seen (item BLOB PRIMARY KEY, version TEXT NOT NULL, line TEXT NOT NULL)"
     " WITHOUT ROWID",
 )
 
-# Another scan may be writing, or beginning.
+# Wait this long for another scan that is writing or starting.
 PATIENCE_S = 20.0
 _POLL_S = 0.02
 
-# Longer values are none of ours, and would be held in memory.
+# Longer values are not from mmcalib, and would fill the memory.
 MOST_BYTES = 1 << 16
 
-# Whether the form is the expected one is seen at once, unless its pages lead round and round.
-_STEPS = 1_000_000
+# Checking the schema takes few steps, unless the file's pages form a circle.
+_MAX_STEPS = 1_000_000
 
-# The disk, the memory or another process is to blame, not what stands in the file.
-_NOT_ITS_CONTENT = {
+# Errors of the disk, the memory or another process, which leave the file intact.
+_OUTSIDE_ERRORS = {
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM),
     *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
 }
 
 
 def connect(path: Path, made_by: str) -> sqlite3.Connection:
-    """Open or make the file, empty if not by `made_by`. Raises OSError and sqlite3.Error."""
+    """Open or create the file; clear it if `made_by` differs. Raises OSError and sqlite3.Error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _in_turn(path.parent):
+    with _lock(path.parent):
         _make_private(path)
         try:
             return _open_database(path, made_by)
@@ -65,23 +63,23 @@ def connect(path: Path, made_by: str) -> sqlite3.Connection:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is to blame, so that another scan would fail as well."""
+    """True if the file itself is damaged, so that the next scan would fail too."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    return (code & 0xFF) not in _NOT_ITS_CONTENT
+    return (code & 0xFF) not in _OUTSIDE_ERRORS
 
 
 def remove(path: Path) -> None:
-    """Raises OSError."""
-    for end in _ENDS:
+    """Delete the database and SQLite's extra files. Raises OSError."""
+    for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}{end}")
+            os.unlink(f"{path}{suffix}")
 
 
 def _make_private(path: Path) -> None:
-    """Remove what is no file, or has another name elsewhere; let nobody else read the rest."""
+    """Create the file for its owner alone; delete it first if it is not regular or has links."""
     owners = {os.geteuid(), os.stat(path.parent).st_uid}
-    for end in _ENDS:
-        name = f"{path}{end}"
+    for suffix in _SUFFIXES:
+        name = f"{path}{suffix}"
         try:
             status = os.lstat(name)
         except FileNotFoundError:
@@ -90,9 +88,9 @@ def _make_private(path: Path) -> None:
             remove(path)
             break
         if status.st_uid not in owners:
-            raise PermissionError(errno.EPERM, "it belongs to another user", name)
+            raise PermissionError(errno.EPERM, "belongs to another user", name)
         if stat.S_IMODE(status.st_mode) != _PRIVATE:
-            with contextlib.suppress(PermissionError):  # some network drives have no modes
+            with contextlib.suppress(PermissionError):  # some network drives do not support modes
                 os.chmod(name, _PRIVATE)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
@@ -102,14 +100,14 @@ def _open_database(path: Path, made_by: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
-        # What is not UTF-8 is no line of ours, and need not end a scan.
+        # A value that is not UTF-8 is not from mmcalib, and must not end a scan.
         db.text_factory = lambda data: data.decode("utf-8", "replace")
-        _require_form(db)
+        _check_schema(db)
         if db.execute("SELECT made_by FROM made").fetchone() != (made_by,):
             with db:
                 db.execute("BEGIN IMMEDIATE")
                 for table in ("seen", "made"):
-                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own two names
+                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - both names are constants
                 db.execute("INSERT INTO made VALUES (?)", [made_by])
     except BaseException:
         db.close()
@@ -117,29 +115,29 @@ def _open_database(path: Path, made_by: str) -> sqlite3.Connection:
     return db
 
 
-def _require_form(db: sqlite3.Connection) -> None:
-    """Raises sqlite3.DatabaseError where the file holds anything else."""
-    db.set_progress_handler(lambda: True, _STEPS)
+def _check_schema(db: sqlite3.Connection) -> None:
+    """Create the tables if there are none. Raises sqlite3.DatabaseError for other tables."""
+    db.set_progress_handler(lambda: True, _MAX_STEPS)
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA journal_mode = WAL")
-    # A power cut may lose what was committed last, and never more.
+    # A power cut can lose only the last commit.
     db.execute("PRAGMA synchronous = NORMAL")
-    if not _forms(db):
+    if not _schema(db):
         for table in FORM:
             db.execute(table)
-    if _forms(db) != [*FORM]:
+    if _schema(db) != [*FORM]:
         raise sqlite3.DatabaseError("other tables than expected")
     db.set_progress_handler(None, 0)
 
 
-def _forms(db: sqlite3.Connection) -> list[str]:
+def _schema(db: sqlite3.Connection) -> list[str]:
     tables = "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?"
     return [sql for (sql,) in db.execute(tables, [len(FORM) + 1])]
 
 
 @contextlib.contextmanager
-def _in_turn(folder: Path) -> Iterator[None]:
-    """Two that begin at once must not remove what the other has just made."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that two scans that start at once do not delete each other's file."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + PATIENCE_S
@@ -156,36 +154,36 @@ def _in_turn(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-# Raised with every change to what a probe says of the same bytes.
-PROBE = 2
+# Increase it whenever a probe's result for the same bytes changes, its texts included.
+PROBE = 3
 _READERS = ("av", "pillow", "soundfile")
 
-# What a crash may lose; a commit takes a millisecond.
+# A crash loses at most this much; a commit takes a millisecond.
 _COMMIT_S = 0.25
 
-# Of an item's key: its folder, so that those of one folder stand together, and the item.
+# An item's key begins with a digest of its folder, so that a folder's rows are adjacent.
 _FOLDER_BYTES, _ITEM_BYTES = 8, 24
 
-# A server may say anything of its objects.
-_LONGEST_VERSION = 1000
+# Bounds what a server sends as an object's version.
+_MAX_VERSION_CHARS = 1000
 
-# SQLite takes 32,766 values and no more, unless it was built otherwise.
-_ASKED_AT_ONCE = 1 << 14
+# SQLite's default limit is 32,766 values per query.
+_MAX_QUERY_KEYS = 1 << 14
 
-_NONE = ("", "")
+_NO_ROW = ("", "")
 _Row = tuple[bytes, str, str]
 
 
 class CacheBroken(Exception):  # noqa: N818 - a value in flight, turned into a note
-    """The file cannot be used; the message says why."""
+    """The file cannot be used; the message gives the reason."""
 
 
 class Cache(Closing):
-    """Answers by path and version, in one file that several processes may use.
+    """Probe results by path and version, in one file that several processes can use.
 
-    Items go by digests: names may be secret, URLs carry signatures. The file is made anew if
-    damaged, of another form, or by other versions. Impossible lines are ignored. Raises
-    `CacheBroken`.
+    Keys are digests, because names may be secret and URLs carry signatures. A file that is damaged,
+    has another schema, or comes from other versions is replaced. Impossible lines are ignored.
+    Raises `CacheBroken`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -201,38 +199,38 @@ class Cache(Closing):
             raise CacheBroken(str(error)) from error
 
     def find(self, orders: Sequence[ProbeTask]) -> list[str | None]:
-        """Per order the line that was answered for the same bytes, None where none was."""
+        """Return the cached line of each order; None if the cache has none for the same bytes."""
         keys = [self._key(order) if order.version else None for order in orders]
         known = [key for key in keys if key is not None]
         rows: dict[bytes, tuple[str, str]] = {}
-        with self._as_broken():
-            for start in range(0, len(known), _ASKED_AT_ONCE):
-                some = known[start : start + _ASKED_AT_ONCE]
+        with self._discarding_damage():
+            for start in range(0, len(known), _MAX_QUERY_KEYS):
+                some = known[start : start + _MAX_QUERY_KEYS]
                 marks = ",".join("?" * len(some))
                 query = f"SELECT item, version, line FROM seen WHERE item IN ({marks})"  # noqa: S608
-                found = self._db.execute(query, some)
-                rows |= {key: (version, line) for key, version, line in found}
+                answer = self._db.execute(query, some)
+                rows |= {key: (version, line) for key, version, line in answer}
         lines: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
-            version, line = rows.get(key, _NONE) if key else _NONE
+            version, line = rows.get(key, _NO_ROW) if key else _NO_ROW
             lines.append(line if key and version == order.version and is_sound(line) else None)
         return lines
 
     def keep(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
-        """Remember; on disk with the first call that comes a moment later, or when closed."""
+        """Store results; they reach the disk within a moment, at the next call or on `close`."""
         for order, answer in answered:
-            if 0 < len(answer.version) <= _LONGEST_VERSION and not may_pass(answer.line):
+            if 0 < len(answer.version) <= _MAX_VERSION_CHARS and not may_pass(answer.line):
                 self._pending.append((self._key(order), answer.version, answer.line))
         if time.monotonic() - self._committed > _COMMIT_S:
             self.commit()
 
     def commit(self) -> None:
-        """Write what was remembered."""
+        """Write the pending results."""
         rows, self._pending = self._pending, []
         self._committed = time.monotonic()
         if not rows:
             return
-        with self._as_broken(), self._db:
+        with self._discarding_damage(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", rows)
 
@@ -244,7 +242,7 @@ class Cache(Closing):
 
     def _key(self, order: ProbeTask) -> bytes:
         path, how = order.item.path, (order.item.declared or "") + "+" * order.whole
-        # Of the member of an archive, the archive.
+        # For a member of an archive, the archive is the folder.
         within = BEHIND in path and not path.startswith("/")
         folder = path.partition(BEHIND)[2] if within else path.rpartition("/")[0]
         first = self._folders.get(folder)
@@ -254,8 +252,8 @@ class Cache(Closing):
         return first + blake2b(f"{how}\0{path}".encode(), digest_size=_ITEM_BYTES).digest()
 
     @contextlib.contextmanager
-    def _as_broken(self) -> Iterator[None]:
-        """What is damaged goes, so that the next scan begins anew."""
+    def _discarding_damage(self) -> Iterator[None]:
+        """Delete the file if it is damaged, so that the next scan starts a new one."""
         try:
             yield
         except sqlite3.Error as error:

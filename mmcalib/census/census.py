@@ -1,4 +1,4 @@
-"""Histogram of shapes."""
+"""The histogram of the corpus's shapes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _ROW = np.dtype([*COUNT_FIELDS, ("encoding", "i4")])
 
 
 def merge_equal(keys: Sequence[Column], rows: Column, paths: PathLists) -> tuple[Column, Column]:
-    """The place of the first row of each group of equal keys, in their order, and a row for each
-    group: its counts added, and the first of its paths.
+    """Merge rows with equal keys: add their counts, keep the first paths.
+
+    Returns the index of each group's first row, in key order, and the merged rows.
     """
     order = np.lexsort(keys[::-1])
     begins = np.ones(len(order), dtype=bool)
@@ -48,21 +49,21 @@ def merge_equal(keys: Sequence[Column], rows: Column, paths: PathLists) -> tuple
         merged["count"] = np.add.reduceat(rows["count"][order], starts)
         sizes = np.diff(starts, append=len(order))
         for group in np.flatnonzero(sizes > 1):
-            of = rows["exemplars"][order[starts[group] : starts[group] + sizes[group]]]
-            every = {path for at in of for path in paths[at]}
+            lists = rows["exemplars"][order[starts[group] : starts[group] + sizes[group]]]
+            every = {path for at in lists for path in paths[at]}
             merged["exemplars"][group] = paths.add(sorted(every)[:EXEMPLARS])
     return first, merged
 
 
-# Distinct keys that are counted as they come, before they go to the columns.
+# Distinct keys counted in a dict before they move to the columns.
 _RECENT = 1 << 15
-# Of lists of paths that nobody asks for any more so many may stay.
+# Unused lists of paths allowed before repacking.
 _SPARE = 1 << 16
 
 
 @dataclass(slots=True)
 class _Tally:
-    """A count under way, and the first paths, sorted."""
+    """A running count and its first paths, sorted."""
 
     count: int
     exemplars: list[str]
@@ -73,26 +74,26 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Of one modality: a row for each shape and encoding, by both in ascending order."""
+    """Rows of one modality, one per shape and encoding, sorted by both."""
 
     shapes: Shapes
     rows: Column
 
 
 Refuses = Callable[[Encoded], object]
-"""Whether a server refuses such a file: anything true."""
+"""Returns anything true if a server rejects such a file."""
 
 
 class Census:
-    """The exact histogram of shapes. Adding gives the same in any order.
+    """The exact histogram of shapes, independent of the order of items.
 
-    Files of one shape are counted apart by how they hold it, for `encoded` and `without` alone.
-    What came last is counted in a dict, all else in columns: some 80 bytes for each shape.
+    Files of one shape are also counted by encoding, for `encoded` and `without`. Recent shapes are
+    in a dict, the others in columns: about 80 bytes per shape.
     """
 
     def __init__(self) -> None:
         self._recent: dict[tuple[Shape, Encoding], _Tally] = {}
-        # Parts of the columns, each half as long as the one before or shorter.
+        # Parts of the columns, each at most half as long as the one before.
         self._parts: dict[Modality, list[_Rows]] = {}
         self._paths = PathLists()
         self._encodings: list[Encoding] = []
@@ -101,10 +102,10 @@ class Census:
 
     @classmethod
     def of_encoded(cls, counts: Iterable[tuple[Encoded, ShapeCount]]) -> Census:
-        """From what `encoded` gives, in any order."""
+        """Build a census from the result of `encoded`, in any order."""
         census = cls()
-        for file, found in counts:
-            census._take((file.shape, file.encoding), found.count, found.exemplars)
+        for file, entry in counts:
+            census._take((file.shape, file.encoding), entry.count, entry.exemplars)
         return census
 
     def add(self, shape: Shape, path: str, count: int = 1, encoding: Encoding = PLAIN) -> None:
@@ -118,10 +119,10 @@ class Census:
             tally.offer([path])
 
     def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
-        """The distinct ways in which files hold their shapes, in a fixed order."""
+        """Yield the distinct pairs of shape and encoding with their counts, in a fixed order."""
         for modality in self.modalities():
-            found = self._rows(modality)
-            for shape, row in zip(found.shapes, found.rows, strict=True):
+            table = self._rows(modality)
+            for shape, row in zip(table.shapes, table.rows, strict=True):
                 count, at, number = row.item()
                 yield (
                     Encoded(shape, self._encodings[number]),
@@ -129,39 +130,39 @@ class Census:
                 )
 
     def without(self, refuses: Refuses) -> Census:
-        """The census of the other files."""
+        """Return the census without the files that the server rejects."""
         return Census.of_encoded(one for one in self.encoded() if not refuses(one[0]))
 
     def modalities(self) -> tuple[Modality, ...]:
-        """Those that have items, in the order of `MODALITIES`."""
+        """Return the modalities that have items, in the order of `MODALITIES`."""
         present = {shape.modality for shape, _ in self._recent} | set(self._parts)
         return tuple(modality for modality in MODALITIES if modality in present)
 
     def items(self, modality: Modality | None = None) -> int:
-        """The number of items, of one modality or of all."""
-        wanted = self.modalities() if modality is None else (modality,)
-        return sum(self.counts(one).items() for one in wanted)
+        """Return the number of items of one modality or of all."""
+        modalities = self.modalities() if modality is None else (modality,)
+        return sum(self.counts(one).items() for one in modalities)
 
     def counts(self, modality: Modality) -> ShapeCounts:
-        """The distinct shapes of one modality with their counts, in ascending order."""
+        """Return the distinct shapes of one modality with their counts, sorted by shape."""
         if self._recent:
             self._fold()
         if modality not in self._whole:
-            found = self._rows(modality)
-            first, rows = merge_equal(found.shapes.columns, found.rows, self._paths)
-            self._whole[modality] = ShapeCounts(found.shapes.take(first), rows, self._paths)
+            table = self._rows(modality)
+            first, rows = merge_equal(table.shapes.columns, table.rows, self._paths)
+            self._whole[modality] = ShapeCounts(table.shapes.take(first), rows, self._paths)
         return self._whole[modality]
 
     def shapes(self, modality: Modality | None = None) -> Iterator[ShapeCount]:
-        """The distinct shapes with their counts, by modality, then in ascending order."""
+        """Yield the distinct shapes with their counts, sorted by modality and shape."""
         for one in self.modalities():
             if modality in (None, one):
                 yield from self.counts(one)
 
     def only(self, modalities: Iterable[Modality]) -> Census:
-        """Of these modalities alone."""
-        kept = set(modalities)
-        return self.without(lambda file: file.modality not in kept)
+        """Return the census of these modalities."""
+        allowed = set(modalities)
+        return self.without(lambda file: file.modality not in allowed)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Census) or self.modalities() != other.modalities():
@@ -183,31 +184,31 @@ class Census:
         tally.offer(paths)
 
     def _fold(self) -> None:
-        """What was counted last goes to the columns."""
+        """Move the recent counts to the columns."""
         for modality in MODALITIES:
-            found = [item for item in self._recent.items() if item[0][0].modality == modality]
-            if not found:
+            recent = [item for item in self._recent.items() if item[0][0].modality == modality]
+            if not recent:
                 continue
             rows = (
                 (tally.count, self._paths.add(tally.exemplars), self._number(encoding))
-                for (_, encoding), tally in found
+                for (_, encoding), tally in recent
             )
-            shapes = shape_rows(modality, [shape for (shape, _), _ in found])
+            shapes = shape_rows(modality, [shape for (shape, _), _ in recent])
             parts = self._parts.setdefault(modality, [])
-            parts.append(self._merged(modality, shapes, np.fromiter(rows, _ROW, len(found))))
+            parts.append(self._merge(modality, shapes, np.fromiter(rows, _ROW, len(recent))))
             while len(parts) > 1 and 2 * len(parts[-1].rows) > len(parts[-2].rows):
-                parts[-2:] = [self._joined(modality, parts[-2:])]
+                parts[-2:] = [self._join(modality, parts[-2:])]
         self._recent.clear()
         live = sum(len(part.rows) for parts in self._parts.values() for part in parts)
         if self._paths.lists > 2 * live + _SPARE:
             self._repack()
 
     def _repack(self) -> None:
-        """Without the paths that other ones took the place of."""
-        kept = PathLists()
+        """Drop the lists of paths that no row uses any more."""
+        paths = PathLists()
         for part in (part for parts in self._parts.values() for part in parts):
-            part.rows["exemplars"] = [kept.add(self._paths[at]) for at in part.rows["exemplars"]]
-        self._paths = kept
+            part.rows["exemplars"] = [paths.add(self._paths[at]) for at in part.rows["exemplars"]]
+        self._paths = paths
 
     def _rows(self, modality: Modality) -> _Rows:
         if self._recent:
@@ -216,20 +217,20 @@ class Census:
         if not parts:
             return _Rows(Shapes.of(modality, ()), np.empty(0, _ROW))
         if len(parts) > 1:
-            parts[:] = [self._joined(modality, parts)]
+            parts[:] = [self._join(modality, parts)]
         return parts[0]
 
-    def _joined(self, modality: Modality, parts: Sequence[_Rows]) -> _Rows:
+    def _join(self, modality: Modality, parts: Sequence[_Rows]) -> _Rows:
         shapes = np.concatenate([part.shapes.rows for part in parts])
-        return self._merged(modality, shapes, np.concatenate([part.rows for part in parts]))
+        return self._merge(modality, shapes, np.concatenate([part.rows for part in parts]))
 
-    def _merged(self, modality: Modality, shapes: Column, rows: Column) -> _Rows:
+    def _merge(self, modality: Modality, shapes: Column, rows: Column) -> _Rows:
         keys = [*Shapes(modality, shapes).columns, self._ranks()[rows["encoding"]]]
         first, merged = merge_equal(keys, rows, self._paths)
         return _Rows(Shapes(modality, shapes[first]), merged)
 
     def _ranks(self) -> Column:
-        """Where each encoding stands among those that are known, in ascending order."""
+        """Return the rank of each encoding among those known so far."""
         ranks = np.empty(len(self._encodings), dtype=np.int64)
         order = sorted(range(len(self._encodings)), key=self._encodings.__getitem__)
         ranks[order] = np.arange(len(order))
@@ -244,30 +245,30 @@ class Census:
 
 
 def shape_order(shape: Shape) -> tuple[float, ...]:
-    """A sort key for shapes of any modality."""
+    """Sort key for shapes of any modality."""
     names = SHAPES[shape.modality].__slots__
     return MODALITIES.index(shape.modality), *(getattr(shape, name) for name in names)
 
 
 def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
-    """At most `per_modality` distinct shapes of each modality, each with an exemplar's path.
+    """Choose at most `per_modality` distinct shapes of each modality, each with an example's path.
 
-    First the heaviest, the largest picture, the longest, widest, tallest and smallest; then random
-    ones, the same for a census and seed, whatever other modalities hold.
+    The heaviest, longest, widest, tallest and smallest come first, then random ones. The choice
+    depends only on the seed and the shapes of that modality.
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():
-        found = census.counts(modality)
-        # Of those that rank highest the first.
+        counts = census.counts(modality)
+        # The first of those that rank highest.
         picked = dict.fromkeys(
-            max(enumerate(found.shapes), key=lambda one: (rank(one[1]), -one[0]))[0]
+            max(enumerate(counts.shapes), key=lambda one: (rank(one[1]), -one[0]))[0]
             for rank in map(_RANKS.__getitem__, _EXTREMES[modality])
         )
-        rest = [row for row in range(len(found)) if row not in picked]
+        rest = [row for row in range(len(counts)) if row not in picked]
         # Reproducible, not secret.
         random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
         rows = [*picked, *rest][: max(0, per_modality)]
-        chosen += [(found.shapes[row], found.paths_at(row)[0]) for row in rows]
+        chosen += [(counts.shapes[row], counts.paths_at(row)[0]) for row in rows]
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Which items are equal to the byte, whatever they are called."""
+"""Find items with equal bytes under different names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DIGEST = Named("mmcalib.census.contents", "digest")
 
 
 def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
-    """Per item the index of the first that is equal to it, itself where none before it is.
+    """Return for each item the index of the first item with equal bytes, possibly its own.
 
-    Files of equal size are read whole; what cannot be read is equal to nothing.
+    Reads files of equal size whole. An unreadable file equals no other.
     """
     first = list(range(len(items)))
     by_size: defaultdict[object, list[int]] = defaultdict(list)
@@ -43,29 +43,29 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
     digests: dict[object, str] = {}
     with (
         progress.step("comparing files of equal size", sum(map(len, unsure))) as task,
-        LocalPool(_DIGEST) as apart,
+        LocalPool(_DIGEST) as pool,
     ):
         for indices in unsure:
             new = {identities[i]: items[i] for i in indices if identities[i] not in digests}
-            digests.update(zip(new, _digests(list(new.values()), apart), strict=True))
-            found: dict[str, int] = {}
+            digests.update(zip(new, _digests(list(new.values()), pool), strict=True))
+            first_of: dict[str, int] = {}
             for index in indices:
                 if one := digests[identities[index]]:
-                    first[index] = found.setdefault(one, index)
+                    first[index] = first_of.setdefault(one, index)
             task.advance(len(indices))
     return first
 
 
-def _digests(items: Sequence[Item], apart: LocalPool) -> list[str]:
-    """Digests of items: here for files, in the pool, within its limits, for what is packed."""
+def _digests(items: Sequence[Item], pool: LocalPool) -> list[str]:
+    """Hash files here, but archives' members in the pool, which limits time and memory."""
     packed = [ProbeTask(item) for item in items if not Location.of(item.path).is_file]
-    lines = iter([one.line for one in apart.result(apart.submit(packed))] if packed else ())
-    found = (digest(i) if Location.of(i.path).is_file else next(lines) for i in items)
-    return ["" if line.startswith("[") else line for line in found]
+    lines = iter([one.line for one in pool.result(pool.submit(packed))] if packed else ())
+    all_lines = (digest(i) if Location.of(i.path).is_file else next(lines) for i in items)
+    return ["" if line.startswith("[") else line for line in all_lines]
 
 
 def digest(item: Item) -> str:
-    """Of all its bytes; empty where they cannot be read."""
+    """Hash all bytes of an item; empty if they cannot be read."""
     try:
         with open_item(item) as opened:
             file = cast("io.BufferedReader", opened.file)

@@ -1,4 +1,4 @@
-"""Sources in, counts out."""
+"""Count a corpus: its items, prompts, skipped files and accesses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmcalib.text import one_line
 
 _Known = Encoded | Skipped
 
-_KNOWN_LINES = 1 << 14
+_MAX_LINES = 1 << 14
 
 # Device and inode, equal for all links to a file; the path when it is gone.
 _Identity = tuple[int, int] | str
@@ -33,28 +33,26 @@ _Identity = tuple[int, int] | str
 
 @dataclass(slots=True)
 class CorpusCounter:
-    """Counts all prompts, then all items (see `count_corpus`). Repeatable paths are kept as 64-bit
-    hashes.
-    """
+    """Counts all prompts, then all items (see `count_corpus`), and keeps paths as 64-bit hashes."""
 
     log: AccessLog | None
-    # The items that were counted, where it is asked how many differ in content.
+    # The counted items, if distinct contents are to be counted too.
     contents: dict[Item, None] | None = None
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
     encoded: dict[str, Encoded] = field(default_factory=dict)
-    # What prompts name, which can come again.
+    # Items named by prompts, which may occur again.
     known: dict[Item, _Known | None] = field(default_factory=dict)
     paths: set[int] = field(default_factory=set)
-    # Of these, the ones that were listed only as what a request declared them to be.
+    # The paths that only had the modality that a request declared.
     declared: set[int] = field(default_factory=set)
     # Counted, or mentioned by a usable prompt.
     settled: set[int] = field(default_factory=set)
     mentioned: set[_Identity] = field(default_factory=set)
 
     def unseen(self, items: Iterable[Item]) -> list[Item]:
-        """Those of a prompt that were not asked for before."""
+        """Return a prompt's items that no earlier prompt had."""
         new = [item for item in dict.fromkeys(items) if item not in self.known]
         self.known.update(dict.fromkeys(map(without_data, new)))
         return new
@@ -62,23 +60,23 @@ class CorpusCounter:
     def prompts_seen(
         self, prompts: Iterable[Prompt | Skipped], items: Sequence[Item], lines: Sequence[str]
     ) -> None:
-        """A group of prompts, and what was seen of those of their items that were `unseen`."""
+        """Add a group of prompts, and the probe's lines for their `unseen` items."""
         for item, line in zip(items, lines, strict=True):
-            self.known[item] = self._noted(item, line)
+            self.known[item] = self._decode_line(item, line)
         for prompt in prompts:
-            self._prompt(prompt)
+            self._add_prompt(prompt)
 
     def listed(self, skipped: Skipped) -> None:
-        """A path that cannot be an item."""
+        """Add a path that cannot be an item."""
         self.paths.add(hash(skipped.path))
         self._skip(skipped)
 
     def is_new(self, item: Item) -> bool:
-        """Whether it must be looked at: what it is was not asked yet."""
+        """True if the item must be probed, because its path was not probed before."""
         path = hash(item.path)
         first = path not in self.paths
         self.paths.add(path)
-        # A usable prompt may have the file by another of its names.
+        # A usable prompt may name the same file differently.
         if self.known and (
             path in self.settled or (self.mentioned and _identity(item.path) in self.mentioned)
         ):
@@ -93,15 +91,15 @@ class CorpusCounter:
         seen = self.known.get(item)
         if seen is None:
             return True
-        self._item(item, seen)
+        self._add_item(item, seen)
         return False
 
     def items_seen(self, items: Sequence[Item], lines: Sequence[str]) -> None:
-        """Files that were `is_new`."""
+        """Add items for which `is_new` was true."""
         for item, line in zip(items, lines, strict=True):
-            self._item(item, self._noted(item, line))
+            self._add_item(item, self._decode_line(item, line))
 
-    def _item(self, item: Item, seen: _Known) -> None:
+    def _add_item(self, item: Item, seen: _Known) -> None:
         path = hash(item.path)
         if isinstance(seen, Skipped) or path in self.settled:
             return
@@ -112,55 +110,55 @@ class CorpusCounter:
             self.settled.add(path)
             self.skipped.pop(item.path, None)
 
-    def _prompt(self, prompt: Prompt | Skipped) -> None:
+    def _add_prompt(self, prompt: Prompt | Skipped) -> None:
         if isinstance(prompt, Skipped):
             self._skip(prompt)
             return
         if any(map(carried_bytes, prompt.items)):
             prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
-        found: list[Encoded] = []
+        files: list[Encoded] = []
         for item in prompt.items:
             seen = self.known[item]
             assert seen is not None
             if isinstance(seen, Skipped):
-                reason = f"names an unreadable item: {seen.path}: {seen.reason}"
+                reason = f"unreadable item: {seen.path}: {seen.reason}"
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return
-            found.append(seen)
-        shapes = [file.shape for file in found]
+            files.append(seen)
+        shapes = [file.shape for file in files]
         self.prompts.add(shapes, prompt)
         if self.log:
             self.log.add(prompt, shapes)
-        for item, file in zip(prompt.items, found, strict=True):
+        for item, file in zip(prompt.items, files, strict=True):
             self.census.add(file.shape, item.path, encoding=file.encoding)
             if self.contents is not None:
                 self.contents[without_data(item)] = None
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
                 self.mentioned.add(_identity(item.path))
-                # An archive may have lost it before its items come.
+                # A changed archive may no longer have it when its items are read.
                 self.paths.add(hash(item.path))
 
-    def _noted(self, item: Item, line: str) -> _Known:
-        if found := self.encoded.get(line):
-            return found
+    def _decode_line(self, item: Item, line: str) -> _Known:
+        if file := self.encoded.get(line):
+            return file
         seen = decode(item.path, line)
         if not isinstance(seen, Skipped):
-            if len(self.encoded) >= _KNOWN_LINES:
+            if len(self.encoded) >= _MAX_LINES:
                 self.encoded.clear()
-            found = self.encoded[line] = encoded(seen)
-            return found
+            file = self.encoded[line] = encoded(seen)
+            return file
         if hash(item.path) not in self.settled:
             self._skip(seen)
         return seen
 
     def _settle(self, path: str) -> None:
-        """One prompt may declare a file wrongly, and another rightly: then it is not skipped."""
+        """Unskip a file that one prompt declares wrongly and another correctly."""
         self.settled.add(hash(path))
         self.skipped.pop(path, None)
 
     def _skip(self, skipped: Skipped) -> None:
-        """Of several reasons the first in the alphabet, so that the order does not matter."""
+        """Keep the alphabetically first reason, so that the order of files does not matter."""
         known = self.skipped.setdefault(skipped.path, skipped)
         if skipped.reason < known.reason:
             self.skipped[skipped.path] = skipped
@@ -176,12 +174,12 @@ def _identity(path: str) -> _Identity:
 
 T = TypeVar("T")
 
-# Bytes only the source can get at that close a group; two groups per worker are under way.
+# A group closes at this many carried bytes; two groups per worker are in memory.
 _FULL_BYTES = 16 << 20
 
-# So few files may all be damaged alike.
-_ALL = 3
-_KINDS = (
+# If fewer files of a kind fail, they may simply all be damaged.
+_MIN_FAILURES = 3
+_SAMPLES = (
     (ImageShape(64, 48), IMAGE_ENDINGS),
     (VideoShape(4, 2.0, 2.0, 64, 48), VIDEO_ENDINGS),
     (AudioShape(800, 16_000), SOUND_ENDINGS),
@@ -190,8 +188,8 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class CorpusCount:
-    """A corpus after one reading of its headers; `files` are the distinct paths in it, and so many
-    items differ in content where `repeats` were asked for.
+    """A corpus after one pass over its headers; `files` counts its distinct paths, and `distinct`
+    its items of different content, with `repeats`.
     """
 
     census: Census
@@ -210,15 +208,15 @@ def count_corpus(
     in_order: bool = True,
     repeats: bool = False,
 ) -> CorpusCount:
-    """Look at every file once and count; `prober` says what each is.
+    """Probe every file once with `prober`, and count.
 
-    An item counts once per mention in a usable prompt, so that traffic weighs; every other good
-    file counts once. A prompt with an unreadable item is skipped whole. Prompts and uncounted paths
-    are listed as skipped once, in source order, prompts first. Memory grows by some 100 bytes per
-    distinct path (less for a single folder) and a few per mention.
+    An item counts once per mention in a usable prompt, as in traffic; every other good file counts
+    once. A prompt with an unreadable item is skipped whole. Each skipped prompt and path is listed
+    once, in source order, prompts first. Takes about 100 bytes of memory per distinct path (less
+    for a single folder), and a few per mention.
 
-    `accesses` stay empty unless `in_order`; they and `repeats` may read whole files. Raises
-    CorpusError when nothing could be counted.
+    `accesses` are empty unless `in_order`; they and `repeats` may read whole files. Raises
+    CorpusError if nothing could be counted.
     """
     sources = list(sources)
     contents: dict[Item, None] | None = {} if repeats else None
@@ -226,23 +224,23 @@ def count_corpus(
     progress = progress or Silent()
     with progress.step("reading the corpus") as task:
         for source in sources:
-            groups = _grouped(_wanted(counter, source), prober.executor)
+            groups = _group(_read_prompts(counter, source), prober.executor)
             for (prompts, items), lines in prober.each(groups):
                 counter.prompts_seen(prompts, items, lines)
                 task.advance(len(lines))
         for source in sources:
-            new = _grouped(_unseen(counter, source), prober.executor)
+            new = _group(_read_new_items(counter, source), prober.executor)
             for (items, _), lines in prober.each(new):
                 counter.items_seen(items, lines)
                 task.advance(len(lines))
-    _refuse_broken_libraries(counter)
+    _check_libraries(counter)
     files = len(counter.paths)
     if not counter.census.items():
         first = next(iter(counter.skipped.values()), None)
         why = f"; {one_line(first.path)}: {first.reason}" if first else ""
         raise CorpusError(
             f"nothing to measure: no image, video or audio in {files} files{why}",
-            hint="--data DIR names a folder of media files",
+            hint="--data DIR takes a folder of media files",
         )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
@@ -252,17 +250,17 @@ def count_corpus(
     return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct)
 
 
-# What was read, those of its items that must be looked at, and how much all of them carry.
+# A prompt or item, its items to probe, and the bytes that they carry.
 _Read = tuple[T, list[Item], int]
 
 
-def _wanted(counter: CorpusCounter, source: Source) -> Iterator[_Read[Prompt | Skipped]]:
+def _read_prompts(counter: CorpusCounter, source: Source) -> Iterator[_Read[Prompt | Skipped]]:
     for prompt in source.prompts():
         items = () if isinstance(prompt, Skipped) else prompt.items
         yield prompt, counter.unseen(items), sum(map(carried_bytes, items))
 
 
-def _unseen(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
+def _read_new_items(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
     for item in source.items():
         if isinstance(item, Skipped):
             counter.listed(item)
@@ -270,13 +268,13 @@ def _unseen(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
             yield item, [item], carried_bytes(item)
 
 
-def _grouped(
-    found: Iterable[_Read[T]], executor: Executor[Any]
+def _group(
+    entries: Iterable[_Read[T]], executor: Executor[Any]
 ) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
     group: list[T] = []
     items: list[Item] = []
     carried = 0
-    for one, new, size_bytes in found:
+    for one, new, size_bytes in entries:
         group.append(one)
         items += new
         carried += size_bytes
@@ -286,20 +284,21 @@ def _grouped(
     yield (group, items), items
 
 
-def _refuse_broken_libraries(counter: CorpusCounter) -> None:
-    """Raises MmcalibError where a kind of files and mmcalib's own one fail for one reason."""
-    for shape, endings in _KINDS:
+def _check_libraries(counter: CorpusCounter) -> None:
+    """Raises MmcalibError if all files of a kind fail, and mmcalib's own file of that kind too."""
+    present = counter.census.modalities()
+    for shape, endings in _SAMPLES:
         failed = [s for s in counter.skipped.values() if ending_of(s.path) in endings]
         one_reason = len({skipped.reason for skipped in failed}) == 1
-        if not one_reason or len(failed) < _ALL or shape.modality in counter.census.modalities():
+        if not one_reason or len(failed) < _MIN_FAILURES or shape.modality in present:
             continue
         from mmcalib.media.decode import selftest
 
         with Scratch() as scratch:
             why = selftest(shape, scratch.path)
         if why:
-            said = f"no {shape.modality} can be read here: all {len(failed):,} files fail"
+            fails = f"cannot read {shape.modality}: all {len(failed):,} files fail"
             raise MmcalibError(
-                one_line(f"{said}, and so does a file that mmcalib writes itself: {why}"),
-                hint="mmcalib doctor names the library and what to install",
+                one_line(f"{fails}, and a test file written by mmcalib fails too: {why}"),
+                hint="mmcalib doctor names the broken library and its fix",
             )

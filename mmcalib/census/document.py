@@ -1,4 +1,4 @@
-"""What `scan --json` prints: how much of what a corpus holds, and what was left out."""
+"""The document of `scan --json`: how many items of each modality, and what was skipped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ScannedModality(DocumentPart):
 
 
 class ScannedCorpus(DocumentPart):
-    """With requests, every mention of an item counts. `files` are the paths that were found,
-    `skipped` the files and requests that could not be used. So many items are `distinct` in
-    content, if that was asked for.
+    """Counts of a corpus. With requests, every mention of an item counts. `files` counts the paths,
+    `skipped` the unusable files and requests, `distinct` the items of different content, if that
+    was requested.
     """
 
     items: Number
@@ -41,14 +41,14 @@ class SkippedItem(DocumentPart):
 
 
 class ScanDocument(DocumentPart):
-    """What `scan --json` prints; `skipped` is sorted by path."""
+    """The output of `scan --json`; `skipped` is sorted by path."""
 
     corpus: ScannedCorpus
     skipped: list[SkippedItem]
 
 
 def modalities_of(census: Census) -> dict[Modality, ScannedModality]:
-    """What there is of each modality."""
+    """Count items and distinct shapes of each modality."""
     return {
         modality: ScannedModality(
             items=census.items(modality), unique_shapes=len(census.counts(modality))

@@ -1,4 +1,4 @@
-"""Executor protocol, tasks and results."""
+"""The protocol of executors, their tasks and results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import NamedTuple, Protocol, TypeVar
 from mmcalib.domain.items import Item, Seen
 
 Look = Callable[[Item], Seen | str]
-"""Says what an item is, or something else of it in a line of its own; never raises for what is
-wrong with the item.
-"""
+"""Probes an item: returns what it is, or a line of the probe's own. Never raises for bad items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A function by its place, with arguments after the item: senders need not import it."""
+    """A function by module and name, so that the sender need not import it, and extra arguments."""
 
     module: str
     name: str
@@ -35,9 +33,9 @@ def load(module: str, name: str) -> Callable[..., Seen | str]:
 
 
 class ProbeTask(NamedTuple):
-    """Look at `item`: its header or, if `whole`, all of it.
+    """Probe `item`: its header or, if `whole`, all of it.
 
-    `version` is that of the bytes asked about: empty if unknown, None if nobody asks.
+    `version` is that of its bytes: empty if unknown, None without a cache.
     """
 
     item: Item
@@ -46,43 +44,41 @@ class ProbeTask(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """`line` is the encoded `Seen`, or `Look`'s own, of `version`; not to be kept without one."""
+    """A probe's line for the bytes of `version`; without a version it must not be cached."""
 
     line: str
     version: str = ""
 
 
 Ticket = TypeVar("Ticket")
-"""A chunk that was handed in, as its executor knows it."""
+"""An executor's handle of a submitted chunk."""
 
 
 def count_fitting(items: int, took_s: float, chunk_s: float) -> int:
-    """How many items take `chunk_s`, from some that were just answered; at least one."""
+    """Return how many items take `chunk_s`, given that `items` took `took_s`; at least one."""
     return max(1, int(items * chunk_s / max(took_s, 1e-6)))
 
 
 class Executor(Protocol[Ticket]):
-    """Answers orders. Chunks may be handed in ahead of asking for what came of them."""
+    """Probes items in chunks. Submit several chunks before you ask for the first result."""
 
     ahead: int
-    """As many chunks should be handed in before the first is asked for."""
+    """Number of chunks to submit before asking for the first result."""
     chunk_items: int
-    """Few enough for short waits, many enough that sending a chunk costs nothing beside it; may
-    change as the executor learns how long items take.
-    """
+    """Items per chunk: a short wait, but long compared with sending. Changes with their speed."""
 
     def submit(self, orders: Sequence[ProbeTask]) -> Ticket:
-        """Hand in a chunk. Raises MmcalibError where there is nobody to do it."""
+        """Submit a chunk. Raises MmcalibError if no worker can take it."""
         ...
 
     def result(self, ticket: Ticket) -> list[ProbeResult]:
-        """Wait for a chunk; one answer per order, in their order."""
+        """Wait for a chunk, and return one result per order, in order."""
         ...
 
     def close(self) -> None:
-        """End whatever was started. Safe to call twice."""
+        """Stop everything that was started. Safe to call twice."""
         ...
 
 
-# The longest that a real file took: a video of two hours without an index, from a network drive.
+# Covers the slowest real file: a two-hour video without an index, on a network drive.
 TIMEOUT_S = 30.0

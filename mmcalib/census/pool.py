@@ -1,4 +1,4 @@
-"""The local worker pool."""
+"""The pool of local worker processes that probe items."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from mmcalib.errors import MmcalibError
 from mmcalib.processes import Closing, Worker
 from mmcalib.storage.location import allowed_hosts
 
-# Fields of /proc/PID/stat (proc(5)) behind the name, which may hold anything.
+# Indices of fields in /proc/PID/stat (proc(5)), counted after the process name.
 _UTIME, _STIME = 11, 12
 
-# Above what the process needs itself. The largest image that vLLM opens takes 0.7 GB decoded.
+# On top of what the process itself needs. vLLM's largest image takes 0.7 GB decoded.
 MEMORY_BYTES = 4 << 30
 
-# Who else could kill a worker (the kernel, short of memory) or stop it does not do it twice for one
-# item. One that computed for most of the time would do so again.
+# The kernel may kill or stop a worker once for reasons of its own, but hardly twice for one item.
+# A worker that was busy most of the time would be busy again, so it gets both strikes at once.
 _STRIKES = 2
 _BUSY = 0.5
 
 _POLL_S = 0.25
 
-# For the imports of a worker, on a busy machine with its packages on a network drive.
+# Allows a busy machine to import packages from a network drive.
 _START_S = 60.0
 
-# What a pipe holds for a worker that is at something else: Linux gives it 200 KiB.
+# A pipe must hold this much for a busy worker; on Linux it holds 200 KiB.
 _AHEAD_BYTES = 1 << 16
 
-# Chunks that take this long are answered soon enough for what is remembered to be of the last
-# second, and cost the parent little for each item.
+# Short enough to write the cache every second, long enough to cost the parent little per item.
 _CHUNK_S = 0.1
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 256
 
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
-    """Handed in, and answered so far; `None` where not."""
+    """A submitted chunk; its answers are None until they arrive."""
 
     orders: Sequence[ProbeTask]
     answers: list[ProbeResult | None]
@@ -53,7 +52,10 @@ class _Chunk:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Orders of a chunk for one worker, `done` answered; a struck run holds a single order."""
+    """Orders of a chunk for one worker, `done` of them answered.
+
+    A run with strikes has a single order.
+    """
 
     chunk: _Chunk
     at: Sequence[int]
@@ -70,11 +72,10 @@ class _Run:
 
 
 class Process(Worker):
-    """Told what looks at an item, from the hosts that are allowed now.
+    """A worker process that probes items, from the hosts that are allowed when it starts.
 
-    `given` are the unanswered runs in order; the first was begun at `taken_s`. It began its
-    `number`th item at `since_s`, and had taken `halfway_s` of processor time at half the item's
-    time.
+    `given` are its unanswered runs in order; the first started at `taken_s`. The worker started its
+    `number`th item at `since_s`, and had used `halfway_s` of CPU time at half the item's timeout.
     """
 
     def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
@@ -90,11 +91,11 @@ class Process(Worker):
         self.halfway_s: float | None = None
 
     def begun(self) -> int:
-        """How many items it has begun since it started."""
+        """Return how many items the worker has started."""
         return int(BEGUN.unpack_from(self._begun)[0])
 
     def cpu_s(self) -> float:
-        """The processor seconds that it has taken, 0 where that cannot be told."""
+        """Return the worker's CPU seconds; 0 if they cannot be read."""
         try:
             words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -103,11 +104,11 @@ class Process(Worker):
 
 
 class LocalPool(Closing):
-    """Spawns `workers` processes (default: one per CPU) with the first chunk.
+    """Starts `workers` processes (default: one per CPU) with the first chunk.
 
-    An item that takes longer than `timeout_s`, or after which a worker is dead, is `Skipped`: the
-    second time, or at once where the worker was computing. One that needs more than `memory_bytes`
-    fails by itself. `look` must be a function that can be imported.
+    An item that exceeds `timeout_s` or kills its worker is retried once, then `Skipped`; an item
+    that kept the CPU busy is `Skipped` at once. An item that needs more than `memory_bytes` fails.
+    `look` must be an importable function.
     """
 
     def __init__(
@@ -119,12 +120,12 @@ class LocalPool(Closing):
         memory_bytes: int = MEMORY_BYTES,
         process: type[Process] = Process,
     ) -> None:
-        self._wanted = workers or len(os.sched_getaffinity(0))
+        self._worker_count = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
         self._process = process
         self._workers: list[Process] = []
         self._waiting: deque[_Run] = deque()
-        self.ahead, self.chunk_items = 2 * self._wanted, _FIRST_CHUNK
+        self.ahead, self.chunk_items = 2 * self._worker_count, _FIRST_CHUNK
 
     def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
         chunk = _Chunk(orders, [None] * len(orders))
@@ -133,7 +134,7 @@ class LocalPool(Closing):
         return chunk
 
     def result(self, ticket: _Chunk) -> list[ProbeResult]:
-        """Raises MmcalibError where no item can be looked at, whichever it is."""
+        """Raises MmcalibError if the workers cannot probe any item."""
         while None in ticket.answers:
             self._hand_out()
             self._listen()
@@ -146,16 +147,16 @@ class LocalPool(Closing):
         self._waiting.clear()
 
     def _hand_out(self) -> None:
-        """Give everybody one run to do and, where it fits into the pipe, one to go on with."""
+        """Give each worker one run and, if it fits into the pipe, the next one."""
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
-            if len(self._workers) < self._wanted and (worker is None or worker.given):
+            if len(self._workers) < self._worker_count and (worker is None or worker.given):
                 worker = self._process(self._look, self._memory_bytes, self._timeout_s)
                 self._workers.append(worker)
             if worker is None or len(worker.given) > 1:
                 return
             run = self._waiting[0]
-            # About as much as goes through the pipe.
+            # Estimates the bytes that go through the pipe.
             items = (order.item for order in run.orders())
             if worker.given and sum(len(i.path) + carried_bytes(i) for i in items) > _AHEAD_BYTES:
                 return
@@ -170,18 +171,18 @@ class LocalPool(Closing):
         for pipe in wait(list(pipes), _POLL_S):
             worker = pipes[pipe]  # type: ignore[index]
             try:
-                said = worker.pipe.recv()
+                message = worker.pipe.recv()
             except (EOFError, OSError):
                 self._replace_lost(worker, worker.how_it_ended())
             else:
-                self._take_answers(worker, said)
+                self._take_answers(worker, message)
         now_s = time.monotonic()
         for worker in list(self._workers):
-            begun = worker.begun()
-            most_s = self._timeout_s if begun else max(_START_S, self._timeout_s)
+            items_begun = worker.begun()
+            most_s = self._timeout_s if items_begun else max(_START_S, self._timeout_s)
             waited_s = now_s - worker.since_s
-            if begun != worker.number or not worker.given:
-                worker.number, worker.since_s, worker.halfway_s = begun, now_s, None
+            if items_begun != worker.number or not worker.given:
+                worker.number, worker.since_s, worker.halfway_s = items_begun, now_s, None
             elif waited_s > most_s and not worker.pipe.poll():
                 spent_s = worker.cpu_s() - (worker.halfway_s or 0.0)
                 busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
@@ -189,44 +190,44 @@ class LocalPool(Closing):
             elif waited_s > most_s / 2 and worker.halfway_s is None:
                 worker.halfway_s = worker.cpu_s()
 
-    def _take_answers(self, worker: Process, said: MmcalibError | list[PackedAnswer]) -> None:
-        if isinstance(said, MmcalibError):
-            raise said
-        if not said:  # the last of its items was answered before
+    def _take_answers(self, worker: Process, message: MmcalibError | list[PackedAnswer]) -> None:
+        if isinstance(message, MmcalibError):
+            raise message
+        if not message:  # an earlier message had the run's last answer
             return
         run = worker.given[0]
-        run.put([unpack_answer(answer) for answer in said])
-        worker.answered += len(said)
+        run.put([unpack_answer(answer) for answer in message])
+        worker.answered += len(message)
         if run.done == len(run.at):
             worker.given.popleft()
             now_s = time.monotonic()
             took_s, worker.taken_s = now_s - worker.taken_s, now_s
-            wanted = count_fitting(run.done, took_s, _CHUNK_S)
-            self.chunk_items = min(wanted, 2 * self.chunk_items, _LARGEST_CHUNK)
+            fitting = count_fitting(run.done, took_s, _CHUNK_S)
+            self.chunk_items = min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK)
 
     def _replace_lost(self, worker: Process, why: str, strikes: int = 1) -> None:
-        """Blame the item that was begun, by so many strikes, and have the others done again."""
-        begun = worker.begun()
+        """Give the started item `strikes` strikes, and queue the worker's other items again."""
+        items_begun = worker.begun()
         self._workers.remove(worker)
         worker.close()
-        if not begun:
+        if not items_begun:
             raise MmcalibError(
-                f"a process that reads media ended before its first item: {why}",
-                hint="MMCALIB_DEBUG=1 shows what it said",
+                f"a worker process ended before its first item: {why}",
+                hint="MMCALIB_DEBUG=1 shows its output",
             )
-        at_work = begun - worker.answered - 1
+        at_work = items_begun - worker.answered - 1
         again: list[_Run] = []
         for run in worker.given:
             rest = list(run.at[run.done :])
             at_work, offset = at_work - len(rest), at_work
             if 0 <= offset < len(rest):
-                # It goes to another worker by itself, or is given up.
+                # Retry it alone in another worker, or give up.
                 struck = _Run(run.chunk, [rest.pop(offset)], run.strikes + strikes)
                 if struck.strikes < _STRIKES:
                     self._waiting.appendleft(struck)
                 else:
                     (order,) = struck.orders()
-                    skipped = Skipped(order.item.path, f"a decoder {why}")
+                    skipped = Skipped(order.item.path, f"the decoder {why}")
                     struck.put([ProbeResult(encode(skipped))])
             again.append(_Run(run.chunk, rest, run.strikes))
         self._waiting.extendleft(run for run in reversed(again) if run.at)

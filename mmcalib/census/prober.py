@@ -1,4 +1,4 @@
-"""Probing many items: what is known from before, what others must look at, and the order."""
+"""Probe many items in order: take known results from the cache, and the rest from an executor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Batch(NamedTuple):
-    """Orders, what is known of them, and the ticket of those that others look at."""
+    """Orders, their cached lines, and the ticket of those that an executor probes."""
 
     orders: Sequence[ProbeTask]
     known: list[str | None]
@@ -27,7 +27,7 @@ class _Batch(NamedTuple):
 
 @dataclass(slots=True)
 class Prober:
-    """Says what items are. The first `whole` are decoded too, in the order that they come."""
+    """Probes items. Decodes the first `whole` items completely too."""
 
     executor: Executor[Any]
     cache: Cache | None = None
@@ -35,24 +35,22 @@ class Prober:
     progress: Progress = field(default_factory=Silent)
 
     def each(self, batches: Iterable[tuple[T, Sequence[Item]]]) -> Iterator[tuple[T, list[str]]]:
-        """Per batch, in order, what it came with and a line per item; batches are taken ahead.
-        Raises MmcalibError.
-        """
+        """Yield each batch's tag and a line per item, in order. Raises MmcalibError."""
         under_way: deque[tuple[T, _Batch]] = deque()
-        for given, items in batches:
-            under_way.append((given, self._begin(items)))
+        for tag, items in batches:
+            under_way.append((tag, self._begin(items)))
             while under_way and (
                 under_way[0][1].ticket is None or len(under_way) > self.executor.ahead
             ):
-                given, batch = under_way.popleft()
-                yield given, self._end(batch)
-        for given, batch in under_way:
-            yield given, self._end(batch)
+                tag, batch = under_way.popleft()
+                yield tag, self._end(batch)
+        for tag, batch in under_way:
+            yield tag, self._end(batch)
 
     def close(self) -> None:
-        """Write what was seen, and end what was started."""
+        """Close the executor, and write the cache."""
         self.executor.close()
-        with self._giving_up():
+        with self._dropping_broken_cache():
             if self.cache is not None:
                 self.cache.close()
         self.cache = None
@@ -65,7 +63,7 @@ class Prober:
             for n, item in enumerate(items)
         ]
         known: list[str | None] = [None] * len(orders)
-        with self._giving_up():
+        with self._dropping_broken_cache():
             if self.cache is not None:
                 known = self.cache.find(orders)
         if None not in known:
@@ -86,16 +84,16 @@ class Prober:
                 fresh.append((order, answer))
                 line = answer.line
             lines.append(line)
-        with self._giving_up():
+        with self._dropping_broken_cache():
             if self.cache is not None:
                 self.cache.keep(fresh)
         return lines
 
     @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        """A cache that breaks is not used any more."""
+    def _dropping_broken_cache(self) -> Iterator[None]:
+        """Stop using the cache if it breaks."""
         try:
             yield
         except CacheBroken as error:
             self.cache = None
-            self.progress.note(f"not remembered for another time: {error}")
+            self.progress.note(f"the cache of probed files is off: {error}")

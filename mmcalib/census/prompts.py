@@ -1,4 +1,4 @@
-"""Histogram of prompts by signature."""
+"""The histogram of prompts by signature."""
 
 from __future__ import annotations
 
@@ -30,53 +30,54 @@ from mmcalib.domain.shapes import (
 
 @dataclass(frozen=True, slots=True)
 class PromptSignature:
-    """What decides a prompt's cost: its items' shapes, sorted, its text, what it asks for."""
+    """Everything that affects a prompt's cost: its items' sorted shapes, its text, its fields."""
 
     shapes: tuple[Shape, ...]
     text_chars: int
     asked: Asked = dataclasses_field(default_factory=Asked)
 
     def items(self, modality: Modality) -> int:
-        """How many of its items are of `modality`."""
+        """Count the items of `modality`."""
         return sum(shape.modality == modality for shape in self.shapes)
 
     def within(self, counts: Mapping[Modality, int]) -> bool:
-        """Whether it carries no more items of any of the modalities."""
+        """True if the prompt has at most `counts` items of each modality."""
         return all(self.items(modality) <= most for modality, most in counts.items())
 
 
-# A shape begins with its modality's place, from 1, as in `shape_order`; a zero ends them.
+# A shape's code starts with its modality's place (from 1, as in `shape_order`); a zero ends them.
 _KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
 _PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
 _IS_FLOAT = tuple(tuple(field.type == "float" for field in fields(kind)) for kind in _KINDS)
 _END = b"\0"
 
-# Positive numbers of this form are in the order of their bytes.
+# Positive floats in this format sort as their bytes do.
 _FLOAT = struct.Struct(">d")
-# Of a longer whole number the length itself stands in four bytes.
+# Marks an integer of at least 255 bytes, whose length takes four bytes.
 _LONG = 0xFF
 
 
 def encode(shapes: Iterable[Shape], text_chars: int, asked: Asked) -> bytes:
-    """Encode a signature, shapes in any order: some ten bytes per shape, and twenty.
+    """Encode a signature in about ten bytes per shape plus twenty, for shapes in any order.
 
-    Bytes compare as `shape_order`, characters and `Asked.order` do. Numbers must not be negative.
+    Codes sort by `shape_order`, characters and `Asked.order`. Numbers must not be negative.
     """
     codes = sorted(map(_shape_code, shapes))
     messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.order
     numbers = text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
-    return b"".join((*codes, _END, *map(_whole, numbers)))
+    return b"".join((*codes, _END, *map(_encode_int, numbers)))
 
 
 def decode(code: bytes) -> PromptSignature:
-    """The reverse; shapes are in their order."""
+    """Reverse `encode`; the shapes are sorted."""
     shapes, at = [], 0
     while kind := code[at]:
         start, at = at, at + 1
         for is_float in _IS_FLOAT[kind - 1]:
             at += _FLOAT.size if is_float else _code_size(code, at)
-        shapes.append(_shape(code[start:at]))
-    text_chars, messages, text_bytes, tool_bytes, answer, plain, least = _wholes(code, at + 1)
+        shapes.append(_decode_shape(code[start:at]))
+    numbers = _decode_ints(code, at + 1)
+    text_chars, messages, text_bytes, tool_bytes, answer, plain, least = numbers
     answer_tokens = answer - 1 if answer else None
     asked = Asked(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
     return PromptSignature(tuple(shapes), text_chars, asked)
@@ -88,22 +89,22 @@ def _shape_code(shape: Shape) -> bytes:
     code = bytes((place,))
     for field, is_float in zip(fields(shape), _IS_FLOAT[place - 1], strict=True):
         value = getattr(shape, field.name)
-        code += _FLOAT.pack(value) if is_float else _whole(value)
+        code += _FLOAT.pack(value) if is_float else _encode_int(value)
     return code
 
 
 @lru_cache(maxsize=1 << 16)
-def _shape(code: bytes) -> Shape:
+def _decode_shape(code: bytes) -> Shape:
     values: list[float] = []
     at = 1
     for is_float in _IS_FLOAT[code[0] - 1]:
         size = _FLOAT.size if is_float else _code_size(code, at)
-        values += _FLOAT.unpack_from(code, at) if is_float else _wholes(code[: at + size], at)
+        values += _FLOAT.unpack_from(code, at) if is_float else _decode_ints(code[: at + size], at)
         at += size
     return _KINDS[code[0] - 1](*values)  # type: ignore[arg-type]
 
 
-def _whole(number: int) -> bytes:
+def _encode_int(number: int) -> bytes:
     length = (number.bit_length() + 7) // 8
     if length < _LONG:
         return bytes((length,)) + number.to_bytes(length)
@@ -116,16 +117,16 @@ def _code_size(code: bytes, at: int) -> int:
     return 5 + int.from_bytes(code[at + 1 : at + 5])
 
 
-def _wholes(code: bytes, at: int) -> Sequence[int]:
-    found = []
+def _decode_ints(code: bytes, at: int) -> Sequence[int]:
+    numbers = []
     while at < len(code):
         end = at + _code_size(code, at)
-        found.append(int.from_bytes(code[at + (1 if code[at] < _LONG else 5) : end]))
+        numbers.append(int.from_bytes(code[at + (1 if code[at] < _LONG else 5) : end]))
         at = end
-    return found
+    return numbers
 
 
-# As many as a replay admits.
+# The most prompts that a replay admits.
 PER_RANK = 256
 
 
@@ -136,30 +137,30 @@ _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
     lambda signature: len(signature.shapes),
     lambda signature: signature.text_chars,
     lambda signature: signature.asked.text_bytes + (signature.asked.answer_tokens or 0),
-    lambda signature: 1,  # by chance alone
+    lambda signature: 1,  # picks at random, by digest
 )
 
-# A weight, a digest that decides between equals, whatever their order, and the signature's code.
-_Place = tuple[float, bytes, bytes]
+# A weight, a digest that breaks ties regardless of order, and the signature's code.
+_Entry = tuple[float, bytes, bytes]
 
 
 @dataclass(slots=True)
 class TopSignatures:
-    """At most `PER_RANK` signatures (codes) by each of several weights, in any order of arrival."""
+    """The top `PER_RANK` signatures (codes) by each of several weights, in any order of arrival."""
 
-    _heaps: tuple[list[_Place], ...] = dataclasses_field(
+    _heaps: tuple[list[_Entry], ...] = dataclasses_field(
         default_factory=lambda: tuple([] for _ in _RANKS)
     )
-    _held: dict[bytes, int] = dataclasses_field(default_factory=dict)
+    _uses: dict[bytes, int] = dataclasses_field(default_factory=dict)
 
     def __contains__(self, code: bytes) -> bool:
-        return code in self._held
+        return code in self._uses
 
     def offer(self, code: bytes) -> list[bytes]:
-        """A new signature, which may be kept; those that are kept no longer for it."""
+        """Offer a new signature, and return those that it displaces."""
         signature = decode(code)
         digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
-        gone = []
+        displaced = []
         for rank, heap in zip(_RANKS, self._heaps, strict=True):
             entry = rank(signature), digest, code
             if not entry[0]:
@@ -168,19 +169,19 @@ class TopSignatures:
                 heapq.heappush(heap, entry)
             elif entry[:2] > heap[0][:2]:
                 _, _, out = heapq.heapreplace(heap, entry)
-                self._held[out] -= 1
-                if not self._held[out]:
-                    del self._held[out]
-                    gone.append(out)
+                self._uses[out] -= 1
+                if not self._uses[out]:
+                    del self._uses[out]
+                    displaced.append(out)
             else:
                 continue
-            self._held[code] = self._held.get(code, 0) + 1
-        return gone
+            self._uses[code] = self._uses.get(code, 0) + 1
+        return displaced
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """`count` prompts of `signature`; `exemplar` has the first origin, whole or origin alone."""
+    """`count` prompts of `signature`; `exemplar` is the first one, or only its origin."""
 
     signature: PromptSignature
     count: int
@@ -188,21 +189,21 @@ class PromptCount:
 
 
 class PromptCensus:
-    """The exact histogram of prompts. Adding gives the same in any order.
+    """The exact histogram of prompts, independent of their order.
 
-    Some whole prompts are kept, for replay: of the heaviest signatures, and of some by chance. Of
-    the others only an origin is: memory grows by some 250 bytes with the number of signatures.
+    Keeps whole prompts for replay: those of the heaviest signatures, and random ones. Others keep
+    only their origin, so that a signature takes about 250 bytes.
     """
 
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
-        # By the code of a signature its place in the columns behind.
+        # A signature's code -> its index in `_counts` and `_origins`.
         self._places: dict[bytes, int] = {}
         self._counts = array("Q")
         self._origins: list[str] = []
-        # Exemplars of which there is more than an origin.
+        # Exemplars that have more than an origin.
         self._kept: dict[bytes, Prompt] = {}
         self._whole = TopSignatures()
-        # Prompts by their items of each modality.
+        # Number of items of each modality in a prompt -> number of such prompts.
         self._carrying: Counter[tuple[int, ...]] = Counter()
         for entry in counts:
             one = entry.signature
@@ -211,22 +212,22 @@ class PromptCensus:
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
-        listed, request = list(shapes), prompt.request
-        code = encode(listed, len(request.text()), request.asked())
-        self._count(listed, code, 1, prompt)
+        shapes, request = list(shapes), prompt.request
+        code = encode(shapes, len(request.text()), request.asked())
+        self._count(shapes, code, 1, prompt)
 
     def prompts(self) -> int:
-        """The number of prompts."""
+        """Return the number of prompts."""
         return self._carrying.total()
 
     def signatures(self) -> Iterator[PromptCount]:
-        """The distinct signatures, in a fixed order."""
+        """Yield the distinct signatures in a fixed order."""
         for code in sorted(self._places):
             count = self._counts[self._places[code]]
             yield PromptCount(decode(code), count, self._exemplar(code))
 
     def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
-        """The least n so that a share `quantile` in (0, 1] of the prompts has at most n items."""
+        """Return the smallest n such that a share `quantile` of prompts has at most n items."""
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile {quantile} is not in (0, 1]")
         per_prompt = self.histogram(modality)
@@ -239,9 +240,9 @@ class PromptCensus:
         return 0
 
     def covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
-        """Items per modality that together admit at least `share` of the prompts.
+        """Return the items per modality that admit at least `share` of the prompts.
 
-        Fewest items first, so that a larger share never gives less of any modality.
+        Covers prompts with the fewest items first, so that a larger share never lowers a count.
         """
         places = [MODALITIES.index(modality) for modality in modalities]
         per_prompt = sorted(
@@ -258,7 +259,7 @@ class PromptCensus:
         return dict(zip(modalities, most, strict=True))
 
     def histogram(self, modality: Modality) -> Counter[int]:
-        """Number of items of `modality` in a prompt -> number of such prompts."""
+        """Map the number of items of `modality` in a prompt to the number of such prompts."""
         place = MODALITIES.index(modality)
         per_prompt: Counter[int] = Counter()
         for carried, count in self._carrying.items():
@@ -280,8 +281,8 @@ class PromptCensus:
             place = self._places[code] = len(self._counts)
             self._counts.append(count)
             self._origins.append(exemplar.origin)
-            for gone in self._whole.offer(code):
-                self._keep(gone, self._exemplar(gone))
+            for displaced in self._whole.offer(code):
+                self._keep(displaced, self._exemplar(displaced))
         else:
             self._counts[place] += count
             if exemplar.origin > self._origins[place]:
@@ -292,7 +293,7 @@ class PromptCensus:
         self._keep(code, exemplar)
 
     def _cut(self, code: bytes, exemplar: Prompt) -> Prompt:
-        """The exemplar of a signature, only its origin unless the signature is kept whole."""
+        """Return the exemplar, reduced to its origin unless its signature is kept whole."""
         is_whole = code in self._whole or not exemplar.request.messages
         return exemplar if is_whole else Prompt(exemplar.origin)
 
@@ -309,5 +310,5 @@ class PromptCensus:
 
 
 def _exemplar_order(prompt: Prompt) -> tuple[tuple[str, ...], str, str]:
-    """Of prompts of one origin: two corpora may have requests that differ in, say, their roles."""
+    """Sort key for prompts of one origin, such as requests of two corpora with different roles."""
     return tuple(item.path for item in prompt.items), prompt.request.text(), repr(prompt.request)

@@ -1,4 +1,4 @@
-"""Executor on a Ray cluster."""
+"""The executor on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.processes import SAFE, Closing, Worker, safe_environment
 from mmcalib.storage.location import Location, allowed_hosts, allowing
 
-# A pool that waits longer than a slow driver takes between two chunks has been left behind.
+# A pool closes after this long without a chunk. A slow driver sends them closer together.
 _IDLE_S = 10.0
 
 
 class PoolOptions(NamedTuple):
-    """What a pool is made with; it reads from these hosts."""
+    """Options of a worker's pool, and the hosts that it may read from."""
 
     look: Look
     timeout_s: float
@@ -49,7 +49,7 @@ class PoolOptions(NamedTuple):
 
 
 class ChunkResult(NamedTuple):
-    """A task's answers after so many seconds; `unseen` files are here, not on `node`."""
+    """A task's answers, and its time in seconds. `node` cannot see the `unseen` files."""
 
     answers: list[PackedAnswer]
     node: str
@@ -59,7 +59,7 @@ class ChunkResult(NamedTuple):
 
 
 def probe_chunk(chunk: list[Packed], options: PoolOptions) -> ChunkResult:
-    """The task, in a Ray worker process."""
+    """Probe a chunk. This is the Ray task."""
     node = socket.gethostname()
     orders = [unpack_task(order) for order in chunk]
     began_s = time.monotonic()
@@ -77,7 +77,7 @@ def probe_chunk(chunk: list[Packed], options: PoolOptions) -> ChunkResult:
 
 
 def _file(order: ProbeTask) -> str:
-    """What must lie on the node; of a member, its archive."""
+    """Return the file that the node needs: for a member of an archive, the archive."""
     location = Location.of(order.item.path)
     return location.archive or location.path
 
@@ -86,26 +86,26 @@ _Question = tuple[list[ProbeTask], PoolOptions, Future[list[ProbeResult]]]
 
 
 class PoolThread:
-    """The thread of a Ray worker process that owns a pool from task to task.
+    """The thread of a Ray worker process that keeps a pool between tasks.
 
-    A pool dies with its thread, and Ray promises none to tasks; the pool ends when idle.
+    A pool dies with its thread, and Ray may run each task in another thread. An idle pool ends.
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[_Question] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
     def ask(self, orders: list[ProbeTask], options: PoolOptions) -> Future[list[ProbeResult]]:
         future: Future[list[ProbeResult]] = Future()
-        self._asked.put((orders, options, future))
+        self._questions.put((orders, options, future))
         return future
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            # It dies with this thread.
+            # The watchdog dies with this thread.
             self._watch = Worker("mmcalib.census.ray_watch", os.getpid(), send_s=_REACH_S)
         while True:
-            orders, options, future = self._asked.get()
+            orders, options, future = self._questions.get()
             look, timeout_s, memory_bytes, hosts = options
             with (
                 contextlib.suppress(queue.Empty),
@@ -118,35 +118,35 @@ class PoolThread:
                     except BaseException as error:  # noqa: BLE001 - the task raises it
                         future.set_exception(error)
                         break
-                    orders, asked, future = self._asked.get(timeout=_IDLE_S)
-                    if asked != options:
-                        self._asked.put((orders, asked, future))
+                    orders, new_options, future = self._questions.get(timeout=_IDLE_S)
+                    if new_options != options:
+                        self._questions.put((orders, new_options, future))
                         break
 
 
 _pool_thread = cache(PoolThread)
 
-# A cluster that is there says so within one second. Ray itself waits for minutes.
+# A running cluster answers within a second. Ray itself would wait for minutes.
 _REACH_S = 10.0
 
-_SILENT = "no Ray cluster answers there"
-_TOKEN = "it wants a token; RAY_AUTH_MODE=token makes Ray send one"  # noqa: S105
+_SILENT = "no Ray cluster answers"
+_TOKEN = "the cluster needs a token: set RAY_AUTH_MODE=token"  # noqa: S105
 
-# A task takes some milliseconds beside its items, and what it saw is remembered when it ends.
+# Long compared with a task's overhead of milliseconds, short because its end fills the cache.
 _CHUNK_S = 0.5
 _LARGEST_CHUNK = 256
 
-# For a Ray that is begun here: chunks are small, and a tenth of Ray's minimum would do.
+# Ray's minimum for a cluster that mmcalib starts; chunks need a tenth of it.
 _STORE_BYTES = 80 << 20
 
 
 class RayExecutor(Closing):
     """Runs chunks as Ray tasks, which Ray repeats elsewhere if it loses a worker or node.
 
-    The first chunk connects: to a Ray initialised in this process (left as it was), else `address`,
-    `RAY_ADDRESS`, this machine's `ray start`, or a cluster of its own. `workers` bounds chunks at a
-    time per node (default: one per CPU). Items end as in `LocalPool`; nodes must be able to import
-    `look`.
+    The first chunk connects: to the Ray already initialised in this process (which stays so), else
+    `address`, `RAY_ADDRESS`, this machine's `ray start`, or a new local cluster. `workers` limits
+    the chunks per node (default: one per CPU). Items time out and fail as in `LocalPool`. Nodes
+    must be able to import `look`.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class RayExecutor(Closing):
         self.chunk_items = _LARGEST_CHUNK
 
     def submit(self, orders: Sequence[ProbeTask]) -> Any:
-        """Raises MmcalibError where no cluster can be reached."""
+        """Raises MmcalibError if no cluster can be reached."""
         if self._task is None:
             self._connect()
         reference = self._task.remote([pack_task(order) for order in orders], self._options)
@@ -181,33 +181,33 @@ class RayExecutor(Closing):
         return reference
 
     def result(self, ticket: Any) -> list[ProbeResult]:
-        """Raises MmcalibError if nothing can be looked at, CorpusError if a node lacks files."""
+        """Raises MmcalibError if the task failed, CorpusError if a node cannot see the files."""
         assert self._ray is not None
         try:
-            found: ChunkResult = self._ray.get(ticket)
+            done: ChunkResult = self._ray.get(ticket)
         except self._ray.exceptions.RayError as error:
             in_the_task = isinstance(error, self._ray.exceptions.RayTaskError)
             raise MmcalibError(
                 f"a task on the Ray cluster failed: {_last_line(error)}",
                 hint="pip install the same mmcalib on every node"
                 if in_the_task
-                else "start it again when the cluster is well: what was seen is remembered",
+                else "run it again when the cluster is healthy: finished items are cached",
             ) from error
         self._under_way.discard(ticket)
-        if found.failure is not None:
-            raise found.failure
-        for path in found.unseen:
+        if done.failure is not None:
+            raise done.failure
+        for path in done.unseen:
             if os.path.lexists(path):
                 raise CorpusError(
-                    f"{found.node}, a node of the Ray cluster, cannot see {path}",
+                    f"Ray node {done.node} cannot see {path}",
                     hint="mount the corpus on every node at the same path, or use --executor local",
                 )
-        wanted = count_fitting(len(found.answers), found.seconds, _CHUNK_S)
-        self.chunk_items = min(wanted, _LARGEST_CHUNK)
-        return [unpack_answer(answer) for answer in found.answers]
+        fitting = count_fitting(len(done.answers), done.seconds, _CHUNK_S)
+        self.chunk_items = min(fitting, _LARGEST_CHUNK)
+        return [unpack_answer(answer) for answer in done.answers]
 
     def close(self) -> None:
-        """Where Ray was initialised by others, nodes keep idle processes for ten seconds more."""
+        """If others initialised Ray, nodes keep idle processes for another ten seconds."""
         if self._ray is None:
             return
         ray, self._ray, self._task = self._ray, None, None
@@ -215,12 +215,12 @@ class RayExecutor(Closing):
             ray.shutdown()
             return
         for reference in self._under_way:
-            with contextlib.suppress(Exception):  # it ended meanwhile, or its node did
+            with contextlib.suppress(Exception):  # the task or its node may have ended
                 ray.cancel(reference, force=True)
         self._under_way.clear()
 
     def _connect(self) -> None:
-        # A tool for machines without a network sends no statistics, unless it was asked to.
+        # mmcalib also runs without a network, so Ray must not send statistics unless you set this.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
@@ -233,16 +233,16 @@ class RayExecutor(Closing):
         cpus = [number for number in cpus if number]
         if not cpus:
             raise MmcalibError(
-                "no node of the Ray cluster has a CPU to spend",
-                hint="ray status shows what the cluster has",
+                "no node of the Ray cluster has a free CPU",
+                hint="ray status shows the cluster's resources",
             )
         share = _share(cpus, self._workers)
-        self.ahead = 2 * sum(int(have / share) for have in cpus)
+        self.ahead = 2 * sum(int(number / share) for number in cpus)
         environment = dict(SAFE)
         root = Path(__file__).resolve().parents[2]
         if root.name not in ("site-packages", "dist-packages"):
-            # A checkout. What a node has on its path follows. Where that is nothing, what is left
-            # must not be empty: it would be the working folder.
+            # mmcalib runs from a checkout: put it before the node's own path. The "/" keeps an
+            # unset path from becoming an empty entry, which Python reads as the working folder.
             environment["PYTHONPATH"] = f"{root}:/${{PYTHONPATH}}"
         self._task = ray.remote(probe_chunk).options(
             name="mmcalib",
@@ -254,31 +254,32 @@ class RayExecutor(Closing):
 
 
 def _initialise(ray: ModuleType, address: str) -> None:
-    """Quietly, and never with Ray's own patience for a cluster that does not answer."""
+    """Connect without Ray's output, and without its minutes of waiting for a silent cluster."""
     if not address:
-        # Where Ray finds the cluster itself, it finds the token too. It would also find one that
-        # some process began for itself, and that ends with it.
-        started = _started()
-        address = "auto" if started and _refusal(started) in ("", _TOKEN) else "local"
-    elif address != "local" and "://" not in address and (why := _refusal(address)):
+        # With "auto", Ray finds the cluster's token itself. But without the check it would also
+        # take a cluster that another process started for itself and that ends with it.
+        started = _started_address()
+        address = "auto" if started and _check_cluster(started) in ("", _TOKEN) else "local"
+    elif address != "local" and "://" not in address and (why := _check_cluster(address)):
         raise _unreachable(address, why)
-    begun = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    options = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        # Ray's workers look for modules first where it was begun. The error says what Ray warns of.
+        # Ray's workers import first from the folder in which Ray starts. Its warnings repeat the
+        # error.
         with contextlib.chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
-                **(begun if address == "local" else {}),
+                **(options if address == "local" else {}),
             )
-    except (Exception, SystemExit) as error:  # Ray raises nearly everything
+    except (Exception, SystemExit) as error:  # Ray raises many types
         raise _unreachable(address, _last_line(error)) from error
 
 
-def _started() -> str:
-    """Where the last `ray start` of this machine began a cluster, as it noted, else empty."""
-    # Source: Ray's get_default_system_temp_dir and get_ray_address_file.
+def _started_address() -> str:
+    """Return the address that this machine's last `ray start` recorded; empty if none."""
+    # Follows Ray's get_default_system_temp_dir and get_ray_address_file.
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text().strip()
@@ -286,12 +287,12 @@ def _started() -> str:
         return ""
 
 
-def _refusal(address: str) -> str:
-    """Why a cluster cannot be used, or empty; asked by Ray's command, which can be stopped."""
-    asking = ["-m", "ray.scripts.scripts", "health-check", "--address", address]
+def _check_cluster(address: str) -> str:
+    """Return why a cluster cannot be used, or empty; runs Ray's command, which can be killed."""
+    command = ["-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", *asking],
+            [sys.executable, "-P", *command],
             capture_output=True,
             timeout=_REACH_S,
             env=safe_environment(os.environ, sys.path),
@@ -307,13 +308,13 @@ def _refusal(address: str) -> str:
 def _unreachable(address: str, why: str) -> MmcalibError:
     return MmcalibError(
         f"cannot use the Ray cluster at {address}: {why}",
-        hint="ray status --address ADDRESS shows whether it runs; its port is mostly 6379",
+        hint="check it with ray status --address ADDRESS; the default port is 6379",
     )
 
 
 def _share(cpus: Sequence[int], workers: int | None) -> float:
-    """The CPUs that one chunk claims, so that at most `workers` chunks fill the largest node; the
-    smallest node takes part even so. Ray wants a whole number above 1.
+    """CPUs per chunk, so that at most `workers` chunks fill the largest node, while the smallest
+    node can still run one. Ray requires a whole number above 1.
     """
     if workers is None:
         return 1.0

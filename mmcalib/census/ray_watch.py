@@ -1,6 +1,6 @@
-"""Ends a Ray worker process that was stopped, which started this one itself.
+"""Watchdog of a Ray worker process: kills its parent, the worker, if that is stopped.
 
-Ray waits for a stopped process without end. Of one that ended, it has the chunk done elsewhere.
+Ray waits forever for a stopped process, but repeats a dead worker's chunk elsewhere.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection
 
 from mmcalib.processes import serve_parent
 
-# A process that is being traced or suspended for a moment goes on.
+# A process that is traced or suspended for a moment survives.
 _POLL_S = 2.0
 _MOST_STOPPED = 5
 
 
 def watch(_: Connection, pid: int) -> None:
-    """Until the process, this one's parent, is gone."""
+    """Watch process `pid`, this one's parent, until it ends."""
     stopped = 0
     while os.getppid() == pid:
         stopped = stopped + 1 if _is_stopped(pid) else 0

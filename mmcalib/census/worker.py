@@ -1,7 +1,7 @@
-"""A process that looks at items: `python -m mmcalib.census.worker PIPE PROGRESS LIMIT`.
+"""Worker process that probes items: `python -m mmcalib.census.worker PIPE PROGRESS LIMIT`.
 
-Chunks come in through the pipe and answers go out, at least twice a second. The number of items
-begun stands in shared memory, to tell which one is to blame for a silence.
+It receives chunks through the pipe, and answers at least twice a second. It counts the items that
+it started in shared memory, so that the parent knows which one hangs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from mmcalib.processes import confine, serve_parent
 from mmcalib.storage.location import allowing, in_unicode, is_here, is_settled, version
 from mmcalib.text import one_line
 
-CHANGING = "changes while it is read"
-NAMELESS = "its name is not valid UTF-8"
+CHANGING = "changed while being read"
+NAMELESS = "name is not valid UTF-8"
 
-# A file may be replaced under a reader once, not every time.
+# A file may change during one read, but not during all.
 _TRIES = 3
 
 
 def answer(order: ProbeTask, look: Look) -> ProbeResult:
-    """What is seen of bytes that did not change meanwhile. Raises MmcalibError alone: for what ends
-    every other item too, and for a bug of ours, which is no damage of the file.
+    """Probe an item, again if its bytes changed meanwhile. Raises only MmcalibError: for failures
+    that affect every item, and for mmcalib's own bugs.
     """
     item = order.item
     if not in_unicode(item.path):
@@ -52,17 +52,17 @@ def answer(order: ProbeTask, look: Look) -> ProbeResult:
             seen = Skipped(item.path, one_line(f"damaged: {type(error).__name__}: {error}"))
         after = version(item)
         if after == before:
-            kept = order.version is not None and is_settled(after, now_ns)
+            cacheable = order.version is not None and is_settled(after, now_ns)
             line = seen if isinstance(seen, str) else encode(seen)
-            return ProbeResult(line, after if kept else "")
+            return ProbeResult(line, after if cacheable else "")
         before = after
     return ProbeResult(encode(Skipped(item.path, CHANGING)))
 
 
 BEGUN = struct.Struct("Q")
 
-# Built-in types take a tenth of the time that dataclasses take through a pipe; most orders are for
-# a file of which no more is said than its path, and most answers are a line.
+# Built-in types go through a pipe ten times faster than dataclasses. Most orders are just a path,
+# and most answers just a line.
 Packed = str | tuple[str, Modality | None, ByteSource | None, bool, str | None]
 PackedAnswer = str | tuple[str, str]
 
@@ -70,13 +70,13 @@ _FLUSH_S = 0.5
 
 
 def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
-    """The first message is what looks at an item, and the hosts that may be read from."""
-    begun = mmap.mmap(begun_fd, BEGUN.size)
+    """Serve the parent, whose first message is the probe function and the allowed hosts."""
+    counter = mmap.mmap(begun_fd, BEGUN.size)
     look, hosts = pipe.recv()
     if isinstance(look, Named):
         load(look.module, look.name)
     confine(memory_bytes)
-    # What was imported is not looked through again with each collection.
+    # Keep imported modules out of every garbage collection.
     gc.freeze()
     number = 0
     with allowing(hosts):
@@ -86,7 +86,7 @@ def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
             flushed = time.monotonic()
             for order in orders:
                 number += 1
-                BEGUN.pack_into(begun, 0, number)
+                BEGUN.pack_into(counter, 0, number)
                 try:
                     answers.append(pack_answer(answer(unpack_task(order), look)))
                 except MmcalibError as error:
@@ -99,7 +99,7 @@ def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
 
 
 def pack_task(order: ProbeTask) -> Packed:
-    """An order as it goes through the pipe."""
+    """Convert an order to built-in types for the pipe."""
     item, whole, version = order
     if version is None and item.declared is None and item.held is None and not whole:
         return item.path
@@ -107,7 +107,7 @@ def pack_task(order: ProbeTask) -> Packed:
 
 
 def unpack_task(order: Packed) -> ProbeTask:
-    """The reverse."""
+    """Reverse `pack_task`."""
     if isinstance(order, str):
         return ProbeTask(Item(order))
     path, declared, held, whole, version = order
@@ -115,12 +115,12 @@ def unpack_task(order: Packed) -> ProbeTask:
 
 
 def pack_answer(answer: ProbeResult) -> PackedAnswer:
-    """An answer as it goes through the pipe."""
+    """Convert an answer to built-in types for the pipe."""
     return (answer.line, answer.version) if answer.version else answer.line
 
 
 def unpack_answer(answer: PackedAnswer) -> ProbeResult:
-    """The reverse."""
+    """Reverse `pack_answer`."""
     return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 

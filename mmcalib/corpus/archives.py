@@ -1,4 +1,4 @@
-"""Files that hold other files, read in a process of their own where that is risky."""
+"""Archives as sources of items and prompts, read in a child process."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mmcalib.text import MIB
 What = Literal["items", "prompts"]
 Found = Item | Prompt | Skipped
 
-# Above what the process needs itself. A row of a table is there three times over: unpacked from its
-# page, as a value of the table, and as bytes of Python.
+# On top of what the process itself needs. A table row exists three times: unpacked from its page,
+# as a table value, and as Python bytes.
 MEMORY_BYTES = 2 << 30
 
-# The longest silence: of an archive on this machine, as long as an item may take; from elsewhere,
-# as long as ten requests may take.
+# Longest wait for the next records: one item's limit for a local archive, the limit of ten requests
+# for a remote one.
 SILENCE_S = 30.0
 REMOTE_SILENCE_S = 300.0
 
 
 class Apart:
-    """What `source`, the archive, table or data set at `path`, has to give. Where reading it ends
-    early, the last that is given says so, `Skipped` under `path`. Raises what the source raises.
+    """Reads `source`, the archive, table or data set at `path`, in a child process. If that stops
+    early, the last record is a `Skipped` for `path`. Raises what `source` raises.
     """
 
     def __init__(
@@ -60,29 +60,29 @@ class Apart:
         reader = _take_reader(self._memory_bytes)
         try:
             reader.send((self.source, what, allowed_hosts()))
-            while isinstance(said := reader.receive(self._silence_s), list):
-                yield from said
-            if not said:
+            while isinstance(message := reader.receive(self._silence_s), list):
+                yield from message
+            if not message:
                 _IDLE.append(reader)
         except TimeoutError:
-            said = f"a decoder took more than {self._silence_s:g} s"
+            message = f"the decoder took more than {self._silence_s:g} s"
         except EOFError:
-            said = f"a decoder {reader.how_it_ended()}"
+            message = f"the decoder {reader.how_it_ended()}"
         finally:
             if reader not in _IDLE:
                 reader.close()
-        if isinstance(said, MmcalibError):
-            raise said
-        if said:
-            yield Skipped(self.path, said)
+        if isinstance(message, MmcalibError):
+            raise message
+        if message:
+            yield Skipped(self.path, message)
 
 
-# A corpus of a thousand tables has them read by one process, one after the other.
+# A corpus of a thousand tables needs only one process, which reads them in turn.
 _IDLE: list[_Reader] = []
 
 
 class _Reader(Worker):
-    """Reads one source after the other."""
+    """Child process that reads one source after another."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
@@ -90,7 +90,7 @@ class _Reader(Worker):
 
 
 def _take_reader(memory_bytes: int) -> _Reader:
-    """A reader that waits for work, or a new one."""
+    """Return an idle reader, or start one."""
     for reader in [one for one in _IDLE if one.memory_bytes == memory_bytes]:
         _IDLE.remove(reader)
         if reader.exit_code() is None:
@@ -100,7 +100,7 @@ def _take_reader(memory_bytes: int) -> _Reader:
 
 
 def end_readers() -> None:
-    """End those that wait for work."""
+    """Stop the idle readers."""
     while _IDLE:
         _IDLE.pop().close()
 
@@ -109,27 +109,27 @@ _KINDS: Mapping[str, str] = {
     **{ending: kind for kind, one in ARCHIVES.items() for ending in one.endings},
     ".parquet": "parquet",
 }
-# Of a million names few are an archive's: most are told by their last letter.
-_LAST = frozenset(letter for ending in _KINDS for letter in (ending[-1], ending[-1].upper()))
+# The last letter rules out most names quickly; a corpus may have millions.
+_LAST_LETTERS = frozenset(c for ending in _KINDS for c in (ending[-1], ending[-1].upper()))
 
-# Endings of words as webdataset/autodecode.py (1.0) decodes them, and fields of JSON of which the
-# first is the text where the sample has no other.
-_WORDS = ("txt", "text", "caption", "transcript")
-_JSON = ("json", "jsn")
-_FIELDS = ("prompt", "question", "text", "caption")
-# Of `tar_file_iterator` in webdataset/tariterators.py (1.0).
-_META = re.compile(r"__[^/]*__($|/)")
-# More text than this fits into no context.
-_LONGEST_TEXT_BYTES = MIB
+# Extensions that webdataset/autodecode.py (1.0) decodes as text. A sample without them takes its
+# text from the first of these JSON fields.
+_TEXT_EXTENSIONS = ("txt", "text", "caption", "transcript")
+_JSON_EXTENSIONS = ("json", "jsn")
+_TEXT_FIELDS = ("prompt", "question", "text", "caption")
+# As in `tar_file_iterator`, webdataset/tariterators.py (1.0).
+_META_NAME = re.compile(r"__[^/]*__($|/)")
+# No context fits more text than this.
+_MAX_TEXT_BYTES = MIB
 
-# Media hardly shrink. Beyond the first megabytes, more than this is a bomb.
-_MOST_UNPACKED = 100
-_FREELY_UNPACKED_BYTES = 1 << 26
+# Media hardly compress: a higher ratio beyond the first megabytes means a decompression bomb.
+_MAX_UNPACK_RATIO = 100
+_FREE_UNPACKED_BYTES = 1 << 26
 
 
 def archive_at(path: str) -> Source | None:
-    """What reads the archive at `path`, a file or a URL, apart; None by its name for others."""
-    if path[-1:] not in _LAST and path.startswith("/"):
+    """Return a source for the archive at `path` (file or URL); None for other names."""
+    if path[-1:] not in _LAST_LETTERS and path.startswith("/"):
         return None
     name = path.lower() if path.startswith("/") else path.lower().partition("?")[0]
     kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
@@ -143,68 +143,68 @@ def archive_at(path: str) -> Source | None:
 
 
 class ArchiveSource:
-    """The files in the archive of this kind, one of `ARCHIVES`, at `path` or a URL.
+    """The files in the archive at `path`, a file or a URL; `kind` is a key of `ARCHIVES`.
 
-    In a tar, files that stand together and share the path up to the first dot of the name are one
-    sample, as in WebDataset: of two files and more it is a prompt, its text from `.txt`, `.caption`
-    or a field of `.json`. Hidden names and WebDataset's `__meta__` are left out. A damaged archive
-    counts as far as it can be read, without its last sample as a prompt.
+    As in WebDataset, adjacent files of a tar that share the path up to the name's first dot form
+    one sample. A sample of two or more files is a prompt; its text comes from `.txt`, `.caption` or
+    a field of `.json`. Hidden names and WebDataset's `__meta__` are ignored. A damaged archive
+    counts up to the damage, but its last sample is not a prompt.
     """
 
     def __init__(self, kind: str, path: str) -> None:
         self.kind, self.path = kind, path
 
     def items(self) -> Iterator[Item | Skipped]:
-        """Every file but the texts and labels of a sample that has media."""
-        for found in self._samples():
-            if isinstance(found, Skipped):
-                yield found
+        """Yield every file, except the texts and labels of a sample that has media."""
+        for sample in self._samples():
+            if isinstance(sample, Skipped):
+                yield sample
             else:
-                several = len(found.files) > 1
-                yield from (file.item for file in (several and found.media) or found.files)
+                several = len(sample.files) > 1
+                yield from (file.item for file in (several and sample.media) or sample.files)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        for found in self._samples() if self.kind == "tar" else ():
-            if isinstance(found, _Sample) and found.whole and len(found.files) > 1 and found.media:
-                yield found.prompt(f"{self.path}:{found.key}")
+        for one in self._samples() if self.kind == "tar" else ():
+            if isinstance(one, _Sample) and one.is_whole and len(one.files) > 1 and one.media:
+                yield one.prompt(f"{self.path}:{one.key}")
 
     def _samples(self) -> Iterator[_Sample | Skipped]:
         sample = None
         empty = True
         try:
             with ARCHIVES[self.kind](self.path) as archive:
-                for found in self._files(archive):
+                for file in self._files(archive):
                     empty = False
-                    if isinstance(found, Skipped):
-                        yield found
-                    elif sample and found.key == sample.key:
-                        sample.files.append(found)
+                    if isinstance(file, Skipped):
+                        yield file
+                    elif sample and file.key == sample.key:
+                        sample.files.append(file)
                     else:
                         if sample:
                             yield sample
-                        sample = _Sample(found.key, [found])
+                        sample = _Sample(file.key, [file])
         except (OSError, ValueError) as error:
-            # It imports Pillow, which only readers of media need.
+            # Imports Pillow, which only readers of media need.
             from mmcalib.media.failure import reason
 
             if sample:
-                sample.whole = False
+                sample.is_whole = False
                 yield sample
             yield Skipped(self.path, reason(error))
             return
         if sample:
             yield sample
         elif empty:
-            yield Skipped(self.path, "archive without files")
+            yield Skipped(self.path, "the archive is empty")
 
     def _files(self, archive: Archive) -> Iterator[_File | Skipped]:
-        """Raises OSError and ValueError where the archive cannot be read any further."""
+        """Raises OSError and ValueError when the rest of the archive cannot be read."""
         seen: set[str] = set()
         unpacked = 0
-        most = _FREELY_UNPACKED_BYTES + _MOST_UNPACKED * archive.size_bytes
+        most = _FREE_UNPACKED_BYTES + _MAX_UNPACK_RATIO * archive.size_bytes
         for member in archive.members():
             name = member.name
-            is_meta = self.kind == "tar" and _META.match(name)
+            is_meta = self.kind == "tar" and _META_NAME.match(name)
             if is_meta or is_hidden(name) or member.is_folder:
                 continue
             path = inside(self.kind, name, self.path)
@@ -212,35 +212,35 @@ class ArchiveSource:
                 yield Skipped(path, NOT_REGULAR)
                 continue
             if name in seen:
-                yield Skipped(path, "another of this name comes before it")
+                yield Skipped(path, "duplicate name in the archive")
                 continue
             seen.add(name)
             unpacked += member.size_bytes
             if unpacked > most:
-                raise ValueError(f"it unpacks to more than {_MOST_UNPACKED} times its size")
+                raise ValueError(f"unpacks to more than {_MAX_UNPACK_RATIO} times its size")
             yield self._file(archive, member, path)
 
     def _file(self, archive: Archive, member: Member, path: str) -> _File:
         size_bytes = member.size_bytes
         if self.kind != "tar":
             return _File(Item(path, held=ByteSource(archive.version, size_bytes)), member.name)
-        key, ending = _key(member.name)
+        key, ending = _split_name(member.name)
         head, data = b"", None
         with plain_errors():
             file = member.open()
             if archive.compressed and size_bytes <= MOST_SENT_BYTES:
                 head = data = _read(file, size_bytes)
-            elif ending in (*_WORDS, *_JSON):
-                head = _read(file, min(size_bytes, _LONGEST_TEXT_BYTES))
+            elif ending in (*_TEXT_EXTENSIONS, *_JSON_EXTENSIONS):
+                head = _read(file, min(size_bytes, _MAX_TEXT_BYTES))
             else:
                 head = _read(file, min(size_bytes, HEAD_BYTES))
-        held = ByteSource(archive.version, size_bytes, data)
-        return _File(Item(path, held=held), key, ending, head)
+        source = ByteSource(archive.version, size_bytes, data)
+        return _File(Item(path, held=source), key, ending, head)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One member; `head` are its first bytes, or of text all that count."""
+    """A member of an archive; `head` is its first bytes, or the whole text of a text file."""
 
     item: Item
     key: str
@@ -249,11 +249,11 @@ class _File:
 
     @property
     def is_text(self) -> bool:
-        return self.ending in _WORDS or self.ending in _JSON
+        return self.ending in _TEXT_EXTENSIONS or self.ending in _JSON_EXTENSIONS
 
     @property
     def is_media(self) -> bool:
-        """By the ending, so that a damaged one is missed, or else by content."""
+        """Decide by extension first, so that damaged media count too, then by content."""
         return self.ending in MEDIA_ENDINGS or (not self.is_text and is_media(self.head))
 
     @property
@@ -263,11 +263,11 @@ class _File:
 
 @dataclass(slots=True)
 class _Sample:
-    """What stands together under one prefix. `whole`: nothing of it was lost."""
+    """Adjacent files with the same prefix; not `is_whole` if the archive broke off inside."""
 
     key: str
     files: list[_File]
-    whole: bool = True
+    is_whole: bool = True
 
     @property
     def media(self) -> list[_File]:
@@ -275,11 +275,11 @@ class _Sample:
 
     def prompt(self, origin: str) -> Prompt | Skipped:
         texts = [file for file in self.files if file.is_text]
-        if sum(file.item.held.size_bytes for file in texts if file.item.held) > _LONGEST_TEXT_BYTES:
-            return Skipped(origin, f"text of more than {_LONGEST_TEXT_BYTES >> 20} MiB")
-        plain = [file for file in texts if file.ending in _WORDS]
+        if sum(file.item.held.size_bytes for file in texts if file.item.held) > _MAX_TEXT_BYTES:
+            return Skipped(origin, f"text is longer than {_MAX_TEXT_BYTES >> 20} MiB")
+        plain = [file for file in texts if file.ending in _TEXT_EXTENSIONS]
         words = (file.head.decode(errors="replace").strip() for file in plain)
-        text = "\n".join(filter(None, words)) or "\n".join(filter(None, map(_field, texts)))
+        text = "\n".join(filter(None, words)) or "\n".join(filter(None, map(_text_of_json, texts)))
         media = self.media
         parts = [url_part(file.part_type, file.item.path) for file in media]
         if text:
@@ -291,23 +291,23 @@ class _Sample:
 def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:
     data = file.read(size_bytes) if file else b""
     if len(data) < size_bytes:
-        raise ValueError("it ends within a member")
+        raise ValueError("archive is truncated inside a member")
     return data
 
 
-def _key(name: str) -> tuple[str, str]:
-    """The prefix and the last ending in small letters, as `base_plus_ext` of WebDataset splits."""
+def _split_name(name: str) -> tuple[str, str]:
+    """Split a name into prefix and last extension, as WebDataset's `base_plus_ext` does."""
     folder, slash, base = name.rpartition("/")
     stem, _, endings = base.partition(".")
     return folder + slash + stem, endings.rpartition(".")[2].lower()
 
 
-def _field(file: _File) -> str:
+def _text_of_json(file: _File) -> str:
     try:
-        data = json.loads(file.head) if file.ending in _JSON else None
+        data = json.loads(file.head) if file.ending in _JSON_EXTENSIONS else None
     except (ValueError, RecursionError):
         return ""
-    found = [data[name] for name in _FIELDS if name in data] if isinstance(data, dict) else []
-    words = next((text for text in found if isinstance(text, str)), "")
-    # Half of a surrogate pair is no text that can be sent.
+    values = [data[name] for name in _TEXT_FIELDS if name in data] if isinstance(data, dict) else []
+    words = next((text for text in values if isinstance(text, str)), "")
+    # A lone surrogate cannot be encoded as UTF-8.
     return words.encode(errors="replace").decode().strip()

@@ -1,4 +1,4 @@
-"""A chat request as OpenAI writes it: its media, its text, and what it asks of the context."""
+"""OpenAI chat requests: their media, their text, and how much context they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmcalib.domain.shapes import Modality
 Message = dict[str, Any]
 _INT = TypeAdapter(int)
 
-# Sound has a second type, `input_audio`, which holds the bytes and no URL.
+# Audio has a second type, `input_audio`, which carries bytes instead of a URL.
 UrlType = Literal["image_url", "video_url", "audio_url"]
 PART_OF: Mapping[Modality, UrlType] = {
     "image": "image_url",
@@ -26,17 +26,17 @@ PART_OF: Mapping[Modality, UrlType] = {
     "audio": "audio_url",
 }
 MODALITY_OF: Mapping[str, Modality] = {part: modality for modality, part in PART_OF.items()}
-# The field in which vLLM looks for the words of a part, by its type.
+# Part type -> the field from which vLLM takes the part's text.
 TEXT_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     **{kind: kind for kind in ("refusal", "thinking")},
 }
-# Parts of these types that have no words are dropped.
+# vLLM drops parts of these types if they have no text.
 WORDLESS = ("text", "refusal")
 
-# Fields that vLLM hands to the template or the tokenizer (`build_chat_params`, `build_tok_params`
-# in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that change
-# nothing.
+# Fields that vLLM passes to the template or the tokenizer (`build_chat_params`, `build_tok_params`
+# in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that have no
+# effect.
 _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
     "chat_template": (None,),
     "chat_template_kwargs": (None, {}),
@@ -47,32 +47,33 @@ _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
     "add_special_tokens": (False,),
     "truncate_prompt_tokens": (None,),
 }
-# The first that is given is meant, as in `build_tok_params`.
+# The first one present counts, as in `build_tok_params`.
 _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
 _LEAST_FIELD = "min_tokens"
 _KEPT_FIELDS = (*_TEMPLATE_FIELDS, "tools", "tool_choice", *_ANSWER_FIELDS, _LEAST_FIELD)
 
-# vLLM gives templates each tool with all its fields, those that nobody wrote as null
+# vLLM passes each tool to the template with all its fields, the missing ones as null
 # (`ChatCompletionToolsParam.model_dump` in the same file).
 _ADDED_TOOL_BYTES = 200
 
 
 def text_part(words: str) -> dict[str, Any]:
-    """A content part of words."""
+    """Return a text part of a message's content."""
     return {"type": "text", "text": words}
 
 
 def url_part(part_type: UrlType, url: str) -> dict[str, Any]:
-    """A content part that names a medium by its URL, or a path."""
+    """Return a content part that names a medium by URL or path."""
     return {"type": part_type, part_type: {"url": url}}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One chat request: its messages as OpenAI writes them, checked where they were read, and those
-    of its other fields that bear on the length of its prompt or answer. As it was read it has the
-    `others`, too, and the `endpoint` whose body it was, if not that of chat. One that was made of a
-    `row` was not sent as it stands.
+    """A chat request in OpenAI's format; its messages were checked when they were read.
+
+    `fields` are those that affect the length of the prompt or answer, `others` the rest of the
+    body. `endpoint` is where it was sent, if not to chat completions. With `row`, mmcalib built it
+    from a data set's row, so nobody sent it in this form.
     """
 
     messages: list[Message]
@@ -83,53 +84,53 @@ class ChatRequest:
 
     @classmethod
     def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:
-        """The request in the body of an HTTP request."""
+        """Build the request from the body of an HTTP request."""
         fields = {name: body[name] for name in _KEPT_FIELDS if body.get(name) is not None}
         others = {name: body[name] for name in body if name not in ("messages", *fields)}
         return cls(body["messages"], fields, others, endpoint, row)
 
     @classmethod
     def of_user(cls, content: str | list[Any]) -> Self:
-        """One turn of the user's."""
+        """Build a request of one user message."""
         return cls([{"role": "user", "content": content}])
 
     def media(self) -> list[tuple[UrlType, str]]:
-        """The part type and URL of each medium, in order. Inline audio becomes a `data:` URL."""
+        """Return part type and URL of each medium, in order; inline audio becomes a `data:` URL."""
         return [medium for part in self._parts() if (medium := medium_of(part))]
 
     def named_media(self) -> Iterator[tuple[str, tuple[UrlType, str]]]:
-        """The media that vLLM keeps under a uuid."""
+        """Yield the uuid under which vLLM caches a medium, and the medium."""
         for part in self._parts():
             uuid = part.get("uuid") if isinstance(part, Mapping) else None
             if uuid is not None and (medium := medium_of(part)):
                 yield str(uuid), medium
 
     def items(self) -> Counter[Modality]:
-        """The number of media of each modality."""
+        """Count the media of each modality."""
         return Counter(MODALITY_OF[part_type] for part_type, _ in self.media())
 
     def text(self) -> str:
-        """The words of all parts, joined by line breaks."""
+        """Return the text of all parts, joined by line breaks."""
         return "\n".join(words for part in self._parts() if (words := _words(part)) is not None)
 
     def replace_media(self, urls: Iterable[str]) -> ChatRequest:
-        """The request with these URLs in place of those of `media`."""
+        """Return the request with `urls` in place of those of `media`."""
         left = iter(urls)
         return self._replace_parts(lambda part_type: url_part(part_type, next(left)))
 
     def bare(self) -> ChatRequest:
-        """The request with a name in place of each medium, which vLLM takes without loading one."""
+        """Return the request with a uuid for each medium, so that vLLM loads none."""
         return self._replace_parts(
             lambda part_type: {"type": part_type, part_type: None, "uuid": "mmcalib"}
         )
 
     def digest(self) -> str:
-        """Equal for requests whose text takes the same: which media they name does not count."""
+        """Hash of everything but the media; requests with equal digests have equal text tokens."""
         text = json.dumps([self.bare().messages, self.fields], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def asked(self) -> Asked:
-        """What it asks of the context; media count as nothing."""
+        """Measure what the request needs of the context, media excluded."""
         tools = self.fields.get("tools")
         tools = tools if isinstance(tools, list) else []
         return Asked(
@@ -143,20 +144,20 @@ class ChatRequest:
 
     @property
     def answer_tokens(self) -> int | None:
-        """The length of the answer that it asks for; None if it does not say."""
-        given = (self.fields.get(name) for name in _ANSWER_FIELDS)
-        return _tokens(next((tokens for tokens in given if tokens is not None), None))
+        """Answer length that the request sets, in tokens; None if it sets none."""
+        values = (self.fields.get(name) for name in _ANSWER_FIELDS)
+        return _tokens(next((value for value in values if value is not None), None))
 
     @property
     def is_plain(self) -> bool:
-        """Whether the template gets no more than messages of texts and media, and tools."""
-        given = self.fields
-        idle = all(given.get(n) in (None, *values) for n, values in _TEMPLATE_FIELDS.items())
+        """True if the template gets only tools and messages of text and media."""
+        fields = self.fields
+        idle = all(fields.get(n) in (None, *values) for n, values in _TEMPLATE_FIELDS.items())
         return idle and all(map(_is_usual, self._parts()))
 
     @property
     def kept_tokens(self) -> int | None:
-        """To how many its prompt is cut, if at all; -1: to what the context holds."""
+        """Tokens to which vLLM truncates the prompt; None if it does not, -1 for the context."""
         return _tokens(self.fields.get("truncate_prompt_tokens"), least=-1)
 
     def _parts(self) -> Iterable[object]:
@@ -175,15 +176,16 @@ class ChatRequest:
         return ChatRequest(messages, self.fields)
 
 
-# For prompts of which no more than the origin is kept.
+# For prompts of which only the origin is kept.
 _NO_REQUEST = ChatRequest([])
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request whose media were looked for: `items` in order, and the request with every media URL
-    made one of `file://` or of the item's own, so that it can be replayed. `origin` says where it
-    stands (`requests.jsonl:7`). `doubt` says what of it nobody modelled.
+    """A request with its media located: `items` in order.
+
+    `request` names them by `file://` URL, or by the item's own URL, so that it can be replayed.
+    `origin` is file and line (`requests.jsonl:7`). `doubt` names what mmcalib does not model in it.
     """
 
     origin: str
@@ -194,9 +196,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A bare request, the origin of its prompt, and the time in seconds at which it was sent, None
-    if it does not say.
-    """
+    """A request without media, its prompt's origin, and when it was sent (None if unknown)."""
 
     request: ChatRequest
     origin: str = ""
@@ -204,8 +204,8 @@ class Text:
 
 
 def medium_of(part: object) -> tuple[UrlType, str] | None:
-    """The part type and URL of a medium, empty in a bare request; None for words. As vLLM finds it
-    (`_parse_chat_message_content_mm_part` in vllm/renderers/chat_utils.py, 0.32).
+    """Return part type and URL of a medium (empty if its media were stripped); None for text. As
+    `_parse_chat_message_content_mm_part` does in vllm/renderers/chat_utils.py (0.32).
     """
     if not isinstance(part, Mapping):
         return None
@@ -214,48 +214,46 @@ def medium_of(part: object) -> tuple[UrlType, str] | None:
         kind = "image_url"
     elif kind is None or part.get("uuid") is not None:
         kind = next((name for name in (*MODALITY_OF, "input_audio") if name in part), kind)
-    given = part.get(str(kind))
+    value = part.get(str(kind))
     match kind:
         case "image_url" | "video_url" | "audio_url":
-            url = given.get("url") if isinstance(given, Mapping) else given
+            url = value.get("url") if isinstance(value, Mapping) else value
             return kind, str(url or "")
-        case "input_audio" if isinstance(given, Mapping) and isinstance(given.get("data"), str):
-            form = given.get("format", "wav")
-            return "audio_url", f"data:audio/{form};base64,{given['data']}"
+        case "input_audio" if isinstance(value, Mapping) and isinstance(value.get("data"), str):
+            form = value.get("format", "wav")
+            return "audio_url", f"data:audio/{form};base64,{value['data']}"
     return None
 
 
-def _told(part: Mapping[str, Any]) -> object:
+def _text_value(part: Mapping[str, Any]) -> object:
     return part.get(TEXT_FIELDS.get(str(part.get("type")), "text"))
 
 
 def _words(part: object) -> str | None:
-    """The words of a part, which stand in the field that vLLM names after some of the types; None
-    for media.
-    """
+    """Return the text of a part; None for media."""
     if isinstance(part, Mapping) and not medium_of(part):
-        return str(_told(part) or "")
+        return str(_text_value(part) or "")
     return part if isinstance(part, str) else None
 
 
 def _is_usual(part: object) -> bool:
-    """Whether it is a medium or a text: vLLM takes numbers and lists for texts, too."""
+    """True for media and strings; as text, vLLM also accepts numbers and lists."""
     if not isinstance(part, Mapping) or part.get("type") not in TEXT_FIELDS:
         return True
-    words = _told(part)
+    words = _text_value(part)
     return isinstance(words, str) or (words is None and part.get("type") in WORDLESS)
 
 
-def _tokens(given: object, least: int = 0) -> int | None:
-    """As pydantic reads it: of "7" and 7.0, too."""
+def _tokens(value: object, least: int = 0) -> int | None:
+    """Parse as pydantic does, which accepts "7" and 7.0 too; None if it is not a number."""
     try:
-        return max(least, _INT.validate_python(given))
+        return max(least, _INT.validate_python(value))
     except ValidationError:
         return None
 
 
 def _message_bytes(message: Message) -> int:
-    """Every field may be written by a template; the words of each part end with a line break."""
+    """Count every field, since a template may write it, and a line break after each part."""
     total = 0
     for name, value in message.items():
         if value is None:
@@ -271,26 +269,24 @@ def _message_bytes(message: Message) -> int:
 
 
 def _json_bytes(value: object) -> int:
-    """At the longest that `tojson` of a template writes it: escaped, and indented by four. vLLM
-    gives templates the arguments of a tool call as an object, not as the text that it was.
+    """Bytes of the longest form that a template's `tojson` writes: escaped, indented by four, and
+    with a tool call's arguments also as the object to which vLLM parses them.
     """
-    whole = len(json.dumps(value, indent=4))
+    size = len(json.dumps(value, indent=4))
     if isinstance(value, list):
         for call in value:
             function = call.get("function") if isinstance(call, Mapping) else None
-            given = function.get("arguments") if isinstance(function, Mapping) else None
-            if isinstance(given, str):
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if isinstance(arguments, str):
                 try:
-                    whole += len(json.dumps(json.loads(given), indent=4))
+                    size += len(json.dumps(json.loads(arguments), indent=4))
                 except (ValueError, RecursionError):
                     continue
-    return whole
+    return size
 
 
 def text_bytes(text: str) -> int:
-    """UTF-8 bytes, before or after the normal form C that many tokenizers bring it to: U+1D160 of
-    four bytes has twelve then.
-    """
+    """UTF-8 bytes of `text` or its NFC form, which many tokenizers use, whichever is longer."""
     if text.isascii():
         return len(text)
     plain = len(text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Folders, globs and lists of paths."""
+"""Sources of local files: folders, globs and lists of paths."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ P = TypeVar("P")
 
 
 class Files(Generic[P]):
-    """The files at `_paths`, and what archives among them hold."""
+    """The files at `_paths`, with archives replaced by their members."""
 
     _nothing: CorpusError
 
     def items(self) -> Iterator[Item | Skipped]:
-        """Raise CorpusError, at the end, when there was no path at all."""
+        """Yield all items. Raises CorpusError at the end if there was no path."""
         empty = True
         for one in self._items():
             empty = False
@@ -45,7 +45,7 @@ class Files(Generic[P]):
                 yield self._item(path)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Those of the archives."""
+        """Yield the prompts in the archives."""
         for path in self._paths():
             if not isinstance(path, Skipped) and (archive := self._archive(path)):
                 yield from archive.prompts()
@@ -61,48 +61,48 @@ class Files(Generic[P]):
 
 
 class FolderSource(Files[str]):
-    """Every file below `root`, in the order of sorted names, depth first, and what archives hold.
+    """Every file below `root`, depth first and sorted by name, with archives' members.
 
-    Names that begin with a dot are the system's clutter and are left out. Links are followed; a
-    folder that is reached twice is read once. What is not a regular file is `Skipped`; whether a
-    regular file is media is for the probe to say. `given_as` is what a hint calls it.
+    Names with a leading dot are ignored. Links are followed, and a folder reached twice is read
+    once. Anything but a regular file is `Skipped`; the probe decides what is media. Hints name the
+    option `given_as`.
     """
 
     def __init__(self, root: str | Path, *, given_as: str = "--data DIR") -> None:
         self.root = os.path.abspath(root)
         if not os.path.lexists(self.root):
             raise CorpusError(
-                f"no such folder: {one_line(self.root)}",
-                hint=f"{given_as} names a folder of media files, or one file",
+                f"folder not found: {one_line(self.root)}",
+                hint=f"{given_as} takes a folder of media files, or one file",
             )
         self._nothing = CorpusError(
-            f"no files in folder: {one_line(self.root)}",
-            hint=f"{given_as} names a folder of media; names with a leading dot do not count",
+            f"folder contains no files: {one_line(self.root)}",
+            hint=f"{given_as} takes a folder of media; files with a leading dot are ignored",
         )
 
     def _paths(self) -> Iterator[str | Skipped]:
         return walk(self.root)
 
 
-_MAGIC = re.compile(r"[*?[]")
+_WILDCARDS = re.compile(r"[*?[]")
 _ANY_FOLDERS = "**"
 
 
 def is_pattern(text: str) -> bool:
-    return _MAGIC.search(text) is not None
+    return _WILDCARDS.search(text) is not None
 
 
 class GlobSource(Files[str]):
-    """Every file that `pattern` matches, once, in the order of sorted names, depth first.
+    """Every file that `pattern` matches, once, depth first and sorted by name.
 
-    `*`, `?` and `[...]` match within a name, `**` any number of folders. Names that begin with a
-    dot match only where the pattern has the dot. A folder that matches stands for all below it.
+    `*`, `?` and `[...]` match within a name, `**` matches any number of folders. A leading dot must
+    be in the pattern. A folder that matches includes everything below it.
     """
 
     def __init__(self, pattern: str) -> None:
         self._nothing = CorpusError(
-            f"no file matches: {one_line(pattern)}",
-            hint="--data 'media/**/*.jpg', in quotes, so that the shell leaves it as it is",
+            f"no file matches {one_line(pattern)}",
+            hint="quote the pattern so that the shell does not expand it: --data 'media/**/*.jpg'",
         )
         steps = os.path.normpath(os.path.abspath(pattern)).split("/")
         fixed = next((n for n, step in enumerate(steps) if is_pattern(step)), len(steps) - 1)
@@ -110,9 +110,7 @@ class GlobSource(Files[str]):
         self._steps = [_step(step) for step in steps[fixed:]]
 
     def _paths(self) -> Iterator[str | Skipped]:
-        """Go where the pattern leads. Each path comes with the places in the pattern that it may
-        stand at: the steps that its next name has to match.
-        """
+        """Walk the pattern. Each path carries the pattern steps that its next name may match."""
         folders, end = Folders(), len(self._steps)
         waiting = [(self._root, self._from(0))]
         while waiting:
@@ -124,76 +122,76 @@ class GlobSource(Files[str]):
             if isinstance(entries, Skipped) and os.path.isdir(path):
                 yield entries
             elif isinstance(entries, list):
-                ahead = [(entry, self._after(places, entry.name)) for entry in reversed(entries)]
+                matches = [(entry, self._after(places, entry.name)) for entry in reversed(entries)]
                 waiting += [
-                    (entry.path, on)
-                    for entry, on in ahead
-                    if end in on or (on and not is_listed_file(entry))
+                    (entry.path, after)
+                    for entry, after in matches
+                    if end in after or (after and not is_listed_file(entry))
                 ]
 
     def _after(self, places: frozenset[int], name: str) -> frozenset[int]:
-        found: frozenset[int] = frozenset()
+        after: frozenset[int] = frozenset()
         for place in places:
             step = self._steps[place]
             if step is None:
-                found |= frozenset() if name.startswith(".") else self._from(place)
+                after |= frozenset() if name.startswith(".") else self._from(place)
             elif step(name):
-                found |= self._from(place + 1)
-        return found
+                after |= self._from(place + 1)
+        return after
 
     def _from(self, place: int) -> frozenset[int]:
-        """`**` may stand for no folder at all; at the end of a pattern it stands for everything."""
+        """The place, and the next one after `**`, which also matches zero folders."""
         if place < len(self._steps) and self._steps[place] is None:
             return frozenset((place,)) | self._from(place + 1)
         return frozenset((place,))
 
 
 def _step(words: str) -> Callable[[str], bool] | None:
-    """Whether a name matches one step of the pattern; None for `**`."""
+    """Return a function that matches one name of the pattern; None for `**`."""
     if words == _ANY_FOLDERS:
         return None
     matches, hidden = re.compile(fnmatch.translate(words)).match, words.startswith(".")
     return lambda name: (hidden or not name.startswith(".")) and matches(name) is not None
 
 
-# Linux takes paths of up to 4 KiB, object stores names of up to 1 KiB.
-_LONGEST_LINE_BYTES = 1 << 16
-# Beyond this, lines that can be read only once wait on disk for the second reading.
-_IN_MEMORY_BYTES = 1 << 24
+# Linux limits paths to 4 KiB, object stores limit names to 1 KiB.
+_MAX_LINE_BYTES = 1 << 16
+# Lines of a stream beyond this size go to disk, because they are read twice.
+_MAX_IN_MEMORY_BYTES = 1 << 24
 
 
 class PathsSource(Files[str]):
-    """The files and URLs on `lines`, and what archives among them hold.
+    """The files and URLs on `lines`, with archives replaced by their members.
 
-    Relative paths start at the working folder; blank lines do not count. Whether there is such a
-    file is for the probe to say. `lines` are read more than once: see `StreamLines`.
+    Paths are relative to the working folder; blank lines are ignored. The probe reports missing
+    files. `lines` are read more than once: see `StreamLines`.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
         self._nothing = CorpusError(
-            "no path in the list of paths", hint="one path or URL on each line of @FILE or -"
+            "the list of paths is empty", hint="write one path or URL on each line of @FILE or -"
         )
 
     def _paths(self) -> Iterator[str | Skipped]:
         for line in self._lines:
-            if len(line) > _LONGEST_LINE_BYTES:
-                start = one_line(os.fsdecode(line[:_LONGEST_LINE_BYTES]))
-                yield Skipped(start, f"line of more than {_LONGEST_LINE_BYTES >> 10} KiB")
+            if len(line) > _MAX_LINE_BYTES:
+                start = one_line(os.fsdecode(line[:_MAX_LINE_BYTES]))
+                yield Skipped(start, f"line is longer than {_MAX_LINE_BYTES >> 10} KiB")
             elif line.strip():
                 path = os.fsdecode(line.rstrip(b"\r\n"))
                 yield os.path.abspath(path) if Location.of(path).is_file else path
 
 
 class ListFile:
-    """The lines of the file at `path`, each time anew."""
+    """The lines of the file at `path`; each iteration reads it again."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         if not os.path.isfile(path):
             raise CorpusError(
-                f"no such list of paths: {one_line(path)}",
-                hint="--data @paths.txt names a file with one path on each line",
+                f"list of paths not found: {one_line(path)}",
+                hint="--data @paths.txt takes a file with one path on each line",
             )
 
     def __iter__(self) -> Iterator[bytes]:
@@ -202,9 +200,9 @@ class ListFile:
 
 
 class StreamLines:
-    """The lines of a stream that can be read once, such as standard input, as often as needed.
+    """The lines of a stream such as standard input, kept so that they can be read again.
 
-    Raises OutputError when they are many and the disk for temporary files is full.
+    Raises OutputError if the disk for temporary files fills up.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -213,23 +211,23 @@ class StreamLines:
 
     def __iter__(self) -> Iterator[bytes]:
         if self._copy is None:
-            self._copy = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
+            self._copy = tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY_BYTES)  # noqa: SIM115
             lines = (line.rstrip(b"\r\n") + b"\n" for line in _lines(self._stream))
             try:
                 self._copy.writelines(lines)
             except OSError as error:
                 raise OutputError(
-                    f"cannot keep the list of paths: {error.strerror}",
-                    hint="--data @paths.txt, or TMPDIR=DIR",
+                    f"cannot store the list of paths: {error.strerror}",
+                    hint="pass a file (--data @paths.txt), or set TMPDIR=DIR to a larger disk",
                 ) from error
         self._copy.seek(0)
         yield from _lines(self._copy)
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """What is too long for a path is cut one byte later."""
-    while line := file.readline(_LONGEST_LINE_BYTES + 1):
+    """Yield lines; one that exceeds the limit is cut one byte past it."""
+    while line := file.readline(_MAX_LINE_BYTES + 1):
         end = line
         while end and not end.endswith(b"\n"):
-            end = file.readline(_LONGEST_LINE_BYTES)
+            end = file.readline(_MAX_LINE_BYTES)
         yield line

@@ -1,4 +1,4 @@
-"""Chat requests against the grammar that `mmcalib run` took from vLLM; needs no vLLM."""
+"""Check chat requests against the grammar that `mmcalib run` took from vLLM; needs no vLLM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
 from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
 
-# What bears on no more than the answer, once the schema takes it.
-_JUDGED = frozenset(
+# Fields that affect only the answer, if the schema accepts them.
+_ANSWER_ONLY = frozenset(
     (
         *("messages", "model", "user", "stream", "stream_options", "seed", "stop", "temperature"),
         *("top_p", "top_k", "min_p", "logprobs", "top_logprobs", "prompt_logprobs"),
@@ -26,15 +26,21 @@ _JUDGED = frozenset(
         *("return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt"),
         *("mm_payload", "return_mm_kwargs", "return_token_offsets", "stream_interval", "n"),
         *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "truncation_side"),
-        # Without a scheduler or a watermark of its kind vLLM passes it over.
+        # vLLM ignores these without a matching scheduler or watermark.
         *("priority", "watermarking"),
-        # Empty ones: `parse_line` refuses others.
+        # Only empty ones get here: `parse_line` rejects the rest.
         *("mm_processor_kwargs", "media_io_kwargs"),
     )
 )
-# Nothing, where they are empty.
-_GIVEN_ON = ("logit_bias", "bad_words", "kv_transfer_params", "ec_transfer_params", "vllm_xargs")
-# JSON schemas that every backend of vLLM makes a grammar of.
+# Fields that have no effect if they are empty.
+_IDLE_IF_EMPTY = (
+    "logit_bias",
+    "bad_words",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "vllm_xargs",
+)
+# JSON schemas that every structured-output backend of vLLM supports.
 _SIMPLE_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "type": {"enum": ["object", "array", "string", "integer", "number", "boolean", "null"]},
@@ -59,7 +65,7 @@ def _between(least: int, most: int = 1000) -> dict[str, Any]:
 
 
 _SIZES = ("min_pattern_size", "max_pattern_size")
-# Values of other fields that are known to bear on no more than the answer.
+# Values of other fields that affect only the answer.
 _KNOWN_VALUES: Mapping[str, Any] = {
     "$defs": {"simple": _SIMPLE_SCHEMA},
     "not": {"required": ["response_format", "structured_outputs"]},
@@ -93,87 +99,90 @@ _KNOWN_VALUES: Mapping[str, Any] = {
         },
     },
 }
-# Without a schema nothing is known of their values.
+# Without a schema, any value of these is accepted.
 _ANY_VALUE = frozenset(("messages", "model", "user"))
-# In what stands for an item, such as <|vision_start|><|image_pad|><|vision_end|>.
+# One token of a placeholder such as <|vision_start|><|image_pad|><|vision_end|>.
 _TOKEN = re.compile(r"<[^<>]+>|\[[^][]+\]")
-# pydantic takes other types for these than JSON Schema does: "7" and 7.0 for an int, say.
+# pydantic accepts more than JSON Schema for these types: "7" and 7.0 are an int.
 _LAX: Mapping[str, TypeAdapter[Any]] = {
     "integer": TypeAdapter(int),
     "number": TypeAdapter(float),
     "boolean": TypeAdapter(bool),
 }
 _NUMBERS = _LAX["integer"], _LAX["number"]
-_LONGEST = 80
+_MAX_ERROR_CHARS = 80
 
 
 class Grammar:
-    """`found` as `releases.grammar.request_grammar` wrote it, empty of an earlier calibration.
-    With `tools` the server parses calls of tools, with `embeds` it takes embeddings.
+    """Checks requests against `grammar`, as `releases.grammar.request_grammar` wrote it.
+
+    `grammar` is empty for older calibrations. With `tools` the server parses tool calls, with
+    `embeds` it accepts embeddings.
     """
 
     def __init__(
-        self, found: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
+        self, grammar: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
     ) -> None:
-        self._found, self._tools = found, tools or bool(found.get("tools"))
-        self._embeds, self._is_string = embeds, found.get("content") == "string"
+        self._grammar, self._tools = grammar, tools or bool(grammar.get("tools"))
+        self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
     def doubt(self, request: ChatRequest) -> str:
-        """What of it nobody modelled, empty where nothing. Raises `BadRequest` for what vLLM
-        refuses.
+        """Name something in the request that mmcalib does not model; empty if there is nothing.
+        Raises `BadRequest` if vLLM rejects the request.
         """
         fields = {**request.fields, **request.others}
-        chosen = fields.get("tool_choice", "auto") not in (None, "none")
-        if fields.get("tools") and chosen and not self._tools:
+        may_call = fields.get("tool_choice", "auto") not in (None, "none")
+        if fields.get("tools") and may_call and not self._tools:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
-            raise BadRequest(f"it has tools, which vLLM refuses without {flags}")
+            raise BadRequest(f"vLLM rejects tools without {flags}")
         doubts = self._doubts_of_parts(request)
-        # A server of `prompt_embeds` looks for their mark in each text.
+        # With `prompt_embeds` enabled, vLLM searches each text for their marker.
         if self._embeds and not ChatRequest(request.messages).is_plain:
-            doubts.append("a text of another type is not modelled")
-        if not self._found:
+            doubts.append("text of another type is not modelled")
+        if not self._grammar:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
-            doubts = [*doubts, *(f"{name} is not known to this calibration" for name in names)]
+            doubts = [*doubts, *(f"this calibration does not know {name}" for name in names)]
             return min(doubts, default="")
         body = {**fields, "messages": request.messages}
-        # A chat request only after vLLM itself made it one.
+        # vLLM converts the body of another endpoint to a chat request before it validates it.
         if not request.endpoint:
             self._validate(self._body, body, "")
         for message in () if request.endpoint else request.messages:
             self._validate_parts(message)
-        schema = self._found["schema"]["properties"]
-        valued = fields.keys() & _KNOWN_VALUES["properties"].keys()
-        held = {name: fields[name] for name in valued if fields[name] is not None}
-        # A template gets the fields of a template alone; what is in code may get any.
-        judged = "content" in self._found and self._values.is_valid(held)
-        known = _JUDGED | request.fields.keys() | (held.keys() if judged else set())
-        # The last message is answered with where the answer has its role, and must be texts
+        schema = self._grammar["schema"]["properties"]
+        names = fields.keys() & _KNOWN_VALUES["properties"].keys()
+        values = {name: fields[name] for name in names if fields[name] is not None}
+        # Templates see only template fields; code instead of a template may see any field.
+        modelled = "content" in self._grammar and self._values.is_valid(values)
+        known = _ANSWER_ONLY | request.fields.keys() | (values.keys() if modelled else set())
+        # If roles match, vLLM repeats the last message in its answer, so it must be text only
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
         if fields.get("echo") and not fields.get("stream"):
             known |= {"echo"} if request.is_plain and not request.items() else set()
         for name in sorted(schema.keys() & fields.keys() - known):
-            nothing = name in _GIVEN_ON and not fields[name]
-            if not nothing and fields[name] not in (None, schema[name].get("default")):
+            idle = name in _IDLE_IF_EMPTY and not fields[name]
+            if not idle and fields[name] not in (None, schema[name].get("default")):
                 doubts.append(f"{name} is not modelled")
         if request.endpoint:
-            doubts.append(f"other fields of a body of {request.endpoint} are not modelled")
+            doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
-    def judge(self, unread: UnknownPart) -> BadRequest:
-        """The same of a part that cannot be read: whether vLLM knows its type."""
-        if not self._embeds and str(unread.kind).endswith("_embeds"):
-            return BadRequest(f"{unread.kind}, which vLLM refuses without a flag for embeddings")
-        if not self._found or unread.kind in self._found["parts"]:
-            return unread
-        return BadRequest(f"a part of type {unread.kind}, which vLLM does not know")
+    def judge(self, error: UnknownPart) -> BadRequest:
+        """Return a definite rejection if vLLM does not support the part's type, else `error`."""
+        if not self._embeds and str(error.kind).endswith("_embeds"):
+            flags = "--enable-mm-embeds or --enable-prompt-embeds"
+            return BadRequest(f"vLLM rejects {error.kind} without {flags}")
+        if not self._grammar or error.kind in self._grammar["parts"]:
+            return error
+        return BadRequest(f"vLLM does not support parts of type {error.kind}")
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
-        held = "" if self._is_string else "".join(self._found.get("placeholders", {}).values())
+        marks = "" if self._is_string else "".join(self._grammar.get("placeholders", {}).values())
         words = request.text()
         return [
-            f"{text} in a text: vLLM may take it for an item"
-            for text in dict.fromkeys(_TOKEN.findall(held))
-            if text in words
+            f"a text contains {token}, which vLLM may count as an item"
+            for token in dict.fromkeys(_TOKEN.findall(marks))
+            if token in words
         ]
 
     def _validate_parts(self, message: Mapping[str, Any]) -> None:
@@ -182,35 +191,35 @@ class Grammar:
             parts = [part for part in content if isinstance(part, Mapping)]
             for part in parts:
                 self._validate_part(part)
-            # pydantic reads content of OpenAI's own types when it is used, and prefers vLLM's type
-            # by the number of fields that it knows: with none, OpenAI's is meant (smart mode).
+            # pydantic reads content of OpenAI's types lazily. Its smart mode prefers vLLM's type if
+            # that knows more of the fields, and OpenAI's if vLLM's knows none.
             ours = message["role"] in OPENAI_ROLES or {"tool_call_id"} <= message.keys()
             each = itertools.product(self._members, parts)
             known = any(p.keys() & names and one.is_valid(p) for (one, names), p in each)
             if content and ours and not known:
-                raise BadRequest("content of parts of which vLLM knows none without another")
+                raise BadRequest("vLLM supports none of the content's parts on their own")
         for call in message.get("tool_calls") or ():
             if isinstance(call, Mapping) and call.get("type", "function") != "function":
-                raise BadRequest("tool_calls of another type than function, which vLLM refuses")
+                raise BadRequest("vLLM rejects tool_calls of a type other than function")
         if self._is_string and isinstance(content, str | list):
-            self._refuse_placeholders(ChatRequest([dict(message)]))
+            self._reject_placeholders(ChatRequest([dict(message)]))
 
-    def _refuse_placeholders(self, turn: ChatRequest) -> None:
-        """As `_get_full_multimodal_text_prompt` (vllm/renderers/chat_utils.py, 0.32) does it."""
-        held, words = self._found.get("placeholders", {}), turn.text()
+    def _reject_placeholders(self, turn: ChatRequest) -> None:
+        """As `_get_full_multimodal_text_prompt` does (vllm/renderers/chat_utils.py, 0.32)."""
+        placeholders, words = self._grammar.get("placeholders", {}), turn.text()
         for modality, items in turn.items().items():
-            text = held.get(modality)
-            if text and words.count(text) > items:
-                raise BadRequest(f"more {text} in a text than the message has {modality} items")
+            mark = placeholders.get(modality)
+            if mark and words.count(mark) > items:
+                raise BadRequest(f"a message has more {mark} in its text than {modality} items")
 
     def _validate_part(self, part: Mapping[str, Any]) -> None:
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
             if not part.keys() & (self._parts.keys() - TEXT_FIELDS.keys()):
-                raise BadRequest("a part with a uuid or without a type, of no medium")
+                raise BadRequest("a part with a uuid or without a type contains no media")
             return
         if kind not in self._parts:
-            raise BadRequest(f"a part of type {kind}, which vLLM does not know")
+            raise BadRequest(f"vLLM does not support parts of type {kind}")
         self._validate(self._parts[kind], part, f"{kind}.")
 
     def _validate(self, validator: Any, value: object, where: str) -> None:
@@ -219,10 +228,11 @@ class Grammar:
         error = best_match(validator.iter_errors(value))
         if error is not None:
             path = ".".join(map(str, error.absolute_path))
-            whole = repr(error.instance)
-            said = error.message if len(whole) < _LONGEST else error.message.replace(whole, "it")
-            words = " ".join(said.split())[:_LONGEST]
-            raise BadRequest(f"vLLM refuses {where}{path or 'its fields'}: {words}")
+            text = repr(error.instance)
+            long = len(text) >= _MAX_ERROR_CHARS
+            words = error.message.replace(text, "it") if long else error.message
+            words = " ".join(words.split())[:_MAX_ERROR_CHARS]
+            raise BadRequest(f"vLLM rejects {where}{path or 'the fields'}: {words}")
 
     @cached_property
     def _values(self) -> Any:
@@ -230,21 +240,19 @@ class Grammar:
 
     @cached_property
     def _body(self) -> Any:
-        return _validator(self._found["schema"])
+        return _validator(self._grammar["schema"])
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
-        return {kind: _validator(schema) for kind, schema in self._found["parts"].items()}
+        return {kind: _validator(schema) for kind, schema in self._grammar["parts"].items()}
 
     @cached_property
     def _members(self) -> list[tuple[Any, set[str]]]:
-        """The types of parts in vLLM's own message, and the fields that each knows."""
-        defs = self._found["schema"]["$defs"]
+        """Validators of the part types in vLLM's own message, each with its field names."""
+        defs = self._grammar["schema"]["$defs"]
         content = defs["CustomChatCompletionMessageParam"]["properties"]["content"]
-        listed = next(one for one in content["anyOf"] if one.get("type") == "array")
-        names = [
-            one["$ref"].rpartition("/")[2] for one in listed["items"]["anyOf"] if "$ref" in one
-        ]
+        array = next(one for one in content["anyOf"] if one.get("type") == "array")
+        names = [one["$ref"].rpartition("/")[2] for one in array["items"]["anyOf"] if "$ref" in one]
         return [
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names
@@ -272,9 +280,9 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
     def check(_: Any, limit: float | str, value: object, schema: Any) -> Iterator[Any]:
         from jsonschema import ValidationError as Invalid
 
-        # An int as such: a float is not exact above 2**53.
+        # Try int first: floats above 2**53 are inexact.
         number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
-        # What is too large for a number of a calibration is a text there.
+        # A calibration stores limits that are too large for a JSON number as text.
         most = int(limit) if isinstance(limit, str) else limit
         endless = isinstance(number, float) and not math.isfinite(number)
         if endless or (number is not None and beyond(number, most)):

@@ -1,7 +1,7 @@
-"""A process that reads archives for its parent: `python -m mmcalib.corpus.reader PIPE LIMIT`.
+"""Child process that reads archives: `python -m mmcalib.corpus.reader PIPE LIMIT`.
 
-A few kilobytes can stand for gigabytes, so tars, zips and tables are read where that has a bound.
-What was found goes out in lists, as it comes.
+A few kilobytes can unpack to gigabytes, so this process has a memory limit. It sends its records in
+lists, as it finds them.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from mmcalib.processes import confine, serve_parent
 from mmcalib.storage.location import allowing
 from mmcalib.text import MIB
 
-# A list is sent when it carries so much, holds so many, or is so old.
+# A list is sent when it reaches this size, length or age.
 _FULL_BYTES = MIB
 _FULL = 64
 _FLUSH_S = 0.2
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Each message is a source, what is read of it, and the hosts that it may be read from."""
+    """Serve the parent. A message is a source, what to read from it, and the allowed hosts."""
     confine(memory_bytes)
     while True:
         source, what, hosts = pipe.recv()
         with allowing(hosts):
-            for said in _read(source, what):
-                pipe.send(said)
+            for reply in _read(source, what):
+                pipe.send(reply)
 
 
 def _read(source: Source, what: What) -> Iterator[list[Found] | str | MmcalibError]:
-    """At the end comes why not all was read, empty where it was, or what is to be raised."""
+    """Yield lists of records, then why reading stopped early (empty if it did not) or an error."""
     end: str | MmcalibError = ""
-    found: list[Found] = []
+    records: list[Found] = []
     carried, sent_s = 0, time.monotonic()
     try:
-        for one in source.items() if what == "items" else source.prompts():
-            found.append(one)
-            carried += carried_bytes(one) if isinstance(one, Item) else 0
-            full = len(found) >= _FULL or carried >= _FULL_BYTES
+        for record in source.items() if what == "items" else source.prompts():
+            records.append(record)
+            carried += carried_bytes(record) if isinstance(record, Item) else 0
+            full = len(records) >= _FULL or carried >= _FULL_BYTES
             if full or time.monotonic() - sent_s > _FLUSH_S:
-                yield found
-                found, carried, sent_s = [], 0, time.monotonic()
+                yield records
+                records, carried, sent_s = [], 0, time.monotonic()
     except MmcalibError as error:
         end = error
-    except Exception as error:  # noqa: BLE001 - whatever a library raises costs one archive
+    except Exception as error:  # noqa: BLE001 - any error of a library costs only this archive
         from mmcalib.media.failure import reason
 
         end = reason(error)
-    yield found
+    yield records
     yield end
 
 

@@ -1,4 +1,4 @@
-"""Buckets and URLs."""
+"""Sources of remote files: buckets and URLs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http
 from mmcalib.storage.remote import extra_of, file_system, held, need, plain_errors
 from mmcalib.text import one_line
 
-# Object stores hold more; what lists them holds all names of a folder in memory.
+# Object stores can hold more, but fsspec keeps all names of a folder in memory.
 MOST_LISTED = 10_000_000
 
 
 class TooMany(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
-    """There is no end of names in one folder."""
+    """A folder has too many names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name of a listing; `held` is what is known of the object."""
+    """One name of a listing; `held` is the object's size and version."""
 
     name: str
     type: str
@@ -38,7 +38,7 @@ class Entry:
 
     @classmethod
     def of(cls, info: object) -> Entry | None:
-        """None for what has no name."""
+        """Build an entry from fsspec's `info`; None if it has no name."""
         name = info.get("name") if isinstance(info, Mapping) else None
         if not isinstance(info, Mapping) or not isinstance(name, str) or not name:
             return None
@@ -53,36 +53,36 @@ class Entry:
         return self.type == "directory"
 
 
-def entries(folder: Entry, listed: Iterable[object]) -> list[Entry]:
-    """What is shown of a listing, each name once, in their order. Raises TooMany."""
-    found: dict[tuple[str, bool], Entry] = {}
-    for number, info in enumerate(islice(listed, MOST_LISTED + 1)):
+def entries(folder: Entry, infos: Iterable[object]) -> list[Entry]:
+    """Return a listing's visible names, deduplicated and sorted. Raises TooMany."""
+    by_name: dict[tuple[str, bool], Entry] = {}
+    for number, info in enumerate(islice(infos, MOST_LISTED + 1)):
         if number == MOST_LISTED:
-            raise TooMany(f"over {MOST_LISTED:,} names in one folder")
+            raise TooMany(f"folder has more than {MOST_LISTED:,} names")
         entry = Entry.of(info) or Entry(f"{folder.bare}/?", "nameless")
         # Buckets list the object that marks a folder in the folder itself.
         if entry.bare == folder.bare:
             continue
         if not posixpath.basename(entry.bare).startswith("."):
-            found.setdefault((entry.bare, entry.is_folder), entry)
-    return sorted(found.values(), key=lambda entry: entry.bare)
+            by_name.setdefault((entry.bare, entry.is_folder), entry)
+    return sorted(by_name.values(), key=lambda entry: entry.bare)
 
 
-# Deeper trees are links that lead back, or no corpus.
-_MOST_LEVELS = 128
+# A deeper tree has circular links, or is not a corpus.
+_MAX_LEVELS = 128
 
 _ANY_LEVELS = "**"
 
-# A tree of nothing but folders has no end, or no media.
-_MOST_FOLDERS = 10_000
+# A tree with only folders is endless, or contains no media.
+_MAX_FOLDERS = 10_000
 
 
 class RemoteSource(Files[Entry]):
-    """Every object below `url`, in fsspec's spelling, in the order of sorted names, depth first.
+    """Every object below `url` (in fsspec's spelling), depth first and sorted by name.
 
-    As in a folder, names that begin with a dot are left out, and archives are read as what they
-    hold. Listed folder by folder. Objects on a web server are named one by one. Raises UsageError
-    for what nothing can open, and for a member of an archive.
+    As for local folders, names with a leading dot are ignored and archives are replaced by their
+    members. Lists one folder at a time; a web server has no listing, so its URL is one object.
+    Raises UsageError for members of archives and URLs that cannot be opened.
     """
 
     def __init__(self, url: str) -> None:
@@ -99,16 +99,16 @@ class RemoteSource(Files[Entry]):
                 hint="--data s3://BUCKET/FOLDER, https://HOST/FILE and others: docs/sources.md",
             ) from error
         self._matches: re.Pattern[str] | None = None
-        self._levels = _MOST_LEVELS
+        self._levels = _MAX_LEVELS
         self._nothing = CorpusError(
-            f"nothing below {one_line(self.url)}",
-            hint="names with a leading dot do not count; a pattern stands in quotes",
+            f"no files below {one_line(self.url)}",
+            hint="files with a leading dot are ignored; put patterns in quotes",
         )
 
     def _item(self, info: Entry) -> Item | Skipped:
         url = self._url(info)
         if _is_ambiguous(url):
-            return Skipped(url, f"a name with {BEHIND} cannot be told from a member of an archive")
+            return Skipped(url, f"the name contains {BEHIND}, which separates members of archives")
         if info.type != "file" and not (info.is_link and self._fs.isfile(info.name)):
             folder = info.is_link and self._fs.isdir(info.name)
             return Skipped(url, "link to a folder" if folder else NOT_REGULAR)
@@ -122,7 +122,7 @@ class RemoteSource(Files[Entry]):
         return str(self._fs.unstrip_protocol(info.name))
 
     def _paths(self) -> Iterator[Entry | Skipped]:
-        """What is no folder, below the root, one listing at a time."""
+        """Yield everything below the root but folders, one listing at a time."""
         waiting, seen, without = [(self._start(), 0)], set[str](), 0
         while waiting:
             info, level = waiting.pop()
@@ -131,9 +131,9 @@ class RemoteSource(Files[Entry]):
                 if not self._matches or self._matches.match(info.bare):
                     yield info
             elif info.bare in seen:
-                yield Skipped(self._url(info), "folder that was already read", no_media=True)
-            elif without == _MOST_FOLDERS:
-                yield Skipped(self._url(info), f"over {_MOST_FOLDERS:,} folders without a file")
+                yield Skipped(self._url(info), "folder already read", no_media=True)
+            elif without == _MAX_FOLDERS:
+                yield Skipped(self._url(info), f"more than {_MAX_FOLDERS:,} folders, no files")
                 return
             elif level < self._levels:
                 seen.add(info.bare)
@@ -145,12 +145,12 @@ class RemoteSource(Files[Entry]):
                 except (OSError, ValueError) as error:
                     why = str(error) if isinstance(error, TooMany) else reason(error)
                     yield Skipped(self._url(info), why)
-            elif level == _MOST_LEVELS:
-                yield Skipped(self._url(info), f"over {_MOST_LEVELS} folders deep")
+            elif level == _MAX_LEVELS:
+                yield Skipped(self._url(info), f"more than {_MAX_LEVELS} folders deep")
 
     def _start(self) -> Entry:
         if is_http(self.url):
-            # Asking about each would be a request more, and a web page is no list of files.
+            # Checking would cost one more request per URL, and web pages are not file listings.
             return Entry(self._root, "file")
         root = self._root
         try:
@@ -161,16 +161,16 @@ class RemoteSource(Files[Entry]):
                 return replace(start, type="directory") if self._fs.isdir(root) else start
         except FileNotFoundError as error:
             raise CorpusError(
-                f"nothing at {one_line(self.url)}", hint="a pattern stands in quotes"
+                f"nothing found at {one_line(self.url)}", hint="put patterns in quotes"
             ) from error
         except (OSError, ValueError) as error:
             raise CorpusError(
                 f"cannot list {one_line(self.url)}: {reason(error)}",
-                hint="--data s3://BUCKET/FOLDER; credentials are those of the environment",
+                hint="--data s3://BUCKET/FOLDER; credentials come from the environment",
             ) from error
 
     def _narrow(self, pattern: str) -> str:
-        """The folder in which a pattern starts, which from now on must match."""
+        """Return the folder in which a pattern starts, and match names against it from now on."""
         parts = pattern.split("/")
         plain = next(n for n, part in enumerate(parts) if need("fsspec.core", "").has_magic(part))
         regex = need("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))

@@ -1,4 +1,4 @@
-"""JSONL of requests and the files they name."""
+"""JSONL files of requests, and the media that they name."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from mmcalib.corpus.urls import (
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
-from mmcalib.text import one_line
+from mmcalib.text import NO_FILE, one_line
 
-# Names of which it is remembered what they lead to, where nothing changes: some 500 bytes each.
-_MOST_NAMES = 1 << 15
+# How many resolved names to remember, at about 500 bytes each.
+_MAX_NAMES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Medium:
-    """What a part names: the item, the URL that a replay names it by, and whether it is there."""
+    """The item that a part names, its URL for replays, and whether the file exists."""
 
     item: Item
     url: str
-    there: bool
+    exists: bool
 
 
 class Reading(TypedDict, total=False):
-    """How `RequestLines` reads."""
+    """Options of `RequestLines`."""
 
     allowed_root: str | os.PathLike[str] | None
     scratch: Required[Path]
@@ -58,11 +58,10 @@ class Reading(TypedDict, total=False):
 class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path.
 
-    Media must lie below `allowed_root` (default: that folder), links resolved. Inline media are
-    written to `scratch` and are items like the others. Remote media are items by their URLs where
-    their hosts are allowed, and otherwise refused. With `at_rest` files do not come or go
-    meanwhile: one that is named often is looked for once. What vLLM's `grammar` refuses is no
-    request; nor, `as_sent`, is one that names a path, which stands for a URL elsewhere.
+    Media must be below `allowed_root` (default: that folder) after resolving links. Inline media
+    become files in `scratch`. Remote media are accepted if their hosts are allowed. With `at_rest`,
+    files do not change while reading, so a name is resolved once. Requests that vLLM's `grammar`
+    rejects are `Skipped`; with `as_sent`, so are those that name a path instead of a URL.
     """
 
     def __init__(
@@ -76,23 +75,23 @@ class RequestLines:
         as_sent: bool = False,
     ) -> None:
         self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
-        # What uuids stand for.
-        self._held: dict[str, int] = {}
-        # Requests that are well-formed, and that vLLM would refuse.
+        # Hash of the medium last seen under each uuid; 0 after two different ones.
+        self._hash_of_uuid: dict[str, int] = {}
+        # Number of well-formed requests that vLLM rejects.
         self.refused = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
-        self._remember = lru_cache(_MOST_NAMES)(self._find) if at_rest else self._find
+        self._remember = lru_cache(_MAX_NAMES)(self._find) if at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
-        """The request, or why it is none. Raises UsageError for a file outside the root."""
+        """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
             request, _ = parse_line(line)
             try:
                 doubt = self._grammar.doubt(request) if self._grammar else ""
-                doubt = self._doubt_names(request) or doubt
+                doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
-                found = [self.find_medium(one, origin, paths=paths) for one in request.media()]
+                media = [self.find_medium(one, origin, paths=paths) for one in request.media()]
             except (BadRequest, Unresolved):
                 self.refused += self._as_sent
                 raise
@@ -100,32 +99,33 @@ class RequestLines:
             if self._grammar and isinstance(error, UnknownPart):
                 error = self._grammar.judge(error)
             return Skipped(origin, one_line(str(error)))
-        for one in found:
-            if not one.there:
-                return Skipped(origin, one_line(f"names a missing file: {one.item.path}"))
-        items = tuple(one.item for one in found)
-        return Prompt(origin, items, request.replace_media(one.url for one in found), doubt)
+        for one in media:
+            if not one.exists:
+                return Skipped(origin, one_line(f"missing file: {one.item.path}"))
+        items = tuple(one.item for one in media)
+        return Prompt(origin, items, request.replace_media(one.url for one in media), doubt)
 
-    def _doubt_names(self, request: ChatRequest) -> str:
-        """Media with a uuid are known once they came under it before, and no others did."""
-        named = [(uuid, hash(medium)) for uuid, medium in request.named_media()]
-        known = all(self._held.get(uuid) == one for uuid, one in named)
-        if len(self._held) > _MOST_NAMES:
-            self._held.clear()
-        for uuid, one in named:
-            self._held[uuid] = one if self._held.get(uuid, one) == one else 0
-        return "" if known else "a uuid: vLLM serves what its cache holds under that name"
+    def _doubt_uuids(self, request: ChatRequest) -> str:
+        """Accept a uuid that always came with the same medium so far, but not its first use."""
+        pairs = [(uuid, hash(medium)) for uuid, medium in request.named_media()]
+        hashes = self._hash_of_uuid
+        known = all(hashes.get(uuid) == one for uuid, one in pairs)
+        if len(hashes) > _MAX_NAMES:
+            hashes.clear()
+        for uuid, one in pairs:
+            hashes[uuid] = one if hashes.get(uuid, one) == one else 0
+        return "" if known else "a uuid may name other media in vLLM's cache"
 
     def find_medium(
         self, medium: tuple[UrlType, str], origin: str, *, paths: bool = True
     ) -> _Medium:
-        """The file that one part names. Raises `Unresolved`, UsageError and OutputError."""
+        """Find the file that a part names. Raises `Unresolved`, UsageError and OutputError."""
         try:
-            # What carries its bytes is no name to remember.
+            # Inline data are too large to remember.
             return (self._find if is_inline(medium[1]) else self._remember)(*medium, paths)
         except Outside as error:
             raise UsageError(
-                f"{origin}: {one_line(str(error))} is outside the allowed root {self._root}",
+                f"{origin}: {one_line(str(error))} is outside the allowed folder {self._root}",
                 hint="--allowed-local-media-path DIR",
             ) from error
 
@@ -141,20 +141,20 @@ class RequestLines:
 
 
 def exists(item: Item) -> bool:
-    """Whether there is such a file; of a remote one only the probe can tell."""
+    """True if the file exists or is remote; only the probe can tell for remote ones."""
     return not Location.of(item.path).is_file or os.path.exists(item.path)
 
 
 _BLOCK_BYTES = 1 << 16
-# A list of objects, behind what some editors put before it.
-_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
-# What packed files begin with, and the command of that name that unpacks them.
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+# A JSON list of objects, after an optional byte order mark.
+_JSON_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
+# First bytes of compressed files -> the command that unpacks them.
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the file, and where it stands there."""
+    """A line of the file, with its number (from 1) and byte offset."""
 
     number: int
     offset: int
@@ -162,18 +162,17 @@ class _Line:
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """How origins name these files: by name, and two of one name by their paths."""
+    """Return the names of these files in origins; files of the same name go by their paths."""
     names = Counter(path.name for path in paths)
     return [path.name if names[path.name] == 1 else str(path) for path in paths]
 
 
 class RequestsSource:
-    """Each line of the file at `path` is one request; blank lines do not count.
+    """The requests in the file at `path`, one per line; blank lines are ignored.
 
     Relative paths start at the file's own folder. `label` names the file in the origins of its
-    requests (default: its name). The file is read line by line, once per call. With `at_rest`
-    neither it nor the media change meanwhile: then `items` behind `prompts` gives what was met
-    there, and reads unusable lines only.
+    requests (default: its name). Each call reads the file once, line by line. With `at_rest`, the
+    file and the media do not change: after `prompts`, `items` reads unusable lines only.
     """
 
     def __init__(
@@ -182,40 +181,40 @@ class RequestsSource:
         self.path = Path(path)
         if self.path.is_dir():
             raise CorpusError(
-                f"not a requests file but a folder: {one_line(str(path))}",
-                hint="--data names a folder of media, --requests a JSONL file of chat requests",
+                f"the requests file is a folder: {one_line(str(path))}",
+                hint="--data takes a folder of media, --requests a JSONL file of chat requests",
             )
         if not self.path.is_file():
             raise CorpusError(
-                f"no such requests file: {one_line(str(path))}",
-                hint="--requests FILE names a JSONL file of chat requests",
+                f"requests file not found: {one_line(str(path))}",
+                hint="--requests FILE takes a JSONL file of chat requests",
             )
-        _refuse_other_forms(self.path)
+        _reject_other_formats(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(folder, **reading)
         self._label = label or self.path.name
         self._at_rest = reading.get("at_rest", False)
-        # What the lines named, in their order: the items of usable ones, and of each unusable one
-        # three numbers: how many items come before it, the number of the line, and its offset.
-        self._named: tuple[dict[Item, None], array[int]] | None = None
+        # The items of usable lines, in order, and three numbers for each unusable line: how many
+        # items precede it, its line number, and its offset.
+        self._items_read: tuple[dict[Item, None], array[int]] | None = None
 
     def items(self) -> Iterator[Item | Skipped]:
-        """Every file that a request names, once, even where the request is otherwise unusable."""
+        """Yield every file that a request names, once, including unusable requests."""
         seen: set[Item] = set()
-        named = self._named
-        for item in self._items_again(*named) if named else self._items_of(self._lines()):
+        read = self._items_read
+        for item in self._items_again(*read) if read else self._items_of(self._lines()):
             if item not in seen:
                 seen.add(item)
-                yield item if exists(item) else Skipped(item.path, "no such file")
+                yield item if exists(item) else Skipped(item.path, NO_FILE)
 
     def _items_again(self, usable: Iterable[Item], unusable: Iterable[int]) -> Iterator[Item]:
-        items, numbers, given = iter(usable), iter(unusable), 0
+        items, numbers, done = iter(usable), iter(unusable), 0
         with self.path.open("rb") as file:
             for before, number, offset in zip(numbers, numbers, numbers, strict=True):
-                yield from itertools.islice(items, before - given)
-                given = before
+                yield from itertools.islice(items, before - done)
+                done = before
                 file.seek(offset)
-                text = _without_mark(number, file.readline(LONGEST_LINE_BYTES + 1))
+                text = _remove_bom(number, file.readline(LONGEST_LINE_BYTES + 1))
                 yield from self._items_of([_Line(number, offset, text)])
         yield from items
 
@@ -232,7 +231,7 @@ class RequestsSource:
                     continue
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Raise CorpusError, at the end, when no line was usable."""
+        """Yield every request. Raises CorpusError at the end if none was usable."""
         usable, first = 0, None
         items: dict[Item, None] = {}
         unusable = array("Q")
@@ -251,14 +250,12 @@ class RequestsSource:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
             raise CorpusError(
                 f"no usable request in {one_line(str(self.path))}: {why}",
-                hint='one per line: {"messages": [{"role": "user", "content": [...]}]}',
+                hint='write one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
-        self._named = (items, unusable) if self._at_rest else None
+        self._items_read = (items, unusable) if self._at_rest else None
 
     def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
-        """What the usable lines, or those of these origins, ask of the context, without looking for
-        their media.
-        """
+        """Yield usable requests (only those of `origins`, if set) without locating their media."""
         for line in self._lines():
             origin = self._origin(line)
             if origins is not None and origin not in origins:
@@ -280,36 +277,36 @@ class RequestsSource:
                 if not text:
                     return
                 start, offset = offset, offset + len(text)
-                # `parse_line` refuses what is too long; the rest of it need not be kept.
+                # `parse_line` rejects a line that is too long, so skip the rest of it.
                 end = text
                 while end and not end.endswith(b"\n"):
                     end = file.readline(_BLOCK_BYTES)
                     offset += len(end)
-                text = _without_mark(number, text)
+                text = _remove_bom(number, text)
                 if text and not text.isspace():
                     yield _Line(number, start, text)
 
 
-def _refuse_other_forms(path: Path) -> None:
-    """Raises CorpusError for what is packed or one JSON list: none of its lines is a request."""
+def _reject_other_formats(path: Path) -> None:
+    """Raises CorpusError for a compressed file or a single JSON list."""
     try:
         with path.open("rb") as file:
             head = file.read(_BLOCK_BYTES)
     except OSError:
         return
     name = shlex.quote(str(path))
-    for magic, command in _PACKED.items():
+    for magic, command in _COMPRESSED.items():
         if head.startswith(magic):
             raise CorpusError(
-                f"{one_line(str(path))} is packed by {command}: unpack it first",
+                f"{one_line(str(path))} is compressed with {command}",
                 hint=f"{command} -dc {name} > requests.jsonl",
             )
-    if _LIST.match(head):
+    if _JSON_LIST.match(head):
         raise CorpusError(
             f"{one_line(str(path))} is a JSON list, not one request per line",
             hint=f"jq -c '.[]' {name} > requests.jsonl",
         )
 
 
-def _without_mark(number: int, text: bytes) -> bytes:
+def _remove_bom(number: int, text: bytes) -> bytes:
     return text.removeprefix(codecs.BOM_UTF8) if number == 1 else text

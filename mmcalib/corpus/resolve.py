@@ -1,4 +1,4 @@
-"""From what `--data` says to the sources that it means."""
+"""Turn the value of `--data` into sources."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from mmcalib.text import one_line
 STDIN = "-"
 _LIST = "@"
 _HF = "hf-dataset"
-# What an unset variable of a shell leaves; libraries take it for the working folder.
-_NOTHING = ("", "file://", "local://")
+# An unset shell variable leaves these. Libraries would read the working folder.
+_EMPTY = ("", "file://", "local://")
 
-# LAION-400M, a large data set, has 41,455 shards.
-_MOST_BRACES = 1_000_000
+# For scale: LAION-400M has 41,455 shards.
+_MAX_NAMES = 1_000_000
 
 
 def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Source]:
-    """`-` is standard input, `@FILE` a list of paths, `scheme://` a URL; else a path, a pattern, or
-    several in braces. What exists by this very name, and a `Path`, is that file or folder.
+    """Yield the sources that `data` names; an existing file or folder of that name comes first.
 
-    `given_as` is what a hint calls it. Raises CorpusError when there is no such thing, UsageError
-    for no name at all and when reading needs a library.
+    Otherwise `-` is standard input, `@FILE` a list of paths, `scheme://` a URL, and the rest a path
+    or pattern, with braces for several. Hints name the option `given_as`. Raises CorpusError if
+    nothing is found, UsageError if `data` is empty or reading it needs a missing library.
     """
     if isinstance(data, Path):
         yield FolderSource(data, given_as=given_as)
@@ -46,15 +46,15 @@ def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Sourc
     elif not os.path.lexists(data) and data.startswith(_LIST):
         yield PathsSource(ListFile(data.removeprefix(_LIST)))
     elif os.path.lexists(data) or "{" not in data:
-        yield _one(data, given_as)
+        yield _resolve_name(data, given_as)
     else:
-        yield from (_one(name, given_as) for name in _braces(data))
+        yield from (_resolve_name(name, given_as) for name in _expand_braces(data))
 
 
-def _one(data: str, given_as: str) -> Source:
+def _resolve_name(data: str, given_as: str) -> Source:
     location = Location.of(data)
-    if data in _NOTHING:
-        raise UsageError(f"--data {data!r} names nothing", hint="--data . is the working folder")
+    if data in _EMPTY:
+        raise UsageError(f"--data {data!r} is empty", hint="--data . reads the working folder")
     if location.scheme == _HF:
         from mmcalib.corpus.tables import HfDatasetSource
 
@@ -74,12 +74,13 @@ def _one(data: str, given_as: str) -> Source:
     return FolderSource(data, given_as=given_as)
 
 
-def _braces(data: str) -> Iterator[str]:
+def _expand_braces(data: str) -> Iterator[str]:
     import bracex
 
     try:
-        yield from bracex.iexpand(data, limit=_MOST_BRACES)
+        yield from bracex.iexpand(data, limit=_MAX_NAMES)
     except bracex.ExpansionLimitException as error:
         raise UsageError(
-            f"more than {_MOST_BRACES:,} names: --data {one_line(data)}", hint="--data @paths.txt"
+            f"--data {one_line(data)} expands to more than {_MAX_NAMES:,} names",
+            hint="--data @paths.txt",
         ) from error

@@ -1,4 +1,4 @@
-"""A row of a table: which of its columns are media, and which are the words of a prompt."""
+"""Rows of a table: which columns are media, and which are a prompt's text."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from mmcalib.storage.location import inside, url_of
 from mmcalib.storage.tables import Cell
 from mmcalib.text import one_line
 
-# A table with a column of one of these names, holding strings, is a table of prompts.
+# A table with a string column of one of these names is a table of prompts.
 TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))
 
-# Bytes of larger media do not travel with their item: they are read again where they are needed.
+# Items do not carry the bytes of larger media: they are read again when needed.
 MOST_SENT_BYTES = 1 << 24
 
-# From the path in a cell without bytes to what it names.
+# Finds the file that a cell without bytes names.
 Named = Callable[[str], Item | Skipped]
 Row = Mapping[str, object]
 
 
-# One medium of a row: what to count, and what kind of content part it would be.
+# One medium of a row: the item to count, and the modality of its content part.
 _Medium = tuple[Item | Skipped, Modality]
 
 
 @dataclass(slots=True)
 class Table:
-    """How the rows of the table at `path` are read; `scheme` opens what is in it.
+    """Reads rows of the table at `path`; `scheme` opens its cells.
 
-    Media stand in cells of `{bytes, path}` as `datasets` writes them, in lists of those, and in
-    plain binary columns whose first value begins as media do.
+    Media are cells of `{bytes, path}` as `datasets` writes them, lists of such cells, and plain
+    binary columns whose first value starts like a media file.
     """
 
     scheme: str
     path: str
     version: str
     named: Named
-    # Plain binary columns of which a value was seen: whether they hold media.
+    # Plain binary columns seen so far -> whether they contain media.
     _binary: dict[str, bool] = field(default_factory=dict)
 
     def prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
-        """The row as one request: media in the order of the columns, then the words.
+        """Build a request from a row: media in column order, then the text.
 
-        Its items have no bytes with them, because requests are remembered.
+        Its items carry no bytes, because requests stay in memory.
         """
         origin = f"{self.path}:{number}"
         items, parts = [], []
-        for found, modality in self._media(number, row):
-            if isinstance(found, Skipped):
-                return Skipped(origin, one_line(f"{found.path}: {found.reason}"))
-            items.append(without_data(found))
-            parts.append(url_part(PART_OF[modality], url_of(found.path)))
+        for item, modality in self._media(number, row):
+            if isinstance(item, Skipped):
+                return Skipped(origin, one_line(f"{item.path}: {item.reason}"))
+            items.append(without_data(item))
+            parts.append(url_part(PART_OF[modality], url_of(item.path)))
         words = (row[column] for column in texts)
         parts += [text_part(text) for text in words if isinstance(text, str)]
         return Prompt(origin, tuple(items), ChatRequest.of_user(parts))
 
     def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
-        """The media of a row; those that `prompt` named too have no bytes with them."""
-        for found, _ in self._media(number, row):
-            yield without_data(found) if texts and isinstance(found, Item) else found
+        """Yield the media of a row, without bytes if `prompt` uses them too."""
+        for item, _ in self._media(number, row):
+            yield without_data(item) if texts and isinstance(item, Item) else item
 
     def _media(self, number: int, row: Row) -> Iterator[_Medium]:
-        """The media of a row; an empty cell is none."""
+        """Yield the media of a row, skipping empty cells."""
         for column, value in row.items():
             if isinstance(value, list | tuple):
                 for place, one in enumerate(value):
@@ -77,25 +77,25 @@ class Table:
         location = inside(self.scheme, cell.member, self.path)
         match value:
             case {"bytes": bytes() as data, **rest}:
-                yield self._held(location, data, str(rest.get("path") or ""))
+                yield self._cell_medium(location, data, str(rest.get("path") or ""))
             case {"path": str() as path}:
                 yield self.named(path), guessed_modality(b"", ending_of(path))
             case bytes() if self._is_media(cell.column, value):
-                yield self._held(location, value, "")
+                yield self._cell_medium(location, value, "")
 
     def _is_media(self, column: str, value: bytes) -> bool:
         if column not in self._binary:
             self._binary[column] = is_media(value)
         return self._binary[column]
 
-    def _held(self, location: str, data: bytes, path: str) -> _Medium:
+    def _cell_medium(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
-        held = ByteSource(self.version, len(data), data=sent)
-        return Item(location, held=held), guessed_modality(data, ending_of(path))
+        source = ByteSource(self.version, len(data), data=sent)
+        return Item(location, held=source), guessed_modality(data, ending_of(path))
 
 
 def guessed_modality(data: bytes, ending: str) -> Modality:
-    """Of what begins so and has such a name; the probe says what it is."""
+    """Guess the modality from first bytes and extension; the probe decides later."""
     kind = sniff(data[:HEAD_BYTES])
     if kind == "audio" or (kind != "image" and ending in SOUND_ENDINGS):
         return "audio"

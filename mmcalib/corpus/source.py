@@ -1,4 +1,4 @@
-"""Source protocol, shards, archives as sources."""
+"""The protocol of corpus sources, and the walk through folders."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from mmcalib.text import NO_ACCESS, NO_FILE, NO_PERMISSION
 
 
 class Source(Protocol):
-    """Media files, requests that name them, or both; each call starts over, in the same order."""
+    """Media files, requests that name them, or both. Each call starts over in the same order."""
 
     def items(self) -> Iterator[Item | Skipped]:
-        """Every media file once, and every file that cannot be one."""
+        """Yield every media file once, and `Skipped` for files that cannot be media."""
         ...
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        """Every request; `Skipped.path` is the request's origin. Empty without requests."""
+        """Yield every request; `Skipped.path` is the request's origin."""
         ...
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
-    """The files below `root`, or itself, in the order of sorted names, depth first.
+    """Yield the files below `root`, or `root` itself, depth first and sorted by name.
 
-    Names that begin with a dot are the system's clutter and are left out. Links are followed. What
-    is not a regular file is `Skipped`, as is a folder that `folders` has seen.
+    Names with a leading dot are ignored. Links are followed. Anything but a regular file is
+    `Skipped`, as is a folder that `folders` has seen.
     """
     seen = folders if folders is not None else Folders()
-    found = seen.look(root)
-    if not isinstance(found, list):
-        yield found or root
+    entries = seen.look(root)
+    if not isinstance(entries, list):
+        yield entries or root
         return
-    within = [iter(found)]
+    within = [iter(entries)]
     while within:
         for entry in within[-1]:
             if entry.name[0] == ".":
                 continue
-            # What the listing of a folder says of its files saves a look at each.
+            # The folder's listing already has the file type, which saves a `stat` per file.
             if is_listed_file(entry):
                 yield entry.path
                 continue
@@ -56,19 +56,19 @@ def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
 
 
 class Folders:
-    """The folders that were read, by device and inode, so that links make no circles."""
+    """Remembers folders by device and inode, so that circular links end."""
 
     def __init__(self) -> None:
         self._read: set[tuple[int, int]] = set()
 
     def look(self, path: str) -> list[os.DirEntry[str]] | Skipped | None:
-        """A folder's entries by name, unless it was read before; None for a regular file."""
+        """Return a folder's sorted entries, `Skipped` if it was read before; None for a file."""
         try:
             status = os.stat(path)
             if not stat.S_ISDIR(status.st_mode):
                 return None if stat.S_ISREG(status.st_mode) else Skipped(path, NOT_REGULAR)
-            with os.scandir(path) as listed:
-                entries = sorted(listed, key=lambda entry: entry.name)
+            with os.scandir(path) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
             return Skipped(path, why(path, error))
         identity = (status.st_dev, status.st_ino)
@@ -79,14 +79,14 @@ class Folders:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of a member's name begins with a dot, as the system's clutter does."""
+    """True if any part of a member's name has a leading dot."""
     if not name.startswith(".") and "/." not in name:
         return False
     return any(step.startswith(".") and step not in (".", "..") for step in name.split("/"))
 
 
 def is_listed_file(entry: os.DirEntry[str]) -> bool:
-    """Whether the listing of its folder says that it is a regular file."""
+    """True if the folder's listing marks the entry as a regular file."""
     try:
         return entry.is_file(follow_symlinks=False)
     except OSError:
@@ -94,11 +94,11 @@ def is_listed_file(entry: os.DirEntry[str]) -> bool:
 
 
 def why(path: str, error: OSError) -> str:
-    """What keeps a file or folder from being read."""
+    """Describe why a file or folder cannot be read."""
     if isinstance(error, FileNotFoundError):
-        return "dangling link" if os.path.islink(path) else NO_FILE
+        return "broken link" if os.path.islink(path) else NO_FILE
     if isinstance(error, PermissionError):
         return NO_PERMISSION
     if error.errno == errno.ELOOP:
-        return "link that leads back to itself"
+        return "circular link"
     return f"{NO_ACCESS}{error.strerror}" if error.errno else str(error.strerror)

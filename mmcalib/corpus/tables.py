@@ -1,4 +1,4 @@
-"""Parquet and HF dataset rows."""
+"""Parquet tables and Hugging Face data sets as sources."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from mmcalib.errors import CorpusError
 from mmcalib.media.failure import reason
 from mmcalib.storage.location import BEHIND, Location
 from mmcalib.storage.tables import Query, batch_rows, open_dataset, open_table
-from mmcalib.text import one_line
+from mmcalib.text import NO_FILE, one_line
 
-# The number of a row, the row, how it is read, and its columns of words.
-_FoundRow = tuple[int, Row, Table, list[str]]
+# A row's number, the row, its reader, and the names of its text columns.
+_TableRow = tuple[int, Row, Table, list[str]]
 
 
 class _TableSource:
     def items(self) -> Iterator[Item | Skipped]:
-        """In a table of prompts, whose media came with them, each is named without its bytes."""
-        for found in self._rows():
-            if isinstance(found, Skipped):
-                yield found
+        """Yield all media; in a table of prompts without bytes, which came with the prompts."""
+        for entry in self._rows():
+            if isinstance(entry, Skipped):
+                yield entry
                 continue
-            number, row, table, texts = found
+            number, row, table, texts = entry
             yield from table.items(number, row, texts)
-            # The next one is unpacked while nothing of this one is held.
-            del found, row
+            # Free this row before the next one is unpacked.
+            del entry, row
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
-        for found in self._rows(prompts_only=True):
-            if not isinstance(found, Skipped):
-                number, row, table, texts = found
+        for entry in self._rows(prompts_only=True):
+            if not isinstance(entry, Skipped):
+                number, row, table, texts = entry
                 yield table.prompt(number, row, texts)
-                del found, row
+                del entry, row
 
-    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
-        """All rows; none with `prompts_only` where the table has no words."""
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
+        """Yield all rows; with `prompts_only`, none if the table has no text column."""
         raise NotImplementedError
 
 
 class ParquetSource(_TableSource):
-    """Every medium of the table at `path` or a URL, row by row; and each row as a prompt where a
-    column of strings has a name of `TEXT_COLUMNS`.
+    """The media of the table at `path`, a file or URL, row by row.
 
-    A cell without bytes names a file in the table's folder. What cannot be read is `Skipped`.
-    Raises UsageError when pyarrow is not installed.
+    Rows are prompts too if a string column has a name in `TEXT_COLUMNS`. A cell without bytes names
+    a file in the table's folder. Unreadable rows are `Skipped`. Raises UsageError if pyarrow is not
+    installed.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
         try:
             with open_table(self.path) as (version, opened):
                 media, texts = _columns(opened.schema_arrow)
                 if prompts_only and not texts:
                     return
                 if not media:
-                    yield Skipped(self.path, "a table without a column of media")
+                    yield Skipped(self.path, "the table has no media column")
                     return
-                table = Table("parquet", self.path, version, self._named)
+                table = Table("parquet", self.path, version, self._resolve_path)
                 number = 0
                 rows = batch_rows(opened.metadata)
                 for batch in opened.iter_batches(rows, columns=media + texts):
@@ -72,7 +72,7 @@ class ParquetSource(_TableSource):
                     del batch
                     while waiting:
                         if waiting[0] is None:
-                            yield Skipped(f"{self.path}:{number}", "its text is not UTF-8")
+                            yield Skipped(f"{self.path}:{number}", "text is not UTF-8")
                         else:
                             yield number, waiting[0], table, texts
                         waiting.popleft()
@@ -80,19 +80,19 @@ class ParquetSource(_TableSource):
         except (OSError, ValueError) as error:
             yield Skipped(self.path, reason(error))
 
-    def _named(self, path: str) -> Item | Skipped:
-        """A file below the folder of the table; a table of others must not lead elsewhere."""
+    def _resolve_path(self, path: str) -> Item | Skipped:
+        """Return a file below the table's folder; an untrusted table must not name others."""
         if "\0" in path or not all(Location.of(one).is_file for one in (path, self.path)):
-            return Skipped(path, f"named by {self.path}: not a file on this disk")
+            return Skipped(path, f"not a local file: named in {self.path}")
         folder = os.path.dirname(os.path.realpath(self.path))
-        found = os.path.realpath(os.path.join(folder, path))
-        if os.path.commonpath((folder, found)) != folder:
-            return Skipped(found, f"named by {self.path}: outside its folder")
-        return Item(found) if os.path.exists(found) else Skipped(found, "no such file")
+        file = os.path.realpath(os.path.join(folder, path))
+        if os.path.commonpath((folder, file)) != folder:
+            return Skipped(file, f"outside the table's folder: named in {self.path}")
+        return Item(file) if os.path.exists(file) else Skipped(file, NO_FILE)
 
 
 def _rows_of(batch: Any) -> list[Row | None]:
-    """None for a row with a text that is none."""
+    """Return the rows of a batch; None for rows with text that is not UTF-8."""
     try:
         rows: list[Row | None] = batch.to_pylist()
     except UnicodeDecodeError:
@@ -103,31 +103,31 @@ def _rows_of(batch: Any) -> list[Row | None]:
 
 
 def _columns(schema: Any) -> tuple[list[str], list[str]]:
-    """The columns that may hold media, bytes or paths, and those that hold words."""
+    """Return the columns that may contain media (bytes or paths), and the text columns."""
     kinds = {one.name: str(getattr(one.type, "storage_type", one.type)) for one in schema}
     media = [name for name, kind in kinds.items() if "binary" in kind or "path: " in kind]
     words = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
     return media, [name for name in words if name.lower() in TEXT_COLUMNS]
 
 
-# What `datasets` calls a file of a dataset that lies there.
+# `datasets` names the hub's files by this scheme.
 _HUB = "hf://"
 
 
 class HfDatasetSource(_TableSource):
-    """Every medium of `hf-dataset://NAME?name=CONFIG&split=SPLIT&data_dir=DIR`, row by row, as
-    `ParquetSource` reads a table. Code of the dataset's own is never run.
+    """The media of `hf-dataset://NAME?name=CONFIG&split=SPLIT&data_dir=DIR`, row by row.
 
-    Raises UsageError for another URL, or when `datasets` is not installed.
+    Reads rows as `ParquetSource` does, and never runs the data set's own code. Raises UsageError
+    for other URLs, or if `datasets` is not installed.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._query = Query.of(url)
 
-    def _rows(self, *, prompts_only: bool = False) -> Iterator[_FoundRow | Skipped]:
-        """Raise CorpusError when the dataset cannot be opened or has no row."""
-        table, texts = Table("hf-dataset", self.url, "", self._named), None
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
+        """Raises CorpusError if the data set cannot be opened or has no rows."""
+        table, texts = Table("hf-dataset", self.url, "", self._resolve_path), None
         try:
             rows = open_dataset(self._query)
         except (OSError, ValueError) as error:
@@ -148,21 +148,17 @@ class HfDatasetSource(_TableSource):
             return
         if texts is None and not prompts_only:
             raise CorpusError(
-                f"no rows in {one_line(self.url)}", hint="hf-dataset://NAME?split=SPLIT"
+                f"{one_line(self.url)} has no rows", hint="hf-dataset://NAME?split=SPLIT"
             )
 
-    def _named(self, path: str) -> Item | Skipped:
-        """What `datasets` found itself, but only where the dataset lies: its rows may say anything
-        else, such as a file of this machine.
-        """
+    def _resolve_path(self, path: str) -> Item | Skipped:
+        """Return a file of the data set; untrusted rows may name other files of this machine."""
         if "\0" in path:
-            return Skipped(path, f"named by {self.url}: not a path")
+            return Skipped(path, f"not a path: named in {self.url}")
         if not Location.of(path).is_file:
             known = path.rpartition(BEHIND)[2].startswith((_HUB, *self._query.hosts))
-            return Item(path) if known else Skipped(path, f"named by {self.url}: elsewhere")
-        found = os.path.realpath(path)
-        if not any(found == root or found.startswith(root + "/") for root in self._query.folders):
-            return Skipped(path, f"named by {self.url}: outside its folder")
-        return (
-            Item(os.path.abspath(path)) if os.path.exists(found) else Skipped(path, "no such file")
-        )
+            return Item(path) if known else Skipped(path, f"on another host: named in {self.url}")
+        file = os.path.realpath(path)
+        if not any(file == root or file.startswith(root + "/") for root in self._query.folders):
+            return Skipped(path, f"outside the data set's folder: named in {self.url}")
+        return Item(os.path.abspath(path)) if os.path.exists(file) else Skipped(path, NO_FILE)

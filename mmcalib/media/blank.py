@@ -1,4 +1,4 @@
-"""Blank media of a given shape, as files: stand-ins for items that nobody has."""
+"""Write blank media files of a given shape."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
-# The rate of a video is written as a fraction of no more than this.
+# Largest denominator of a video's frame rate.
 _MOST_DENOMINATOR: Final = 1001
 
 
 def write_blank(shape: Shape, number: int, folder: Path) -> Path:
-    """Write an item of this shape. Numbers differ in colour or tone; videos need even sides."""
+    """Write an item of this shape; `number` varies colour or tone. Videos need even sides."""
     colour = (number * 37 % 256, number * 101 % 256, (128 + number // 256) % 256)
     match shape:
         case ImageShape(width_px=width, height_px=height):

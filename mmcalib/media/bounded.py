@@ -1,4 +1,4 @@
-"""A file that lets a reader search only so far."""
+"""Files that limit how much a reader may read and search."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import BinaryIO, cast
 from mmcalib.media.failure import Unreadable
 from mmcalib.text import MIB
 
-# Files below this are read without a bound: Pillow searches them in less than a second.
+# Smaller files need no limit: Pillow searches them in less than a second.
 _BOUNDED_BYTES = MIB
 
-# Real headers take some hundred reads. Pillow looks for the next marker of a damaged JPEG or GIF
-# byte by byte, up to the end of the file.
+# Real headers take a few hundred reads. In a damaged JPEG or GIF, Pillow searches the next marker
+# byte by byte up to the end of the file.
 MOST_READS = 100_000
 
-# Pillow reads WebP and AVIF whole, and PNG and TIFF tables as long as the file says they are.
+# Pillow reads WebP and AVIF whole, and trusts the length of tables in PNG and TIFF.
 _MOST_BYTES = 1 << 27
 
-# Of sound and video that are no files of their own: each byte may have to be fetched or inflated.
-# Only what has no index needs more than its two ends.
+# For media in archives or on servers, where each byte may have to be fetched or inflated. Only
+# files without an index need more than their two ends.
 MOST_PROBED_BYTES = 1 << 28
 
-# Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds; a
-# damaged one of many gigabytes is searched to its end.
+# Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds, but
+# FFmpeg searches a damaged file to its end.
 MOST_PROBED_S = 4.0
 
-# What decoding to the end may take; three hours of CD sound. libsndfile reads by 4 KiB.
+# Limits for decoding to the end: three hours of CD audio. libsndfile reads 4 KiB at a time.
 MOST_DECODED_BYTES = 1 << 31
 MOST_DECODING_READS = 1 << 20
 
-# Reads up to this need no look at where the file ends.
+# Smaller reads need no check of the remaining bytes.
 _SMALL_BYTES = 1 << 16
 
 
 class Bounded:
-    """What Pillow and FFmpeg use of a binary file; the owner closes it. `name` is a hint for them.
+    """Limited view of a binary file for Pillow and FFmpeg; `name` is a hint for them.
 
-    Raises `Unreadable` above the bounds, and once the reader has computed for `most_s` seconds.
+    Raises `Unreadable` beyond the limits or after `most_s` seconds of CPU time. Closes nothing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Bounded:
             rest = max(0, self.size_bytes - self._file.tell())
             size = rest if size < 0 else min(size, rest)
         if self._failed:
-            # FFmpeg goes on after an error; PyAV would print the second one.
+            # FFmpeg continues after an error, and PyAV would print the second one.
             return b""
         self._left_reads -= 1
         self._left_bytes -= size
@@ -77,25 +77,25 @@ class Bounded:
         if self._left_reads < 0 or (
             self._until_s < math.inf and time.thread_time() > self._until_s
         ):
-            raise Unreadable(f"{self._what} without an end")
+            raise Unreadable(f"{self._what} takes too long to read")
         if self._left_bytes < 0:
-            raise Unreadable(f"{self._what} of more than {self._most_bytes >> 20} MiB")
+            raise Unreadable(f"{self._what} takes more than {self._most_bytes >> 20} MiB to read")
         data = self._file.read(size)
         self._failed = False
         return data
 
 
-# What sound and video are read from: the path of a file, which C libraries open faster by name.
+# Source of audio and video. C libraries open a file faster by its path.
 Medium = str | Bounded
 
 
 def bounded(file: BinaryIO, size_bytes: int) -> BinaryIO:
-    """`file` for Pillow to open; where it reads too far in a large one, `Unreadable` is raised."""
+    """Return `file` for Pillow, limited so that reading a large one far raises `Unreadable`."""
     return file if size_bytes < _BOUNDED_BYTES else cast("BinaryIO", Bounded(file, size_bytes))
 
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
-    """At most so many bytes from `offset` on; of a file on disk, its buffer is left as it is."""
+    """Read at most `size` bytes at `offset`, without touching the buffer of a file on disk."""
     if isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO):
         return os.pread(file.fileno(), size, offset)
     file.seek(offset)

@@ -1,4 +1,4 @@
-"""FFmpeg containers opened in bounds, and the pace of a stream."""
+"""Open FFmpeg containers within limits, and find the timing of a stream's frames."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from av.video.stream import VideoStream
 from mmcalib.media.bounded import MOST_PROBED_S, Medium
 from mmcalib.media.failure import Unreadable, read_errors
 
-# Where each read may be a request to another machine.
+# Each read may be a request to another machine.
 _REMOTE_TIMEOUT_S = 60.0
 
-# Protocols by which a medium may make FFmpeg open another: none. A path is opened by one itself.
+# Protocols that FFmpeg may use: a medium must not make it open others, but a path needs "file".
 _NOTHING_ELSE = {"protocol_whitelist": "none"}
 _FILES_ONLY = {"protocol_whitelist": "file"}
 
-# One packet, of any stream, is the least that FFmpeg looks at.
+# FFmpeg's minimum, which makes it probe a single packet.
 _HEADER_ONLY = {"probesize": "32"}
 
-# What FFmpeg opens that is no medium, but names other files and hosts.
+# FFmpeg formats that contain no media but the names of other files and hosts.
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
-# Metadata that is no UTF-8 is no damage: PyAV 19 reads it so by itself, and takes no such option.
+# Accepts metadata that is not UTF-8. PyAV 19 always does, and has no such option.
 _LENIENT: Any = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-_ELSEWHERE = "a playlist that names media elsewhere"
+_ELSEWHERE = "playlist that refers to other files"
 
 
 def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
-    """Open for reading, or `whole=False` only its header. Raises as `audio_shape` does."""
+    """Open a container, or with `whole=False` only its header. Raises as `audio_shape` does."""
     file = medium if isinstance(medium, str) else None
     if not isinstance(medium, str):
         medium.seek(0)
@@ -48,7 +48,7 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
             **_LENIENT,
         )
     except FileNotFoundError as error:
-        if file and os.path.exists(file):  # it is another file that is not there
+        if file and os.path.exists(file):  # then a file that it names is missing
             raise Unreadable(_ELSEWHERE) from error
         raise
     if container.format.name.startswith(_REFERENCES):
@@ -58,37 +58,37 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
 
 
 def has_odd_tags(container: InputContainer) -> bool:
-    """Whether this PyAV, which is the server's too, opens it only where tags may be replaced."""
+    """True if this PyAV, the server's, needs `_LENIENT` to open the container."""
     tags = [container.metadata, *(stream.metadata for stream in container.streams)]
     return bool(_LENIENT) and any("\ufffd" in text for one in tags for text in one.values())
 
 
-# So many frames are looked at. Of the last of them, H.264 may keep as many back as it has reference
-# frames at most. At the end, from the last one with which reading can begin.
-_LOOKED_AT, _REORDERED = 48, 16
-_MOST_AT_END = 1000
-# Times are rounded to milliseconds: a fifth of a frame at 240 a second, and less on average.
+# Frames checked at the start, without the last ones, because H.264 can delay a frame by its number
+# of reference frames; and frames checked at the end, from the last key frame.
+_START_FRAMES, _REORDERED = 48, 16
+_END_FRAMES = 1000
+# Times are rounded to milliseconds: up to a fifth of a frame at 240 fps, and less on average.
 _GAP_FRAMES, _MEAN_FRAMES = 1.3, 1.02
 
-# As many as `video.PACKET_LIMIT`.
+# The same as `video.PACKET_LIMIT`.
 _MOST_PACKETS = 216_000
 
-# OpenCV looks for the last frame from so many before it (CvCapture_FFMPEG::seek, 4.x).
+# OpenCV seeks this far before the last frame to find it (CvCapture_FFMPEG::seek, 4.x).
 _BACK_FRAMES = 16
 
-# What FFmpeg and mkvtoolnix write beside each track.
+# A tag that FFmpeg and mkvtoolnix write for each track.
 _DURATION_TAG = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 class Shown(NamedTuple):
-    """When a frame is shown, in seconds, and whether reading can begin with it."""
+    """Presentation time of a frame in seconds, and whether it is a key frame."""
 
     at_s: float
     is_key: bool
 
 
 def duration_s(container: InputContainer, stream: AudioStream | VideoStream) -> float | None:
-    """What the header says of the stream, or else of all."""
+    """Return the stream's duration from the header, or else the container's."""
     duration, base = stream.duration, stream.time_base
     if duration and base:
         return duration * base.numerator / base.denominator
@@ -96,27 +96,27 @@ def duration_s(container: InputContainer, stream: AudioStream | VideoStream) -> 
 
 
 def own_duration_s(stream: VideoStream) -> float | None:
-    """What Matroska's tags say of this stream: the container may have a longer one of sound."""
-    found = _DURATION_TAG.fullmatch(stream.metadata.get("DURATION", ""))
-    if not found:
+    """Return the stream's duration from Matroska's tags; its container's audio may be longer."""
+    tag = _DURATION_TAG.fullmatch(stream.metadata.get("DURATION", ""))
+    if not tag:
         return None
-    hours, minutes, seconds = (float(part) for part in found.groups())
+    hours, minutes, seconds = (float(part) for part in tag.groups())
     return hours * 3600 + minutes * 60 + seconds
 
 
 def irregular_pace(
     container: InputContainer, stream: VideoStream, fps: float
 ) -> Sequence[Shown] | None:
-    """All frames in the order in which they are shown, where they lie further apart, here or at the
-    end, than the declared rate says; None where they do not, or nobody can tell.
+    """Return all frames in presentation order if, at the start or end, they are further apart than
+    the declared rate; None if they are not, or if that is unknown.
     """
-    # Fractions take longer than the packets.
+    # Fractions would take longer than reading the packets.
     tick_s = float(stream.time_base or 0)
     try:
-        begin = _times(islice(container.demux(stream), _LOOKED_AT), tick_s)
-        if len(begin) == _LOOKED_AT and _is_regular(begin[:-_REORDERED], fps):
+        begin = _times(islice(container.demux(stream), _START_FRAMES), tick_s)
+        if len(begin) == _START_FRAMES and _is_regular(begin[:-_REORDERED], fps):
             container.seek(container.duration or 0)
-            if _is_regular(_times(islice(container.demux(stream), _MOST_AT_END), tick_s), fps):
+            if _is_regular(_times(islice(container.demux(stream), _END_FRAMES), tick_s), fps):
                 return None
         container.seek(0)
         shown = _times(islice(container.demux(stream), _MOST_PACKETS), tick_s)
@@ -126,7 +126,7 @@ def irregular_pace(
 
 
 def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
-    """As many as vLLM finds: it goes to the last frame, and believes the number at which it then is
+    """Return how many frames vLLM finds: it seeks the last frame, and trusts the resulting position
     (`get_video_metadata`, vllm/multimodal/video_decoders/opencv.py, 0.32).
     """
     first_s = shown[0].at_s if shown else 0.0
@@ -136,8 +136,8 @@ def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
         return promised
     start = starts[-1]
     number = int((shown[start].at_s - first_s) * fps + 0.5)
-    found = number + len(shown) - start
-    return found if 0 < found < promised - 1 else promised
+    frames = number + len(shown) - start
+    return frames if 0 < frames < promised - 1 else promised
 
 
 def _times(packets: Iterable[Packet[VideoStream]], tick_s: float) -> list[Shown]:

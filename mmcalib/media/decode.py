@@ -1,4 +1,4 @@
-"""Decode an item whole: as a cross-check, and for vLLM."""
+"""Decode whole items, to check them and to pass them to vLLM."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from mmcalib.media.video import sent_frames, video_stream
 from mmcalib.storage.location import local_copy, open_item
 from mmcalib.text import one_line
 
-# Decoded streams may end this much before the header says: priming samples, edit lists.
+# A decoded stream may be this much shorter than in its header: priming samples, edit lists.
 _TOLERANCE_S = 0.5
-# Seeks try to reach the end from here. MPEG transport streams have no index: a seek may land behind
-# the last frame that can be decoded by itself.
+# Where to seek before the end. MPEG transport streams have no index, so a seek may land after the
+# last key frame.
 _STEPS_BACK_S = (0, 10, 60)
 _BLOCK_SAMPLES = 1 << 16
 
-# Of more sound than this, over all channels, only the end is decoded: two hours at 16 kHz, mono.
+# If all channels together have more samples, only the end is decoded: two hours at 16 kHz, mono.
 _WHOLE_SAMPLES = 1 << 27
 
 
 def decode_check(item: Item, modality: Modality) -> str | None:
-    """Why the item cannot be decoded to its end, or None. Raises UsageError as `probe` does.
+    """Return why the item does not decode to its end, or None. Raises UsageError as `probe` does.
 
-    Of videos the first and last frames are, of very long sound the end.
+    Decodes only the first and last frames of videos, and the end of very long audio.
     """
     seen = examine(replace(item, declared=modality))
     if isinstance(seen, Skipped):
@@ -63,18 +63,18 @@ def decode_check(item: Item, modality: Modality) -> str | None:
 
 
 def selftest(shape: Shape, folder: Path) -> str:
-    """Why a file of this shape that mmcalib writes cannot be read back; empty where it can."""
+    """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
     from mmcalib.media.blank import write_blank
 
     try:
         item = Item(str(write_blank(shape, 0, folder)))
-        found = probe(item)
-        if isinstance(found, Skipped):
-            return found.reason
-        if str(found) != str(shape):
-            return f"one of {shape} is read as {found}"
+        result = probe(item)
+        if isinstance(result, Skipped):
+            return result.reason
+        if str(result) != str(shape):
+            return f"wrote {shape} and read {result}"
         return decode_check(item, shape.modality) or ""
-    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the result of the test
         return one_line(f"{type(error).__name__}: {error}")
 
 
@@ -87,14 +87,14 @@ def _decode(medium: Medium, file: Encoded) -> None:
         case ImageShape():
             load_picture(cast("BinaryIO", medium))
         case VideoShape():
-            # The server is asked whether it takes such frames; they are not decoded here.
+            # The server's limits decide about larger frames; do not decode them here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
-                _video(medium)
+                _decode_video(medium)
         case AudioShape() if file.encoding.fault != "unseekable":
-            _audio(medium, shape, file.encoding)
+            _decode_audio(medium, shape, file.encoding)
 
 
-def _video(medium: Medium) -> None:
+def _decode_video(medium: Medium) -> None:
     if frames := sent_frames(medium):
         for picture in frames:
             load_picture(io.BytesIO(picture))
@@ -109,7 +109,7 @@ def _video(medium: Medium) -> None:
         header_s = float(stream.duration * stream.time_base)
         for back_s in _STEPS_BACK_S:
             try:
-                _same_length(_end_s(container, stream, max(0, header_s - back_s)), header_s)
+                _check_length(_end_s(container, stream, max(0, header_s - back_s)), header_s)
                 return
             except failures():
                 if back_s == _STEPS_BACK_S[-1]:
@@ -117,7 +117,7 @@ def _video(medium: Medium) -> None:
 
 
 def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> float:
-    """Where the last frame ends that can be decoded from `from_s` on, in seconds."""
+    """Return the end in seconds of the last frame that decodes from `from_s` on."""
     base, start = stream.time_base or Fraction(1), stream.start_time or 0
     container.seek(start + int(from_s / base), stream=stream)
     ends = [
@@ -128,24 +128,24 @@ def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> flo
     return float((max(ends, default=start) - start) * base)
 
 
-def _audio(medium: Medium, shape: AudioShape, held: Encoding) -> None:
-    if held.sample_format or held.claimed_samples or held.fault:
-        _audio_by_ffmpeg(medium, shape, held)
+def _decode_audio(medium: Medium, shape: AudioShape, encoding: Encoding) -> None:
+    if encoding.sample_format or encoding.claimed_samples or encoding.fault:
+        _decode_audio_by_ffmpeg(medium, shape, encoding)
         return
     with open_sound(medium) as sound:
         start = _start_sample(shape.num_samples, sound.channels)
         sound.seek(start)
-        # libsndfile pads with silence up to whatever length a damaged MP3 header claims.
+        # libsndfile pads with silence up to the length in a damaged MP3 header.
         blocks = sound.blocks(
             blocksize=max(1, _BLOCK_SAMPLES // sound.channels),
             frames=shape.num_samples - start,
             dtype="int16",
         )
         read = start + sum(len(block) for block in blocks)
-        _same_length(read / shape.sample_rate_hz, shape.duration_s)
+        _check_length(read / shape.sample_rate_hz, shape.duration_s)
 
 
-def _audio_by_ffmpeg(medium: Medium, shape: AudioShape, held: Encoding) -> None:
+def _decode_audio_by_ffmpeg(medium: Medium, shape: AudioShape, encoding: Encoding) -> None:
     with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable("no audio stream")
@@ -154,24 +154,24 @@ def _audio_by_ffmpeg(medium: Medium, shape: AudioShape, held: Encoding) -> None:
         if start_s and stream.time_base:
             container.seek(int(start_s / stream.time_base), stream=stream)
         read_s = sum(frame.samples / frame.sample_rate for frame in container.decode(stream))
-        if stream.duration and stream.time_base and not held.claimed_samples:
-            _same_length(start_s + read_s, float(stream.duration * stream.time_base))
+        if stream.duration and stream.time_base and not encoding.claimed_samples:
+            _check_length(start_s + read_s, float(stream.duration * stream.time_base))
 
 
 def _start_sample(num_samples: int, channels: int) -> int:
-    """Where decoding starts: at 0, or so that little enough is left."""
-    whole = num_samples * channels <= _WHOLE_SAMPLES
-    return 0 if whole else max(0, num_samples - _BLOCK_SAMPLES)
+    """Return the sample from which to decode: 0, or one near the end of very long audio."""
+    is_short = num_samples * channels <= _WHOLE_SAMPLES
+    return 0 if is_short else max(0, num_samples - _BLOCK_SAMPLES)
 
 
-def _same_length(decoded_s: float, header_s: float) -> None:
+def _check_length(decoded_s: float, header_s: float) -> None:
     if decoded_s < header_s - _TOLERANCE_S:
-        raise Unreadable(f"truncated: decoded {decoded_s:.2f} s of {header_s:.2f} s")
+        raise Unreadable(f"truncated: only {decoded_s:.2f} s of {header_s:.2f} s decode")
 
 
 def handed(item: Item, folder: str, known: str) -> str:
-    """The path of a file with the bytes of the item, itself or a copy in `folder`; else an encoded
-    `Skipped`. What is `known` to decode is not decoded again. Raises OutputError.
+    """Return the path of the item's file, or of a copy in `folder`; an encoded `Skipped` if it does
+    not decode. Items `known` to decode are not checked again. Raises OutputError.
     """
     try:
         path = local_copy(item.path, Path(folder))

@@ -1,4 +1,4 @@
-"""Image shape from the header, EXIF, truncation."""
+"""The shape of images from header and EXIF, and checks for truncation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.bounded import read_at
 from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
 
-# Orientations 5 to 8 of EXIF 2.32, tag 0x0112, exchange width and height.
+# Orientations 5 to 8 of EXIF 2.32, tag 0x0112, swap width and height.
 _TAG = int(ExifTags.Base.Orientation)
 _SIDEWAYS = (5, 6, 7, 8)
 
-# Where Pillow keeps metadata that may name an orientation besides EXIF.
+# Keys of Pillow's metadata, other than EXIF, that may contain an orientation.
 _ELSEWHERE = ("Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 
-# An eXIf chunk behind the pixels stands this near to the end of a PNG.
+# An eXIf chunk after the pixels is this close to the end of a PNG.
 _PNG_TAIL_BYTES = 16 * 1024
 
 # Length, kind and checksum; IEND has nothing else.
@@ -31,33 +31,33 @@ _CHUNK_BYTES = 12
 
 
 def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
-    """Whether width and height exchange their places; `file` is what the image was opened from."""
+    """True if EXIF swaps width and height; `image` was opened from `file`."""
     try:
         with reading_by_pillow():
             return _orientation(image, file) in _SIDEWAYS
     except failures():
-        # vLLM's `normalize_image` leaves an image with damaged EXIF as it is stored.
+        # vLLM's `normalize_image` does not turn an image with damaged EXIF.
         return False
 
 
 def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> object:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         value = image.tag_v2.get(_TAG, 1)
-        # `getexif` would parse the tags a third time.
-        return value if isinstance(value, int) and "xmp" not in image.info else _by_pillow(image)
+        # Avoid `getexif`, which would parse the tags a third time.
+        return value if isinstance(value, int) and "xmp" not in image.info else _read_exif(image)
     if "exif" not in image.info and image.info.keys().isdisjoint(_ELSEWHERE):
-        return _behind_the_pixels(file) if image.format == "PNG" else 1
-    return _by_pillow(image)
+        return _read_trailing_exif(file) if image.format == "PNG" else 1
+    return _read_exif(image)
 
 
-def _by_pillow(image: Image.Image) -> object:
+def _read_exif(image: Image.Image) -> object:
     # PngImageFile.getexif decodes all pixels in search of a later chunk.
     exif = Image.Image.getexif(image) if image.format == "PNG" else image.getexif()
     return exif.get(_TAG)
 
 
-def _behind_the_pixels(file: BinaryIO) -> object:
-    """What a PNG's last chunk of EXIF says; 1 without one."""
+def _read_trailing_exif(file: BinaryIO) -> object:
+    """Return the orientation in a PNG's last EXIF chunk; 1 without one."""
     size_bytes = file.seek(0, os.SEEK_END)
     start = max(0, size_bytes - _PNG_TAIL_BYTES)
     tail = read_at(file, start, size_bytes - start)
@@ -69,29 +69,29 @@ def _behind_the_pixels(file: BinaryIO) -> object:
     return exif.get(_TAG)
 
 
-# What `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff` both know. Pillow tries them
-# in this order.
+# Formats in both `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff`, in the order in
+# which Pillow tries them.
 _FORMATS = (
     *("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "CUR", "PPM"),
     *("PSD", "DDS", "QOI", "ICNS", "SGI", "SUN", "PCX"),
 )
 
-# The rest of that list: without a mark in their first bytes, or too rare to look for.
+# The rest of vLLM's list: formats without a signature, or too rare to search for.
 _MORE_FORMATS = (
     *("BLP", "DCX", "DIB", "FITS", "FLI", "FTEX", "GBR", "IM", "IMT", "IPTC", "MCIDAS", "MSP"),
     *("PCD", "PIXAR", "SPIDER", "TGA", "XBM", "XPM", "XVTHUMB"),
 )
 
-HEIC = "HEIC, which vLLM does not open"
+HEIC = "vLLM does not open HEIC"
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-TOO_LARGE = f"image of more than the {MAX_PIXELS:,} pixels that Pillow opens, for vLLM too"
+TOO_LARGE = f"image exceeds Pillow's limit of {MAX_PIXELS:,} pixels, which vLLM uses too"
 
-# What `warnings.simplefilter("ignore")` puts first.
+# The filter that `warnings.simplefilter("ignore")` puts first.
 IGNORE_ALL = ("ignore", None, Warning, None, 0)
 
 
 def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFile:
-    """Open without decoding, in the formats of `sniff`, or in `any_format` that vLLM opens."""
+    """Open without decoding, in the formats of `sniff` or, if `any_format`, in all of vLLM's."""
     try:
         with reading_by_pillow():
             return Image.open(file, formats=_FORMATS + _MORE_FORMATS if any_format else _FORMATS)
@@ -99,7 +99,7 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
         head = read_at(file, 0, 12)
         if head[4:8] == b"ftyp" and head[8:] in _HEIC_BRANDS:
             raise Unreadable(HEIC) from error
-        raise Unreadable("image header damaged, or of a format that vLLM does not open") from error
+        raise Unreadable("image header is damaged, or vLLM does not open the format") from error
     except Image.DecompressionBombError as error:
         raise Unreadable(TOO_LARGE) from error
 
@@ -109,17 +109,17 @@ def load_picture(file: BinaryIO) -> None:
     with warnings.catch_warnings(), reading_by_pillow():
         warnings.simplefilter("ignore")
         image: Image.Image = open_image(file, any_format=True)
-        # What Pillow refuses here it may take at the second attempt: a JPEG 2000 without its end
-        # (`normalize_image` in vllm/multimodal/image.py:76, 0.32).
+        # If this fails, loading may still work, as for a truncated JPEG 2000 (`normalize_image` in
+        # vllm/multimodal/image.py:76, 0.32).
         with suppress(Exception):
             image = ImageOps.exif_transpose(image)
         image.load()
 
 
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
-    """Width and height of the first frame, as EXIF turns it. Raises as `open_image` does."""
-    # Pillow warns of large images and odd metadata; neither changes a header's size.
-    if warnings.filters[:1] == [IGNORE_ALL]:  # suppressing them takes as long as reading a header
+    """Return the first frame's size, turned by EXIF. Raises as `open_image` does."""
+    # Ignore Pillow's warnings of large images and odd metadata, which do not change the size.
+    if warnings.filters[:1] == [IGNORE_ALL]:  # setting the filter takes as long as a header
         return _shape(file, any_format)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,7 +134,7 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
         tags = image.tag_v2
         width_px, height_px = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
         if not isinstance(width_px, int) or not isinstance(height_px, int):
-            raise Unreadable("damaged: its width and height are no numbers")
+            raise Unreadable("damaged: width or height is not a number")
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"image of {width_px}×{height_px} pixels")
     if is_sideways(image, file):
@@ -142,18 +142,18 @@ def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
     return ImageShape(width_px, height_px)
 
 
-# What follows a 0xFF among the pixels of a JPEG without being a marker: itself, padding, restarts.
+# A 0xFF in a JPEG's pixels that is not escaped, padding or a restart is a marker.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_BARE = 0xD9, (0x01, *range(0xD0, 0xD9))
-# Chunks, segments and boxes that are looked at; what has more is not said to be whole.
+# Limit of chunks, segments and boxes; a file with more is not found to be whole.
 _MOST_PARTS = 1 << 18
-# Where the parts of a TIFF begin, and their bytes: strips and tiles.
+# TIFF tags with the offsets and sizes of strips and of tiles.
 _PARTS = ((273, 279), (324, 325))
 
 
 def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
-    """Whether its first picture goes on behind the end of the file, by the structure of its format;
-    None where only decoding it tells. Raises as `open_image` does.
+    """True if, by the format's structure, the file ends before its first picture does; None if only
+    decoding can tell. Raises as `open_image` does.
     """
     head = read_at(file, 0, 12)
     if head.startswith(b"\xff\xd8"):
@@ -175,12 +175,12 @@ def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
 
 
 def _jpeg_ends(data: bytes) -> bool:
-    """The end is a marker of its own, not one in a segment, such as that of a small preview."""
+    """True if there is an end marker outside segments, which may contain a preview's."""
     at = 2
     for _ in range(_MOST_PARTS):
-        if (found := _MARKER.search(data, at)) is None:
+        if (match := _MARKER.search(data, at)) is None:
             break
-        marker, at = data[found.end() - 1], found.end()
+        marker, at = data[match.end() - 1], match.end()
         if marker == _JPEG_END:
             return True
         if marker not in _JPEG_BARE:
@@ -189,7 +189,7 @@ def _jpeg_ends(data: bytes) -> bool:
 
 
 def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
-    """Pillow needs no end behind the last chunk of pixels, which is shorter than the others."""
+    """True if the last pixel chunk, the shorter one, is complete; Pillow needs nothing after it."""
     at, pixels = 8, list[int]()
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)
@@ -206,7 +206,7 @@ def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
 
 
 def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
-    """A box that says no length goes on to the end, wherever that is."""
+    """True if the boxes end with the file. A box without a length extends to the end."""
     at = 0
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 16)

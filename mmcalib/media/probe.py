@@ -1,4 +1,4 @@
-"""The shape of one item from its header. A failure is a value, not an exception."""
+"""Read the shape of one item from its header. A failure is a value, not an exception."""
 
 from __future__ import annotations
 
@@ -27,70 +27,71 @@ from mmcalib.media.sniff import ANIMATED, CURSOR, HEAD_BYTES, UNMARKED, Kind, en
 from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
 from mmcalib.text import MIB, one_line
 
-# Pixels of a picture that takes 100 MB to decode.
+# Pixels that take 100 MB to decode.
 _SMALL_PX = 1 << 25
 _NOT_MEDIA = "not an image, video or audio file"
 
-# What a server fetches itself, within its bound.
+# Schemes that a server fetches itself, within a size limit.
 _FETCHED = ("http://", "https://")
 
-# Files of which only what a request declares them to be can tell what they are.
+# The kind of a file without a signature, by the modality that a request declares.
 _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
 
 
 def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """The item's shape by content, whatever its name says, and how it is held; `Skipped` where
-    there is none, or a request declared another modality. With `sound` a recording with pictures
-    is the sound in it, unless a request says otherwise: so vLLM reads it for a model that takes
-    no video. Reads headers only. Raises UsageError where what opens such items is missing.
+    """Return the item's shape and encoding by content; `Skipped` if it has none, or if a request
+    declared another modality.
+
+    With `sound`, video files count as their audio unless a request declares them, as vLLM does for
+    models without video. Reads only headers. Raises UsageError if a library is missing.
     """
     try:
-        seen = _look(item, sound)
+        seen = _read_header(item, sound)
     except failures() as error:
         return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
-        return Skipped(item.path, f"declared {item.declared}, is {seen.modality}")
+        return Skipped(item.path, f"declared as {item.declared}, but is {seen.modality}")
     return seen
 
 
 def examine_sound(item: Item) -> Encoded | Skipped:
-    """As `examine` for a model of sound."""
+    """Call `examine` for a model of audio."""
     return examine(item, sound=True)
 
 
 def probe(item: Item) -> Shape | Skipped:
-    """The same, without how it is held."""
+    """Return the item's shape without its encoding, as `examine` finds it."""
     seen = examine(item)
     return seen if isinstance(seen, Skipped) else seen.shape
 
 
 def is_plain_file(item: Item) -> bool:
-    """Whether C libraries can open it by its name."""
+    """True if C libraries can open the item by its path."""
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _look(item: Item, sound: bool) -> Encoded:
+def _read_header(item: Item, sound: bool) -> Encoded:
     # Opening a FIFO would wait for a writer.
     if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
     with open_item(item) as opened:
-        kind, marked = _kind(opened.file.read(HEAD_BYTES), item)
+        kind, has_signature = _kind(opened.file.read(HEAD_BYTES), item)
         size_bytes, file = opened.size_bytes, bounded(opened.file, opened.size_bytes)
         if kind == "image":
             file.seek(0)
-            return _image(file, size_bytes, item, marked)
+            return _image(file, size_bytes, item, has_signature)
         medium = opened.path or medium_of(item, opened)
         file = file if opened.path else cast("BinaryIO", medium)
-        wanted = item.declared or ("audio" if sound else None)
-        return _sized(_stream(kind, medium, file, wanted), size_bytes, item)
+        declared = item.declared or ("audio" if sound else None)
+        return _add_size(_stream(kind, medium, file, declared), size_bytes, item)
 
 
 def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
-    """By content, else as a request says or the name; and whether it has a mark."""
+    """Return the kind by content, else by request or name, and whether it has a signature."""
     kind = sniff(head)
     if item.declared == "video" and head.startswith(ANIMATED):
         return "container", True
-    # Many a TGA begins like a cursor.
+    # Many TGA files start like a cursor.
     if kind not in ("unknown", "text") and not head.startswith(CURSOR):
         return kind, True
     if item.declared and (kind != "text" or item.declared != "video"):
@@ -98,26 +99,26 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
     return UNMARKED.get(ending_of(item.path.partition(BEHIND)[0]), kind), False
 
 
-def _image(file: BinaryIO, size_bytes: int, item: Item, marked: bool) -> Encoded:
-    shape = image_shape(file, any_format=item.declared == "image" or not marked)
+def _image(file: BinaryIO, size_bytes: int, item: Item, has_signature: bool) -> Encoded:
+    shape = image_shape(file, any_format=item.declared == "image" or not has_signature)
     if size_bytes <= MIB and not item.path.startswith(_FETCHED):
         return Encoded(shape, PLAIN)
-    return _sized(Encoded(shape), size_bytes, item)
+    return _add_size(Encoded(shape), size_bytes, item)
 
 
-def _sized(found: Encoded, size_bytes: int, item: Item) -> Encoded:
+def _add_size(file: Encoded, size_bytes: int, item: Item) -> Encoded:
     fetched = item.path.startswith(_FETCHED)
-    held = replace(found.encoding, file_mib=mib(size_bytes), fetched=fetched)
-    return Encoded(found.shape, held)
+    encoding = replace(file.encoding, file_mib=mib(size_bytes), fetched=fetched)
+    return Encoded(file.shape, encoding)
 
 
 def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
-    """The opened item from its start, as far as a probe, or a `whole` decoding, may read it."""
+    """Return the opened item at its start, with the limits of a probe or of a `whole` decoding."""
     opened.file.seek(0)
     return Bounded(
         opened.file,
         opened.size_bytes,
-        what="medium",
+        what="file",
         most_bytes=MOST_DECODED_BYTES if whole else MOST_PROBED_BYTES,
         most_reads=MOST_DECODING_READS if whole else MOST_READS,
         most_s=math.inf if whole else MOST_PROBED_S,
@@ -127,12 +128,12 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
     if kind in ("container", "audio"):
-        # These take five times as long to import as the rest, and may never be needed. An
-        # installation without its libraries is no damage of the file, and is not remembered.
+        # These imports take five times as long as all others, and may not be needed. A missing
+        # library must not be cached as damage of the file.
         try:
             import soundfile  # noqa: F401
         except (ImportError, OSError) as error:
-            raise _without_libraries(error) from error
+            raise _missing_library(error) from error
     try:
         if kind == "container":
             from mmcalib.media.video import container_shape
@@ -147,22 +148,22 @@ def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | Non
 
             return frames_shape(file)
     except ImportError as error:
-        raise _without_libraries(error) from error
+        raise _missing_library(error) from error
     if kind == "empty":
         raise Unreadable("empty file")
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
 
 
-def _without_libraries(error: Exception) -> UsageError:
+def _missing_library(error: Exception) -> UsageError:
     return UsageError(
-        one_line(f"video and sound cannot be read here: {error}"),
+        one_line(f"cannot read video and audio: {error}"),
         hint="pip install --force-reinstall av soundfile",
     )
 
 
 def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
-    """As `examine`, and whether the end of a picture or a sound is there, which only more than its
-    header says. A picture is decoded only where its end seems to be missing, and only a small one.
+    """Call `examine`, and check that images and audio are complete, which needs more than a header.
+    Decodes an image only if it seems truncated and is small.
     """
     seen = examine(item, sound=sound)
     if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
@@ -185,7 +186,7 @@ def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
 
 
 def _load(item: Item, file: BinaryIO, seen: Encoded) -> Encoded | Skipped:
-    """As it is where Pillow decodes it, as for vLLM."""
+    """Return `seen` if Pillow decodes the image, as vLLM would."""
     try:
         file.seek(0)
         load_picture(file)

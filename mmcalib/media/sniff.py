@@ -1,4 +1,4 @@
-"""What a file is by its first bytes; failures as values."""
+"""Tell what a file is from its first bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
 
-# A clip as the frames that a client sent: the `data:` URL itself, which vLLM alone reads.
+# A clip that a client sent as frames: the `data:` URL itself, which only vLLM reads.
 FRAMES = b"data:video/jpeg;base64,"
 
-# Pictures that are also clips, where a request says so.
+# Images that are clips if a request declares them so.
 ANIMATED = (b"GIF87a", b"GIF89a")
 
 CURSOR = b"\0\0\2\0"
@@ -63,20 +63,20 @@ _AUDIO = (
 _RIFF = {b"WEBP": "image", b"AVI ": "container", b"WAVE": "audio"}
 _BOX_TYPES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 _STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
-# PCX: its mark, a version, run lengths, and how many bits a pixel has.
+# A PCX header has a signature byte, a version, run lengths, and the bits per pixel.
 _PCX_HEADER_BYTES = 128
 _PCX_VERSIONS, _PCX_BITS = (0, 2, 3, 4, 5), (1, 2, 4, 8)
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TEXT_BYTES = bytes(byte for byte in range(256) if byte >= 0x20 or byte in b"\t\n\v\f\r\b\x1b")
 _TS_SYNC = 0x47
 
-# The header of an Ogg page (RFC 3533): which pages begin a stream, and where the page's data begin.
+# The header of an Ogg page (RFC 3533): the flag of a stream's first page, and the data's offset.
 _OGG_FLAGS, _OGG_BEGINS, _OGG_SEGMENTS, _OGG_HEADER_BYTES = 5, 2, 26, 27
 _OGG_SOUND = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC")
 
 
 def sniff(head: bytes) -> Kind:
-    """The kind of the file that begins with `head`. A container may hold audio alone."""
+    """Return the kind of a file that starts with `head`. A container may hold only audio."""
     if not head:
         return "empty"
     if head.startswith(FRAMES):
@@ -95,16 +95,16 @@ def sniff(head: bytes) -> Kind:
         return "image"
     if _is_text(head):
         return "text"
-    return _by_weak_marks(head)
+    return _match_short_signatures(head)
 
 
 def is_media(head: bytes) -> bool:
-    """Whether a file that begins with `head`, of which too much may be given, may hold media."""
+    """True if a file that starts with `head` may hold media; `head` may be longer than needed."""
     return sniff(head[:HEAD_BYTES]) in ("image", "container", "audio", "frames")
 
 
-def _by_weak_marks(head: bytes) -> Kind:
-    """Marks of a few bits, trusted only in files that are not text."""
+def _match_short_signatures(head: bytes) -> Kind:
+    """Match signatures of a few bits, which are reliable only in files that are not text."""
     is_pcx = head[:1] == b"\n" and len(head) >= _PCX_HEADER_BYTES
     is_pcx = is_pcx and head[1] in _PCX_VERSIONS and head[2] == 1 and head[3] in _PCX_BITS
     if head[:2] == b"BM" or is_pcx:
@@ -122,7 +122,7 @@ def _by_weak_marks(head: bytes) -> Kind:
 def _is_text(head: bytes) -> bool:
     if head.startswith(_BYTE_ORDER_MARKS):
         return True
-    # Most files that are not text have a zero early, which is found soonest.
+    # Most binary files have a zero early, so search it first.
     if 0 in head or head.translate(None, _TEXT_BYTES):
         return False
     try:
@@ -133,7 +133,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _is_ogg_sound(head: bytes) -> bool:
-    """Whether the first stream is sound, and the second page begins no other."""
+    """True if the first stream is audio, and the second page does not start another."""
     if len(head) <= _OGG_SEGMENTS:
         return False
     data = _OGG_HEADER_BYTES + head[_OGG_SEGMENTS]
@@ -165,7 +165,7 @@ SOUND_ENDINGS: Final = frozenset(
         *("au", "mka", "weba"),
     }
 )
-# Formats without a mark, by the name of the file alone.
+# Formats without a signature -> their kind, by the file's extension.
 UNMARKED: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("tga", "xbm", "xpm"), "image"),
     "htk": "audio",
@@ -174,5 +174,5 @@ MEDIA_ENDINGS: Final = IMAGE_ENDINGS | VIDEO_ENDINGS | SOUND_ENDINGS
 
 
 def ending_of(path: str) -> str:
-    """What follows the last dot of a name, in small letters; empty where it has none."""
+    """Return a name's extension in lowercase, without the dot; empty if it has none."""
     return PurePosixPath(path).suffix.lower().removeprefix(".")

@@ -1,4 +1,4 @@
-"""Video shape from the container, rotation, frames."""
+"""The shape of videos from their containers: size, rotation, frames."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from mmcalib.media.image import image_shape
 from mmcalib.media.sniff import FRAMES
 from mmcalib.text import decode_base64
 
-# Boxes looked at on one level at most; real headers have a dozen, and one per track.
+# Limit of boxes on one level; real headers have a dozen, and one per track.
 _MOST_BOXES = 256
 
-# Of Matroska only this much is looked at: mkvmerge leaves 4 KiB free before the tracks.
+# Bytes of a Matroska file to search: mkvmerge leaves 4 KiB free before the tracks.
 _HEAD_BYTES = 1 << 14
 
-# The first two rows of a matrix that turns and scales nothing (ISO/IEC 14496-12, 8.3.2).
+# The first two rows of the identity matrix (ISO/IEC 14496-12, 8.3.2).
 _UPRIGHT = struct.pack(">6i", 1 << 16, 0, 0, 0, 1 << 16, 0)
-# Where the matrix stands in `mvhd` and `tkhd`, per version of the box.
+# Offset of the matrix in `mvhd` and `tkhd`, by version of the box.
 _MATRIX = {b"mvhd": (36, 48), b"tkhd": (40, 52)}
 
 # Elements of Matroska (RFC 9559).
 _EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b"
-# Its size, and the first element in it.
+# The projection element: its size, and the first element in it.
 _PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
 
 def may_be_turned(file: BinaryIO) -> bool:
-    """False where the header of an MP4, QuickTime or Matroska file surely names no rotation."""
+    """False if an MP4, QuickTime or Matroska header certainly contains no rotation."""
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
-        # The tracks stand before all that is large, and an index of where they are before them.
+        # The tracks come before the large elements, after an index that names their offset.
         tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
-        # The length of a number is its leading zeros (RFC 8794).
+        # A number's leading zeros encode its length (RFC 8794).
         begins = 9 - tracks[0].bit_length() if tracks else 0
         end = begins + (int.from_bytes(tracks[:begins]) & ~(1 << 7 * begins))
         return not begins < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
@@ -85,7 +85,7 @@ def _is_upright(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, and where the contents begin and end, as far as they make sense."""
+    """Yield kind, start and end of each box, up to the first invalid one."""
     for _ in range(_MOST_BOXES):
         header = read_at(file, start, 16)
         if start + 8 > end or len(header) < 8:
@@ -101,23 +101,22 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-# Packets read at most to count frames that no header names; two hours at 30 frames per second.
+# Most packets read to count frames that are not in the header; two hours at 30 fps.
 PACKET_LIMIT = 216_000
 
-# The operators of flags and fractions take microseconds, a tenth of opening a small file: hence
-# plain numbers.
+# A plain number: operators of flags take microseconds, a tenth of opening a small file.
 _COVER = Disposition.attached_pic.value
 
 # The container formats of FFmpeg that carry a display rotation.
 _ROTATABLE = ("mov", "matroska")
 
-# Decoders of FFmpeg that take the size from the stream also of frames that they are told to skip.
+# FFmpeg decoders that set the size even from frames that they are told to skip.
 _SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
 def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = None) -> Encoded:
-    """The shape of the first video stream that is no cover, or of the audio where there is none, or
-    it is `declared`. `file` has the bytes of the medium. Raises as `audio_shape` does.
+    """Return the shape of the first video stream that is not a cover; of the audio if there is none
+    or it is `declared`. `file` has the medium's bytes. Raises as `audio_shape` does.
     """
     if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
         shape = _by_index(medium)
@@ -128,12 +127,12 @@ def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = 
         if stream is not None and not (declared == "audio" and container.streams.audio):
             return _video_shape(container, stream, _rotation(container, stream, file))
         if not container.streams.audio:
-            raise Unreadable("container with neither video nor audio")
+            raise Unreadable("file contains no video or audio stream")
     return audio_shape(medium)
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:
-    """The first video stream that is not an attached picture."""
+    """Return the first video stream that is not an attached picture."""
     for stream in container.streams.video:
         if not stream.disposition.value & _COVER:
             return stream
@@ -141,8 +140,8 @@ def video_stream(container: InputContainer) -> VideoStream | None:
 
 
 def _by_index(medium: Medium) -> Encoded | None:
-    """The shape of an MP4 whose index says all but the size of its frames, or None. FFmpeg decodes
-    some frames of every file to be sure, which takes most of the time; the first one has its size.
+    """Return the shape of an MP4 whose index has all but the frame size; None for others. The first
+    frame has the size. FFmpeg would decode several to be sure, which takes most of the time.
     """
     with open_container(medium, whole=False) as container:
         stream = video_stream(container)
@@ -160,17 +159,17 @@ def _by_index(medium: Medium) -> Encoded | None:
         return _video_shape(container, stream, 0) if first.size else None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream, turned: int) -> Encoded:
+def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) -> Encoded:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
     if width_px < 1 or height_px < 1:
         raise Unreadable(f"video of {width_px}×{height_px} pixels")
-    if turned % 180:
+    if rotation % 180:
         width_px, height_px = height_px, width_px
     rate = stream.average_rate or stream.guessed_rate
     seconds = own_duration_s(stream) or duration_s(container, stream)
-    # OpenCV's order, which vLLM's loader follows: the header's count, else duration × rate.
+    # As OpenCV and vLLM's loader: the header's count, else duration × rate.
     fps = rate.numerator / rate.denominator if rate else None
     frames = stream.frames or (round(seconds * fps) if seconds and fps else 0)
     # A negative number, or more frames than the file has bytes: the header is damaged.
@@ -178,58 +177,58 @@ def _video_shape(container: InputContainer, stream: VideoStream, turned: int) ->
     if not 0 < frames <= (container.size or 0):
         frames, seconds = _count(container, stream)
     elif stream.frames and fps and seconds and frames > seconds * fps + 0.5:
-        # Behind an edit list: the header counts hidden ones too, its seconds do not.
-        frames = found_frames(_presented(container, stream), frames, fps)
+        # With an edit list, the header's count includes hidden frames, but its seconds do not.
+        frames = found_frames(_shown_frames(container, stream), frames, fps)
     elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
-        found = found_frames(pace, frames, fps)
-        # Of the last frame a header may be wrong, which matters where there is no other.
-        if found < frames or len(pace) == 1 < frames:
-            present = min(found, len(pace))
-            promised = found if present < found else 0
+        counted = found_frames(pace, frames, fps)
+        # A header may be wrong by one frame, which matters if there is only one.
+        if counted < frames or len(pace) == 1 < frames:
+            present = min(counted, len(pace))
+            promised = counted if present < counted else 0
             frames, seconds = present, present / fps
     if not frames:
-        raise Unreadable("video without frames")
+        raise Unreadable("video has no frames")
     if not fps and seconds:
         fps = float(Fraction(frames / seconds).limit_denominator(1001))
     if not fps:
-        raise Unreadable("video without a frame rate")
+        raise Unreadable("video has no frame rate")
     whole_s = (container.duration or 0) / av.time_base or duration_s(container, stream) or 0
     shape = VideoShape(frames, fps, float(seconds or frames / (rate or fps)), width_px, height_px)
-    held = Encoding(
+    encoding = Encoding(
         codec=stream.codec_context.codec.canonical_name,
         promised_frames=promised,
         unpromised=unpromised,
         transport_stream=container.format.name == "mpegts",
-        # Frames that OpenCV takes the clip to have before it has looked at any.
+        # The frame count that OpenCV assumes before it reads any frame.
         lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )
-    return Encoded(shape, held)
+    return Encoded(shape, encoding)
 
 
-def _presented(container: InputContainer, stream: VideoStream) -> list[Shown]:
-    """The frames that an edit list shows, by the index, the first at 0: the hidden ones lead to it.
-    Key frames are as far from their times of decoding as the first.
+def _shown_frames(container: InputContainer, stream: VideoStream) -> list[Shown]:
+    """Return the frames that an edit list shows, from the index. The first is at 0, after hidden
+    ones. Key frames have the same delay from decoding as the first.
     """
     tick_s = float(stream.time_base or 0)
     container.seek(0)
     first = next(container.demux(stream))
-    late = (first.pts or 0) - (first.dts or 0)
+    delay = (first.pts or 0) - (first.dts or 0)
     shown = [entry for entry in stream.index_entries if not entry.is_discard]
-    times = [Shown((entry.timestamp + late) * tick_s, entry.is_keyframe) for entry in shown]
+    times = [Shown((entry.timestamp + delay) * tick_s, entry.is_keyframe) for entry in shown]
     return [Shown(0.0, is_key=True), *times[1:]]
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
-    """Degrees by which vLLM's OpenCV loader turns the frames. PyAV has them of decoded frames: one
-    is decoded where the header names a rotation, or is not understood.
+    """Degrees by which vLLM's OpenCV loader turns the frames. PyAV reads them from a decoded frame,
+    so decode one if the header may contain a rotation.
     """
     if not container.format.name.startswith(_ROTATABLE):
         return 0
-    # FFmpeg goes on reading where it was.
+    # FFmpeg will read on from this position.
     position = file.tell()
-    turned = may_be_turned(file)
+    may_turn = may_be_turned(file)
     file.seek(position)
-    if not turned:
+    if not may_turn:
         if not next(container.demux(stream)).size:
             raise Unreadable("no frame can be decoded")
         return 0
@@ -241,12 +240,12 @@ def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) ->
 
 
 def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:
-    """Frames and seconds by reading the packets, none decoded."""
+    """Count frames and seconds from the packets, without decoding."""
     container.seek(0)
     frames, first, last = 0, None, None
     for packet in container.demux(stream):
         if frames >= PACKET_LIMIT:
-            raise Unreadable(f"frame count not in the header and over {PACKET_LIMIT:,} packets")
+            raise Unreadable(f"no frame count in the header, over {PACKET_LIMIT:,} packets")
         if packet.size:
             frames += 1
         if packet.pts is not None:
@@ -254,29 +253,29 @@ def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float |
             last = packet.pts if last is None else max(last, packet.pts)
     if frames < 2 or first is None or last is None or last == first or not stream.time_base:
         return frames, None
-    # The last frame is shown for as long as the others on average.
+    # The last frame lasts as long as the average of the others.
     return frames, float((last - first) * stream.time_base) * frames / (frames - 1)
 
 
-# vLLM's words for a clip without a rate (`load_base64`, vllm/multimodal/media/video.py, 0.32).
+# vLLM's rate for a clip without one (`load_base64`, vllm/multimodal/media/video.py, 0.32).
 _FPS = 1.0
 
-# A request's line is at most 48 MiB long.
+# More than a request's line, which has at most 48 MiB.
 _MOST_BYTES = 64 << 20
 
 
 def frames_shape(file: BinaryIO) -> Encoded:
-    """All frames, one a second; they must be of one size. Raises `Unreadable`."""
+    """Return a clip of frames, at one per second. Raises `Unreadable` if their sizes differ."""
     sizes = [image_shape(io.BytesIO(picture), any_format=True) for picture in _pictures(file)]
     if any(one != other for one, other in pairwise(sizes)):
-        raise Unreadable("frames of different sizes, which vLLM does not take")
+        raise Unreadable("frames differ in size, which vLLM rejects")
     frames = len(sizes)
     shape = VideoShape(frames, _FPS, frames / _FPS, sizes[0].width_px, sizes[0].height_px)
     return Encoded(shape, Encoding(sent_frames=True))
 
 
 def sent_frames(medium: Medium) -> list[bytes] | None:
-    """The pictures of such a clip, None for any other video. Raises `Unreadable`."""
+    """Return the images of a clip that was sent as frames; None for others. Raises `Unreadable`."""
     with contextlib.ExitStack() as opened:
         file = medium if not isinstance(medium, str) else opened.enter_context(open(medium, "rb"))
         file.seek(0)
@@ -289,7 +288,7 @@ def _pictures(file: BinaryIO) -> Iterator[bytes]:
     file.seek(len(FRAMES))
     text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
-        raise Unreadable(f"frames of more than {_MOST_BYTES >> 20} MiB")
+        raise Unreadable(f"frames are larger than {_MOST_BYTES >> 20} MiB")
     for part in text.split(b","):
         try:
             yield decode_base64(part)

@@ -1,4 +1,4 @@
-"""Bundled facts of well-known models, and where a model's configuration comes from.
+"""Find a model's configuration, and bundled facts of well-known models and GPUs.
 
-Model → `resolve` → checkpoint folder: local, from the hub, or written from `facts/*.json`.
+`resolve` returns a checkpoint folder: local, from the hub, or written from `facts/*.json`.
 """

@@ -1,4 +1,4 @@
-"""Bundled models: facts, figures, search."""
+"""The bundled models: their facts, with sources, and a search by id."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One value of a checkpoint's files.
+    """One value of a checkpoint's files, with its source.
 
-    found: read in a stored copy; inferred: a sibling's, or arithmetic; transformers-default: the
-    class supplies it; stand-in: ours, because the true value cannot be had or cannot be loaded.
+    found: read in a stored copy; inferred: a sibling's, or computed; transformers-default: set by
+    the class; stand-in: chosen by mmcalib, as the true value is unavailable or does not load.
     """
 
     value: Any
@@ -35,7 +35,7 @@ Facts: TypeAlias = Mapping[str, "Fact | Facts"]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What is known of one model: enough to write a checkpoint folder without weights."""
+    """The facts of one model, enough to write a checkpoint folder without weights."""
 
     id: str
     architecture: str
@@ -44,17 +44,17 @@ class Geometry:
     sections: Mapping[str, Facts]
 
     def facts(self) -> Iterator[tuple[str, Fact]]:
-        """Every fact with its dotted name, such as `config.vision_config.depth`."""
+        """Yield every fact with its dotted name, such as `config.vision_config.depth`."""
         for name, section in self.sections.items():
             yield from _walk(name, section)
 
     def values(self, section: str) -> dict[str, Any]:
-        """A section as the checkpoint's files hold it, provenance stripped; {} if there is none."""
+        """Return a section as in the checkpoint's files, without sources; {} if it is missing."""
         return _strip(self.sections.get(section, {}))
 
 
 def parse_geometry(document: Mapping[str, Any]) -> Geometry:
-    """Reads a fact file. Raises KeyError or ValueError for a missing status or source."""
+    """Parse a fact file. Raises KeyError or ValueError for a missing status or source."""
     sources = document["sources"]
     return Geometry(
         id=document["id"],
@@ -71,7 +71,7 @@ def _parse_facts(raw: Mapping[str, Any], sources: Mapping[str, str]) -> Facts:
     facts: dict[str, Fact | Facts] = {}
     for name, node in raw.items():
         if not isinstance(node, dict):
-            raise ValueError(f"{name}: a bare value, without status and source")
+            raise ValueError(f"{name}: the value has no status and source")
         if node.keys() == {"value", "status", "source"}:
             if node["status"] not in STATUSES:
                 raise ValueError(f"{name}: unknown status {node['status']!r}")
@@ -97,7 +97,7 @@ def _strip(facts: Facts) -> dict[str, Any]:
 
 @cache
 def bundled() -> tuple[Geometry, ...]:
-    """Every bundled geometry, ordered by id."""
+    """Return every bundled geometry, sorted by id."""
     folder = resources.files("mmcalib.models") / "facts"
     documents = (
         json.loads(file.read_text(encoding="utf-8"))
@@ -108,10 +108,10 @@ def bundled() -> tuple[Geometry, ...]:
 
 
 def find(model_id: str) -> Geometry | None:
-    """The bundled geometry of that id, or of that last path part; case does not matter."""
-    wanted = model_id.lower()
+    """Return the geometry with that id or last part of an id, ignoring case; None if missing."""
+    lowered = model_id.lower()
     for geometry in bundled():
         full = geometry.id.lower()
-        if wanted in (full, full.rpartition("/")[2]):
+        if lowered in (full, full.rpartition("/")[2]):
             return geometry
     return None

@@ -1,4 +1,4 @@
-"""A weightless checkpoint folder from facts."""
+"""Write a checkpoint folder without weights from a model's facts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mmcalib.models.cut import cut_depth
 
 
 def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> str:
-    """Jinja for messages whose content is a string, or also a list of parts (`content: openai`).
+    """Return Jinja for messages of strings or, with `content: openai`, also of lists of parts.
 
-    vLLM tells the two apart by whether the template walks through the content. `{role}` in a turn
+    vLLM detects the format by whether the template loops over the content. `{role}` in a turn
     marker is the message's role; `{n}` in a placeholder counts the items of its modality. Without
-    `assistant_start` and `assistant_end` the assistant's turns are marked as all others.
+    `assistant_start` and `assistant_end`, the assistant's turns have the same markers as others.
     """
     body = _parts(placeholders) if chat["content"] == "openai" else "{{ message['content'] }}"
     start, end = chat["turn_start"], chat["turn_end"]
@@ -46,7 +46,7 @@ def _by_role(others: str, assistant: str) -> str:
 
 
 def _marker(text: str) -> str:
-    """The marker as Jinja; newlines are printed, since one that follows a block is trimmed."""
+    """Convert a marker to Jinja; prints newlines, because Jinja trims those after a block."""
     return text.replace("\n", "{{ '\\n' }}").replace("{role}", "{{ message['role'] }}")
 
 
@@ -69,24 +69,25 @@ def _parts(placeholders: Mapping[str, str]) -> str:
 
 
 def _is(modality: str) -> str:
-    """The Jinja test for a part that is an item of the modality, however the client spells it."""
+    """Return a Jinja test for an item of the modality, in all spellings of clients."""
     return f"part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part"
 
 
-# Bytes that a byte-level BPE writes as themselves; the others move to U+0100 and up.
+# Bytes that a byte-level BPE keeps; the others move to U+0100 and up.
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 characters of a byte-level BPE, in code point order."""
+    """Return the 256 characters of a byte-level BPE in code point order."""
     moved = len(set(range(256)) - set(PRINTABLE))
     return [chr(code) for code in (*PRINTABLE, *range(0x100, 0x100 + moved))]
 
 
 def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
-    """Token → id for every id below `vocab_size`, so that any output can be decoded.
+    """Map tokens to all ids below `vocab_size`, so that any output can be decoded.
 
-    Bytes take the lowest ids that added tokens leave, fillers the rest; no text encodes to these.
+    Bytes take the lowest ids that added tokens leave free. Fillers take the rest; no text encodes
+    to them.
     """
     by_id = {token_id: token for token, token_id in added.items()}
     size = max(vocab_size, max(by_id) + 1)
@@ -98,7 +99,7 @@ def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
 def tokenizer_json(
     special: Mapping[str, int], words: Mapping[str, int], vocab_size: int
 ) -> dict[str, Any]:
-    """`tokenizer.json`: byte-level BPE without merges; each of `words` is one token."""
+    """Return `tokenizer.json`: byte-level BPE without merges. Each of `words` is one token."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     return {
         "version": "1.0",
@@ -129,9 +130,7 @@ def tokenizer_config(
     words: Mapping[str, int],
     template: str | None,
 ) -> dict[str, Any]:
-    """`tokenizer_config.json`; `names` are tokenizer_class, eos_token and so on; no template, no
-    chat.
-    """
+    """Return `tokenizer_config.json`; `names` has eos_token and so on. No `template`, no chat."""
     return {
         "add_prefix_space": False,
         "added_tokens_decoder": {str(number): token for number, token in _added(special, words)},
@@ -152,7 +151,7 @@ def _added(
     ]
 
 
-# Section of the fact file → file of the checkpoint; a model without the section has no such file.
+# Section of the fact file → file of the checkpoint.
 SECTION_FILES = {
     "preprocessor": "preprocessor_config.json",
     "video_preprocessor": "video_preprocessor_config.json",
@@ -167,13 +166,13 @@ def materialise(
     text_layers: int | None = None,
     encoder_layers: int | None = None,
 ) -> Path:
-    """Writes the checkpoint folder and returns it; the same arguments write the same bytes.
+    """Write the checkpoint folder and return it; the same arguments write the same bytes.
 
-    Layer counts cut the depth and nothing else; None keeps the true one. An existing folder with
-    the same content is left alone, another is replaced whole. Load with `load_format=dummy`.
+    Layer counts cut only the depth; None keeps it. Leaves an existing folder with the same content
+    alone, and replaces any other whole. Load it with `load_format=dummy`.
     """
     files = checkpoint_files(geometry, text_layers=text_layers, encoder_layers=encoder_layers)
-    if not _holds(folder, files):
+    if not _has_files(folder, files):
         with whole_folder(folder) as scratch:
             for name, content in files.items():
                 (scratch / name).write_bytes(content)
@@ -183,7 +182,7 @@ def materialise(
 def checkpoint_files(
     geometry: Geometry, *, text_layers: int | None = None, encoder_layers: int | None = None
 ) -> dict[str, bytes]:
-    """The folder's files by name, as bytes."""
+    """Return the folder's files by name, as bytes."""
     config = cut_depth(
         geometry.values("config"), text_layers=text_layers, encoder_layers=encoder_layers
     )
@@ -209,12 +208,12 @@ def checkpoint_files(
 
 
 def vocab_size(config: dict[str, Any]) -> int:
-    """The largest vocab_size that any part of the model declares; 0 when none does."""
+    """Return the largest vocab_size that a part of the model declares; 0 if none does."""
     nested = (vocab_size(part) for part in config.values() if isinstance(part, dict))
     return max((int(config.get("vocab_size", 0)), *nested))
 
 
-def _holds(folder: Path, files: dict[str, bytes]) -> bool:
+def _has_files(folder: Path, files: dict[str, bytes]) -> bool:
     if not folder.is_dir() or {path.name for path in folder.iterdir()} != files.keys():
         return False
     return all((folder / name).read_bytes() == content for name, content in files.items())

@@ -1,5 +1,6 @@
-"""Depth cut: fewer layers of the same width, for engine starts on small machines. Peak activation
-does not depend on depth; weights and KV cache scale with it.
+"""Cut a model's depth but not its width, so that small machines can start it.
+
+Peak activation does not depend on depth; weights and KV cache scale with it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ ENCODER_SECTIONS = ("vision_config", "audio_config", "vision_encoder", "audio_en
 TEXT_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "decoder_layers")
 ENCODER_KEYS = (
     *("num_hidden_layers", "depth", "encoder_layers", "n_layers", "num_layers", "layers"),
-    # Of the sound encoder of Gemma 3n.
+    # Gemma 3n's audio encoder.
     "conf_num_hidden_layers",
 )
-# Ovis keeps its encoder within what makes tokens of it.
+# Ovis nests its encoder in its visual tokenizer.
 OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 # An encoder-decoder in one flat config, such as Whisper.
 FLAT_ENCODER_KEYS = ("encoder_layers",)
-# Depths by model_type where a sparse config leaves them to its class: transformers 5.19.0.
+# Default depths of classes in transformers 5.19.0, for configs that omit them, by model_type.
 CLASS_LAYERS = {"llama": 32, "mistral": 32, "qwen2": 32}
 
 
@@ -45,16 +46,16 @@ class Depths:
 
     @property
     def encoder_layers(self) -> int:
-        """The deepest encoder's layers; 0 without an encoder."""
+        """Layers of the deepest encoder; 0 without an encoder."""
         return max((layers for _, layers in self.encoders), default=0)
 
 
 def depths(config: Config) -> Depths:
-    """The layer counts of any Hugging Face config. Raises ModelError without a text depth."""
+    """Read the layer counts of a Hugging Face config. Raises ModelError without a text depth."""
     text = [layers for section in text_sections(config) if (layers := text_depth(section))]
     if not text:
         raise ModelError(
-            "config.json does not say how many layers the language model has",
+            "config.json does not set the language model's number of layers",
             hint="set num_hidden_layers in the model's config.json",
         )
     encoders = (
@@ -66,21 +67,21 @@ def depths(config: Config) -> Depths:
 
 
 def parts(config: Config) -> Iterator[Config]:
-    """The model itself, then the part of an omni model that reads media."""
+    """Yield the model's config, then the part of an omni model that reads media."""
     yield config
     if isinstance(thinker := config.get("thinker_config"), dict):
         yield thinker
 
 
 def text_sections(config: Config) -> Iterator[Config]:
-    """Every mapping that may describe the language model, the authoritative one last."""
+    """Yield every mapping that may describe the language model, the authoritative one last."""
     for part in parts(config):
         yield part
         yield from (part[name] for name in TEXT_SECTIONS if isinstance(part.get(name), dict))
 
 
 def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str]]]:
-    """Every encoder: its name, the mapping that describes it, the keys that may hold its depth."""
+    """Yield each encoder's name, its mapping, and the keys that may hold its depth."""
     for part in parts(config):
         for name in ENCODER_SECTIONS:
             if isinstance(part.get(name), dict):
@@ -93,44 +94,44 @@ def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str
 
 
 def text_depth(section: Config) -> int | None:
-    """The depth that a text mapping names or that its class implies."""
+    """Return the depth of a text mapping, or its class's default; None if unknown."""
     return named_layers(section, TEXT_KEYS) or CLASS_LAYERS.get(section.get("model_type", ""))
 
 
 def named_layers(section: Config, keys: Sequence[str]) -> int | None:
-    """The largest depth under any of the keys."""
+    """Return the largest depth under any of the keys; None if no key has one."""
     return max((section[key] for key in keys if isinstance(section.get(key), int)), default=None)
 
 
 def set_layers(section: Config, keys: Sequence[str], layers: int) -> None:
-    """Writes the depth under every key that holds one, or under the first key."""
+    """Write the depth under every key that holds one, else under the first key."""
     present = [key for key in keys if isinstance(section.get(key), int)]
     section.update(dict.fromkeys(present or keys[:1], layers))
 
 
-# Indexes of encoder blocks that attend to the whole image; the others see windows. None is moved
-# into a cut encoder: it would hold the same tensors (on vLLM's CPU backend the peaks are equal to
-# the byte) and cost minutes, being quadratic in the image.
+# Indexes of encoder blocks that attend to the whole image; the others see windows. A cut drops
+# those beyond the new depth: moved inside, they would need the same memory (on vLLM's CPU backend
+# the peaks are equal to the byte), but minutes, because their time is quadratic in the image.
 FULL_ATTENTION = "fullatt_block_indexes"
-# Indexes of encoder blocks that feed the language model directly: their number is a width.
+# Indexes of encoder blocks that feed the language model directly. Their number affects its width.
 TAPS = "deepstack_visual_indexes"
-# Which encoder layer the projector reads; negative counts from the end.
+# The encoder layer that the projector reads; negative values count from the end.
 FEATURE_LAYERS = ("vision_feature_layer", "select_layer", "mm_vision_select_layer")
-# Every k-th layer is of the other kind; k must not exceed the depth, or that kind vanishes.
+# Every k-th layer is of another kind. If k exceeds the depth, that kind disappears.
 PERIODS = ("sliding_window_pattern", "full_attention_interval")
-# Layers of the language model that are named by index.
+# Lists of layer indexes of the language model.
 INDEXES = ("cross_attention_layers", "mlp_only_layers", "moe_layers")
-# Lists of every layer whose names do not say so: Gemma 3n has both.
+# Lists with a value per layer, without "layer" in their names: Gemma 3n has both.
 PER_LAYER = ("activation_sparsity_pattern", "intermediate_size")
 
 
 def cut_depth(
     config: Config, text_layers: int | None = None, encoder_layers: int | None = None
 ) -> Config:
-    """A copy of the config with at most that many layers; None leaves a depth alone.
+    """Return a copy of the config with at most these layers; None leaves a depth alone.
 
-    Widths stay, each kind of text layer (full, sliding, MoE) where depth allows, and the encoder's
-    feature layers. Raises ModelError without a text depth.
+    Keeps widths, the encoder's feature layers and, if the depth allows, each kind of text layer
+    (full, sliding, MoE). Raises ModelError without a text depth.
     """
     cut = copy.deepcopy(config)
     if text_layers is not None:
@@ -159,20 +160,20 @@ def _cut_texts(config: Config, layers: int) -> None:
         for key in PERIODS:
             if isinstance(period := section.get(key), int):
                 section[key] = min(period, layers)
-        # From this layer on there are windows; where there are any, one is kept.
+        # Layers from this index on use windows: keep one, if there are any.
         if isinstance(start := section.get("max_window_layers"), int):
             section["max_window_layers"] = layers if start >= true else min(start, layers - 1)
-        # The last k layers read the cache of others; the cut keeps the first.
+        # The last k layers read the cache of others; the cut keeps the first layers.
         if isinstance(shared := section.get("num_kv_shared_layers"), int):
             section["num_kv_shared_layers"] = max(0, layers - (true - shared))
-        # The first k layers are dense, the rest experts; where there are experts, one is kept.
+        # The first k layers are dense, the rest have experts: keep one of these, if there are any.
         dense = section.get("first_k_dense_replace")
         if isinstance(dense, int) and dense < true:
             section["first_k_dense_replace"] = min(dense, layers - 1)
 
 
 def _cut_lists(section: Config, true: int, layers: int) -> None:
-    """Shortens the lists that say something of every layer, such as `layer_types`."""
+    """Shorten the lists with a value per layer, such as `layer_types`."""
     for key, value in section.items():
         per_layer = key in PER_LAYER or ("layer" in key and key not in INDEXES)
         if per_layer and isinstance(value, list) and len(value) == true:
@@ -180,7 +181,7 @@ def _cut_lists(section: Config, true: int, layers: int) -> None:
 
 
 def _keep_kinds(values: list[Any], layers: int) -> list[Any]:
-    """The first layers, the last of them replaced by kinds that would else be lost."""
+    """Return the first layers, with the last ones replaced by kinds that would be lost."""
     lost: list[Any] = []
     for kind in values[layers:]:
         if kind not in values[:layers] and kind not in lost and len(lost) < layers - 1:
@@ -192,30 +193,30 @@ def _cut_indexes(section: Config, layers: int) -> None:
     if full := section.get(FULL_ATTENTION):
         section[FULL_ATTENTION] = [index for index in full if index < layers]
     if taps := section.get(TAPS):
-        kept = [index for index in taps if index < layers]
-        whole = len(kept) == len(taps)
-        section[TAPS] = kept if whole else list(range(layers - len(taps), layers))
+        valid = [index for index in taps if index < layers]
+        whole = len(valid) == len(taps)
+        section[TAPS] = valid if whole else list(range(layers - len(taps), layers))
 
 
 def _feature_floor(part: Config) -> int:
-    """The fewest encoder layers with which every feature layer named in the config exists."""
-    named = [part[key] for key in FEATURE_LAYERS if key in part]
-    flat = [index for value in named for index in (value if isinstance(value, list) else [value])]
+    """Return the fewest encoder layers that include every feature layer of the config."""
+    values = [part[key] for key in FEATURE_LAYERS if key in part]
+    flat = [index for value in values for index in (value if isinstance(value, list) else [value])]
     return max((-i if i < 0 else i + 1 for i in flat if isinstance(i, int)), default=0)
 
 
-# Files of weights: their layers would not fit the cut config, and dummy weights need none.
+# Extensions of weights, which would not match the cut config; dummy weights need no files.
 WEIGHT_SUFFIXES = frozenset(
     {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".npz"}
 )
 
-# The largest of the hub's take some 100 KB. Each value may take a hundred times its length.
+# The largest on the hub take about 100 KB. A value may take a hundred times its length in memory.
 MOST_CONFIG_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class CutCheckpoint:
-    """The new folder, the depths it has, and the true ones by which memory is scaled."""
+    """The new folder, its depths, and the model's true depths for scaling memory."""
 
     path: Path
     depths: Depths
@@ -225,7 +226,7 @@ class CutCheckpoint:
 def cut_checkpoint(
     source: Path, target: Path, *, text_layers: int | None, encoder_layers: int | None
 ) -> CutCheckpoint:
-    """Writes `target` with the cut config.json and everything else of `source` but weights.
+    """Write `target` with the cut config.json and all other files of `source` except weights.
 
     Raises ModelError without a readable config.json, OutputError if it cannot be written.
     """
@@ -245,17 +246,17 @@ def cut_checkpoint(
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """The folder's config.json. Raises ModelError when it is missing or not a JSON mapping."""
+    """Read the folder's config.json. Raises ModelError if it is missing or not a JSON mapping."""
     try:
         with (folder / "config.json").open("rb") as file:
             text = file.read(MOST_CONFIG_BYTES + 1)
         if len(text) > MOST_CONFIG_BYTES:
-            raise ModelError(f"{folder}/config.json has more than {MOST_CONFIG_BYTES >> 20} MiB")
+            raise ModelError(f"{folder}/config.json exceeds {MOST_CONFIG_BYTES >> 20} MiB")
         config = json.loads(text.decode())
     except RecursionError as error:
         raise ModelError(f"{folder}/config.json is nested too deeply") from error
     except (OSError, ValueError) as error:
-        raise ModelError(one_line(f"{folder}/config.json cannot be read: {error}")) from error
+        raise ModelError(one_line(f"cannot read {folder}/config.json: {error}")) from error
     if not isinstance(config, dict):
         raise ModelError(f"{folder}/config.json is not a mapping")
     return config
@@ -274,18 +275,18 @@ _ENCODER_WORDS = ("visual", "vision", "audio", "tower", "encoder")
 
 
 def at_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: int) -> int:
-    """Bytes of all parameters at true depth; `sizes` are those built at the cut depth, by name."""
+    """Bytes of all parameters at true depth, from their `sizes` at the cut depth by name."""
     blocks: dict[str, set[str]] = {}
-    held: dict[str, int] = {}
+    stack_bytes: dict[str, int] = {}
     total = 0
     for name, size in sizes.items():
         if block := _BLOCK.match(name):
             blocks.setdefault(block["stack"], set()).add(block["index"])
-            held[block["stack"]] = held.get(block["stack"], 0) + size
+            stack_bytes[block["stack"]] = stack_bytes.get(block["stack"], 0) + size
         else:
             total += size
     for stack, indices in blocks.items():
         encoder = any(word in stack for word in _ENCODER_WORDS)
         true = encoder_layers if encoder else text_layers
-        total += round(held[stack] / len(indices) * true)
+        total += round(stack_bytes[stack] / len(indices) * true)
     return total

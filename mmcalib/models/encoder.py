@@ -1,7 +1,7 @@
-"""What an encoder holds at its widest moment, from its config alone: a check on the rehearsal.
+"""Compute an encoder's peak activation from its config, to cross-check the rehearsal without vLLM.
 
-Nothing of vLLM is asked. One block's feed-forward layer is the widest: what goes in and what comes
-out of it, the residual stream, and for every position the widened activations.
+The peak is one block's feed-forward layer: its input and output, the residual stream, and the
+widened activations of every position.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ Config = Mapping[str, Any]
 
 # Embedded patches, residual stream, the layer's input and output.
 _STREAMS = 4
-# Query, key and value, their turned and dense copies, and five streams.
+# Query, key and value, their rotated and contiguous copies, and five streams.
 _ROTARY_STREAMS = 12
 _CHANNELS = 3
-# Either of the names by which sound encoders know their feed-forward layer's width.
+# Audio encoders name the width of their feed-forward layer either way.
 _WIDENED = {"encoder_ffn_dim", "intermediate_size"}
 _FRAMES_PER_PATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Widths of one encoder. Per position (patch or audio frame) it takes `inputs` numbers of
-    `input_bytes`; vLLM sends Qwen-VL's pixels as bytes. `merge` positions make a token, or each of
-    at most `tiles` tiles has `per_tile`.
+    """Widths of one encoder. A position (patch or audio frame) has `inputs` numbers, each of
+    `input_bytes` (vLLM sends Qwen-VL's pixels as bytes). `merge` positions make a token, or each of
+    at most `tiles` tiles has `per_tile` positions.
     """
 
     hidden: int
@@ -41,7 +41,7 @@ class Encoder:
     input_bytes: int = 2
 
     def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
-        """Bytes alive in the widest layer of a batch of such items."""
+        """Peak bytes in the widest layer for a batch of `items`."""
         tiles = self.tiles
         if self.tiles_follow_tokens:
             tiles = max(1, min(tiles, tokens_per_item // self.per_tile))
@@ -53,29 +53,29 @@ class Encoder:
 
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:
-    """The encoder for a modality, by a checkpoint's config.json; None for an unknown family."""
-    whole = config.get("thinker_config", config)
+    """Return a modality's encoder from a checkpoint's config.json; None for an unknown family."""
+    model = config.get("thinker_config", config)
     if modality == "audio":
-        audio = whole.get("audio_config", whole)
+        audio = model.get("audio_config", model)
         return _audio(audio) if _WIDENED & audio.keys() else None
-    vision = whole.get("vision_config")
+    vision = model.get("vision_config")
     if not isinstance(vision, Mapping) or modality not in ("image", "video"):
         return None
     if vision.get("model_type") == "pixtral":
-        side = whole.get("spatial_merge_size", 1)
+        side = model.get("spatial_merge_size", 1)
         return _patched(vision, side) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
     if "pooling_kernel_size" in vision:
         return _patched(vision, vision["pooling_kernel_size"])
     if "image_size" in vision and "intermediate_size" in vision and modality == "image":
-        return _tiled(whole, vision)
+        return _tiled(model, vision)
     return None
 
 
 def _merging(vision: Config) -> Encoder:
-    """The Qwen-VL family: patches of the image itself, some of which become one token."""
-    # Qwen2-VL calls the encoder's width embed_dim, and hidden_size what leaves it.
+    """Qwen-VL family: patches of the image, several of which become one token."""
+    # Qwen2-VL calls the encoder's width embed_dim, and its output's width hidden_size.
     hidden = int(vision.get("embed_dim", vision["hidden_size"]))
     intermediate = int(vision.get("intermediate_size", hidden * int(vision.get("mlp_ratio", 4))))
     return Encoder(
@@ -90,7 +90,7 @@ def _merging(vision: Config) -> Encoder:
 
 
 def _patched(vision: Config, merged_side: Any) -> Encoder:
-    """Pixtral, Mistral Small 3, Gemma 4: patches of an image or frame, squares of them merged."""
+    """Pixtral, Mistral Small 3, Gemma 4: patches of an image or frame, merged in squares."""
     return Encoder(
         int(vision["hidden_size"]),
         int(vision["intermediate_size"]),
@@ -101,14 +101,14 @@ def _patched(vision: Config, merged_side: Any) -> Encoder:
     )
 
 
-def _tiled(whole: Config, vision: Config) -> Encoder:
-    """CLIP and its heirs: the image is cut into tiles of one size, each encoded whole."""
+def _tiled(model: Config, vision: Config) -> Encoder:
+    """CLIP and similar: tiles of equal size, each encoded whole."""
     side, patch = _edge(vision["image_size"]), _edge(vision["patch_size"])
     tiles = 1
-    pinpoints = whole.get("image_grid_pinpoints")
+    pinpoints = model.get("image_grid_pinpoints")
     if pinpoints:
         tiles = 1 + max((width // side) * (height // side) for width, height in pinpoints)
-    elif most := whole.get("max_dynamic_patch"):
+    elif most := model.get("max_dynamic_patch"):
         tiles = 1 + int(most)
     return Encoder(
         int(vision["hidden_size"]),
@@ -122,12 +122,12 @@ def _tiled(whole: Config, vision: Config) -> Encoder:
 
 
 def _edge(size: Any) -> int:
-    """Of a square, which InternVL's -HF configs name by both sides."""
+    """Return the side of a square; InternVL's -HF configs list both sides."""
     return int(size[0] if isinstance(size, list) else size)
 
 
 def _audio(audio: Config) -> Encoder:
-    """Whisper and its heirs: 30 s are as many positions, however short the clip."""
+    """Whisper and similar: a clip of any length takes the positions of 30 s."""
     return Encoder(
         int(audio.get("d_model") or audio["hidden_size"]),
         int(audio.get("encoder_ffn_dim") or audio["intermediate_size"]),

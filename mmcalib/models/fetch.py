@@ -1,4 +1,4 @@
-"""Fetches a model's small files apart: the client trusts a server's file names and patience."""
+"""Child process that fetches a model's small files, because the hub's client trusts the server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 from mmcalib.processes import serve_parent
 from mmcalib.text import GIB
 
-# A tokenizer takes up to 40 MB, the list of a repository's files less than that.
+# A tokenizer has up to 40 MB, the list of a repository's files less.
 MOST_FILE_BYTES = 1 << 28
 MOST_MEMORY_BYTES = GIB
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Per event of `sys.addaudithook` the arguments that name what is written.
-_NAMING = {
+# Events of `sys.addaudithook` -> indices of the arguments that name written paths.
+_PATH_ARGUMENTS = {
     **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod"), (0,)),
     **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
@@ -25,7 +25,7 @@ _NAMING = {
 
 
 class FetchRequest(NamedTuple):
-    """`cache` is the hub's cache folder, below which the model has one of its own."""
+    """A model to fetch into `cache`, the hub's cache folder."""
 
     model: str
     revision: str | None
@@ -35,41 +35,41 @@ class FetchRequest(NamedTuple):
     timeout_s: float
 
 
-class Elsewhere(OSError):  # noqa: N818 - where to, not what went wrong
-    """A file would be written where none of this model belongs."""
+class Elsewhere(OSError):  # noqa: N818 - names the place, not the failure
+    """The client tried to write outside the model's folders."""
 
 
 def keep_to(folders: list[str], files: list[str]) -> None:
-    """From now on this process writes only below `folders`, and to `files`."""
+    """Let this process write only below `folders`, and to `files`, from now on."""
     roots = tuple(os.path.realpath(folder) for folder in folders)
-    named = {os.path.realpath(file) for file in files}
-    # What leads there may have to be made.
-    above = {root[:end] for root in roots for end, char in enumerate(root) if char == "/"}
+    allowed = {os.path.realpath(file) for file in files}
+    # The client may have to create parent folders.
+    parents = {root[:end] for root in roots for end, char in enumerate(root) if char == "/"}
 
-    def watch(event: str, given: tuple[object, ...]) -> None:
+    def check_write(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
-            path, _, flags = given[:3]
+            path, _, flags = arguments[:3]
             paths = [path] if isinstance(flags, int) and flags & _WRITES else []
         else:
-            paths = [given[place] for place in _NAMING.get(event, ())]
+            paths = [arguments[place] for place in _PATH_ARGUMENTS.get(event, ())]
         if event in ("os.symlink", "os.link"):
-            # What is said to be there already would be linked to, whatever it is.
-            to, link = (str(path) for path in given[:2])
+            # A server could claim that a file exists, and so link to any file: check the target.
+            to, link = (str(path) for path in arguments[:2])
             paths.append(os.path.join(os.path.dirname(link), to))
         for path in paths:
             if not isinstance(path, str | bytes | os.PathLike):
                 continue
             where = os.path.realpath(os.fsdecode(path))
             inside = any(where == root or where.startswith(root + "/") for root in roots)
-            way = event == "os.mkdir" and where in above
-            if not (inside or way or where in named or where == os.devnull):
-                raise Elsewhere(f"a file would be written elsewhere: {where}")
+            is_parent = event == "os.mkdir" and where in parents
+            if not (inside or is_parent or where in allowed or where == os.devnull):
+                raise Elsewhere(f"refused to write outside the model's folder: {where}")
 
-    sys.addaudithook(watch)
+    sys.addaudithook(check_write)
 
 
 def serve(pipe: Connection) -> None:
-    """Answer one `FetchRequest` by the folder, and by why there is none."""
+    """Answer one `FetchRequest` with the folder, or with why it failed."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     order: FetchRequest = pipe.recv()
@@ -88,9 +88,9 @@ def serve(pipe: Connection) -> None:
             etag_timeout=order.timeout_s,
         )
         pipe.send((folder, ""))
-    except Exception as error:  # noqa: BLE001 - the client's HTTP library, and so its errors, vary
+    except Exception as error:  # noqa: BLE001 - the client's HTTP libraries and their errors vary
         pipe.send(("", str(error).strip() or type(error).__name__))
-    # Threads of the client may still wait for an answer.
+    # Do not wait for the client's threads, which may still wait for a server.
     os._exit(0)
 
 

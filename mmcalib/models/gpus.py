@@ -1,4 +1,4 @@
-"""GPUs by name, described, present."""
+"""Find a GPU by name, by description, or in this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
 TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
 Capability: TypeAlias = tuple[int, int]
 
-# Those of `nvcc --list-gpu-arch`, CUDA 12.9 and 13, from 7.0, the least in vLLM 0.14's docs.
+# From `nvcc --list-gpu-arch` of CUDA 12.9 and 13, starting at 7.0, the minimum of vLLM 0.14's docs.
 CAPABILITIES: frozenset[Capability] = frozenset(
     {
         *((7, 0), (7, 2), (7, 5)),
@@ -31,7 +31,7 @@ CAPABILITIES: frozenset[Capability] = frozenset(
         *((12, 0), (12, 1)),
     }
 )
-# Bounds of our own, against a slip of the unit: no GPU of these capabilities lies outside.
+# Catch a wrong unit: every GPU of these capabilities has memory between the two.
 LEAST_BYTES = GIB
 MOST_BYTES = 2**42
 CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
@@ -41,11 +41,11 @@ CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 class Gpu:
     """One GPU as torch sees it.
 
-    `total_bytes` is torch's `total_memory`, which is less than the size it is sold by and less
-    than nvidia-smi's total. found: seen in public; inferred: from a sibling, as `source` says;
-    given: by the user; read: from this machine's driver. `sm_count` is torch's
-    `multi_processor_count`. `memory_only`: no CUDA, so only memory can be planned; `unified`: the
-    memory is the system's, shared with the CPU.
+    `total_bytes` is torch's `total_memory`, which is less than the advertised size and less than
+    nvidia-smi's total. Its status: found (published), inferred (from a sibling, see `source`),
+    given (by the user), read (from this machine's driver). `sm_count` is torch's
+    `multi_processor_count`. A `memory_only` GPU has no CUDA, so only memory can be planned; a
+    `unified` one shares the system's memory with the CPU.
     """
 
     name: str
@@ -60,19 +60,19 @@ class Gpu:
 
     @property
     def compute_capability(self) -> str:
-        """Such as `8.9`; empty where there is none."""
+        """The capability as text, such as `8.9`; empty if it has none."""
         return ".".join(map(str, self.capability or ()))
 
     @property
     def flags(self) -> str:
-        """As a user of `rehearse` or `plan` names it."""
-        given = self.total_status == "given"
-        return self.source if given else shlex.join(["--gpu", self.name])
+        """Options of `rehearse` and `plan` that name this GPU."""
+        is_given = self.total_status == "given"
+        return self.source if is_given else shlex.join(["--gpu", self.name])
 
 
 def described(memory: str, capability: str) -> Gpu:
-    """A GPU of this memory, as torch reports it (`22.03GiB`; GB is 10**9), and capability (`8.9`).
-    Raises UsageError.
+    """Return a GPU of this memory, as torch reports it (`22.03GiB`; a GB is 10**9 bytes), and this
+    capability (`8.9`). Raises UsageError.
     """
     return Gpu(
         name=f"{memory.strip()}, capability {capability.strip()}",
@@ -89,12 +89,12 @@ def _parse_memory(text: str) -> int:
     total_bytes = size_bytes(text)
     if total_bytes is None:
         raise UsageError(
-            f"a GPU's memory is a number and a unit, not {text!r}",
-            hint="--gpu-memory 24GiB, or in MiB, GB or MB; torch's total, not the size on the box",
+            f"a GPU's memory needs a number and a unit: {text!r}",
+            hint="--gpu-memory 24GiB (or MiB, GB, MB): torch's total, not the advertised size",
         )
     if not LEAST_BYTES <= total_bytes <= MOST_BYTES:
         raise UsageError(
-            f"no GPU has {text.strip()} of memory for vLLM to use",
+            f"no GPU has {text.strip()} of memory",
             hint="--gpu-memory takes the memory of one GPU, from 1GiB to 4TiB",
         )
     return total_bytes
@@ -104,14 +104,14 @@ def _parse_capability(text: str) -> Capability:
     match = CAPABILITY.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"a compute capability is two numbers with a point, not {text!r}",
+            f"a compute capability looks like 8.9, not {text!r}",
             hint="--capability 8.9; nvidia-smi --query-gpu=compute_cap --format=csv prints it",
         )
     capability = (int(match[1]), int(match[2]))
     if capability not in CAPABILITIES:
         known = ", ".join(f"{major}.{minor}" for major, minor in sorted(CAPABILITIES))
         raise UsageError(
-            f"no GPU that vLLM runs on has compute capability {text.strip()}",
+            f"vLLM supports no GPU of compute capability {text.strip()}",
             hint=f"--capability takes one of {known}",
         )
     return capability
@@ -126,43 +126,43 @@ ANY = "--gpu-memory 24GiB --capability 8.9"
 
 @cache
 def all() -> tuple[Gpu, ...]:  # noqa: A001 - read as `catalogue.all()`
-    """Every GPU of the catalogue, in its order: by maker, use and generation."""
+    """Return every GPU of the catalogue, by maker, use and generation."""
     return tuple(_parse(entry) for entry in _document())
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name, alias or torch name; case, spaces, dashes and brand do not matter.
+    """Return the GPU of that name, alias or torch name; ignores case, spaces, dashes and brand.
 
-    Raises UsageError with the closest names, or with all sizes of memory it is sold with.
+    Raises UsageError with the closest names, or with all memory sizes of that GPU.
     """
     spellings = _spellings()
-    wanted = fold(name)
-    if (gpu := spellings.get(wanted)) is not None:
+    folded = fold(name)
+    if (gpu := spellings.get(folded)) is not None:
         return gpu
-    meant = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == wanted]
-    if wanted and len(meant) > 1:
+    sizes = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == folded]
+    if folded and len(sizes) > 1:
         raise UsageError(
-            f"{name} is sold with several sizes of memory: {', '.join(meant)}",
-            hint=f"name the one that will serve: --gpu {meant[0]}",
+            f"{name} comes in several memory sizes: {', '.join(sizes)}",
+            hint=f"name the one that you will serve on: --gpu {sizes[0]}",
         )
     if "," in name:
-        hint = "one of them; on the command line, run compares several"
+        hint = "name one; only mmcalib run compares several"
         raise UsageError(f"{name} are several GPUs, not one", hint=hint)
     if AMD.search(name):
         raise UsageError(
-            f"{name} is an AMD GPU, on which vLLM runs other code: only NVIDIA's can be rehearsed",
+            f"{name} is an AMD GPU: mmcalib can rehearse only NVIDIA GPUs",
             hint="mmcalib list gpus",
         )
-    close = difflib.get_close_matches(wanted, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
+    close = difflib.get_close_matches(folded, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
-        f"no GPU called {name!r} is known" + (f"; close to it: {', '.join(near)}" if near else ""),
-        hint=f"mmcalib list gpus shows {len(all())}; any other, instead of --gpu: {ANY}",
+        f"unknown GPU {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
+        hint=f"mmcalib list gpus shows {len(all())}; for any other, replace --gpu by {ANY}",
     )
 
 
 def fold(name: str) -> str:
-    """A name without what people leave out or vary: case, separators, brands, the B of 80GB."""
+    """Normalize a name: drop case, separators, brands and the B of 80GB, which people vary."""
     text = GIGABYTES.sub("g", re.sub(r"[\s_/()-]+", "", name.lower()))
     while (bare := BRANDS.sub("", text)) != text:
         text = bare
@@ -177,17 +177,17 @@ def _document() -> tuple[Mapping[str, Any], ...]:
 
 @cache
 def _spellings() -> Mapping[str, Gpu]:
-    """Every folded spelling; raises ValueError when one is claimed by two GPUs."""
-    found: dict[str, Gpu] = {}
+    """Map every folded spelling to its GPU. Raises ValueError if two GPUs share one."""
+    gpus: dict[str, Gpu] = {}
     for gpu, entry in zip(all(), _document(), strict=True):
         for spelling in map(fold, (entry["name"], entry["torch_name"], *entry["aliases"])):
-            if found.setdefault(spelling, gpu) is not gpu:
-                raise ValueError(f"{spelling} is both {found[spelling].name} and {gpu.name}")
-    return found
+            if gpus.setdefault(spelling, gpu) is not gpu:
+                raise ValueError(f"{spelling} is both {gpus[spelling].name} and {gpu.name}")
+    return gpus
 
 
 def _parse(entry: Mapping[str, Any]) -> Gpu:
-    """Raises KeyError, TypeError or ValueError for an entry that is not whole."""
+    """Raises KeyError, TypeError or ValueError for an incomplete entry."""
     values = {key: value for key, value in entry.items() if key != "aliases"}
     if values["capability"] is not None:
         values["capability"] = tuple(values["capability"])
@@ -206,13 +206,13 @@ MULTIPROCESSOR_COUNT = 16
 INTEGRATED = 18
 CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
-# The room for a name in cudaDeviceProp, which torch reads.
+# Size of the name in cudaDeviceProp, which torch reads.
 NAME_BYTES = 256
 INSTEAD = "name one instead: --gpu NAME"
 
 
 class Driver(Protocol):
-    """What is asked of the CUDA driver; devices count from 0, as torch numbers them."""
+    """The CUDA driver's queries; devices count from 0, as in torch."""
 
     def count(self) -> int: ...
     def name(self, device: int) -> str: ...
@@ -221,28 +221,28 @@ class Driver(Protocol):
 
 
 class CudaDriver:
-    """The driver behind libcuda; raises UsageError for whatever it refuses.
+    """The driver in libcuda. Raises UsageError for its errors. Obeys CUDA_VISIBLE_DEVICES.
 
-    It stays initialised: later users of CUDA must be spawned. Heeds CUDA_VISIBLE_DEVICES.
+    It stays initialised, so spawn (do not fork) later processes that use CUDA.
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._ask("cuInit", 0)
+        self._call("cuInit", 0)
 
     def count(self) -> int:
         return self._number("cuDeviceGetCount")
 
     def name(self, device: int) -> str:
         text = ctypes.create_string_buffer(NAME_BYTES)
-        self._ask("cuDeviceGetName", text, NAME_BYTES, self._handle(device))
+        self._call("cuDeviceGetName", text, NAME_BYTES, self._handle(device))
         return text.value.decode("utf-8", errors="replace")
 
     def total_bytes(self, device: int) -> int:
-        # The same figure as cudaDeviceProp.totalGlobalMem (torch's total_memory) and, on Linux, as
-        # cudaMemGetInfo's total, which vLLM divides: public logs give an L4 as 22563 MiB by the one
-        # and 22.03 GiB by the other, an H100 as 81089 MiB and 79.19 GiB, a GB10 as 124610 MiB and
-        # 121.69 GiB. nvidia-smi's total is larger, by what the driver keeps for itself.
+        # Equals cudaDeviceProp.totalGlobalMem (torch's total_memory) and, on Linux, the total of
+        # cudaMemGetInfo, which vLLM divides: in public logs an L4 has 22563 MiB by the first and
+        # 22.03 GiB by the second, an H100 81089 MiB and 79.19 GiB, a GB10 124610 MiB and
+        # 121.69 GiB. nvidia-smi's total also includes the driver's reserve.
         return self._number("cuDeviceTotalMem_v2", self._handle(device), kind=ctypes.c_size_t)
 
     def attribute(self, code: int, device: int) -> int:
@@ -252,33 +252,33 @@ class CudaDriver:
         return ctypes.c_int(self._number("cuDeviceGet", device))
 
     def _number(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
-        """What a function writes to the pointer that is its first argument."""
-        found = kind()
-        self._ask(function, ctypes.byref(found), *arguments)
-        return int(found.value)
+        """Return what a function writes to the pointer in its first argument."""
+        number = kind()
+        self._call(function, ctypes.byref(number), *arguments)
+        return int(number.value)
 
-    def _ask(self, function: str, *arguments: object) -> None:
+    def _call(self, function: str, *arguments: object) -> None:
         result = getattr(self._library, function)(*arguments)
         if result == CUDA_ERROR_NO_DEVICE:
-            raise UsageError("this machine has no GPU that CUDA can see", hint=INSTEAD)
+            raise UsageError("CUDA finds no GPU on this machine", hint=INSTEAD)
         if result != CUDA_SUCCESS:
-            raise UsageError(f"the CUDA driver answers {function} with {result}", hint=INSTEAD)
+            raise UsageError(f"CUDA driver error {result} in {function}", hint=INSTEAD)
 
 
 def open_driver() -> Driver:
-    """The CUDA driver of this machine; raises UsageError when it has none."""
+    """Open this machine's CUDA driver. Raises UsageError if it has none."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise UsageError("this machine has no CUDA driver, so no GPU", hint=INSTEAD) from error
+        raise UsageError("no CUDA driver on this machine", hint=INSTEAD) from error
     return CudaDriver(library)
 
 
 def present(driver: Callable[[], Driver] = open_driver) -> Gpu:
-    """The first GPU of this machine; raises UsageError when there is none."""
+    """Return this machine's first GPU. Raises UsageError if it has none."""
     cuda = driver()
     if cuda.count() == 0:
-        raise UsageError("this machine has no GPU that CUDA can see", hint=INSTEAD)
+        raise UsageError("CUDA finds no GPU on this machine", hint=INSTEAD)
     name = cuda.name(0)
     return Gpu(
         name=name,
@@ -293,7 +293,7 @@ def present(driver: Callable[[], Driver] = open_driver) -> Gpu:
 
 
 def has_gpu(driver: Callable[[], Driver] = open_driver) -> bool:
-    """Whether `present` would find a GPU."""
+    """True if `present` finds a GPU."""
     try:
         return driver().count() > 0
     except UsageError:

@@ -1,4 +1,4 @@
-"""Local folder, hub cache, hub, bundled."""
+"""Find a model's folder: local, in the hub's cache, on the hub, or bundled."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
-# The hub client's own default; HF_ENDPOINT moves it.
+# The hub client's default; HF_ENDPOINT overrides it.
 DEFAULT_ENDPOINT = "https://huggingface.co"
-# Whoever is cut off should get the bundled geometry at once; a reachable hub answers far sooner.
+# Short, so that an offline machine gets the bundled geometry quickly; the hub answers far sooner.
 REACH_TIMEOUT_S = 4.0
-# For some 50 MB from a slow line. A server that sends byte by byte is left.
+# Enough for 50 MB on a slow line, but not for a server that sends byte by byte.
 FETCH_TIMEOUT_S = 300.0
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
-# A snapshot without any of these cannot tokenize: something else fetched config.json alone.
+# A snapshot without any of these cannot tokenize: another tool fetched only config.json.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
-class HubUnavailable(Exception):  # noqa: N818 - a reason to go on, not a failure
-    """The hub did not give the model; the message says why."""
+class HubUnavailable(Exception):  # noqa: N818 - a reason to continue, not a failure
+    """The hub did not deliver the model; the message gives the reason."""
 
 
 class ModelHub(Protocol):
-    """Where a model's configuration and tokenizer can be fetched from."""
+    """A source of models' configurations and tokenizers."""
 
     def fetch(self, model_id: str, revision: str | None) -> Path:
-        """The folder with the model's small files. Raises HubUnavailable."""
+        """Return a folder with the model's small files. Raises HubUnavailable."""
         ...
 
 
@@ -69,22 +69,22 @@ class HuggingFaceHub:
         )
         own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env = safe_environment(os.environ, sys.path) | own
-        # Its progress is shown as it comes.
+        # The client's progress goes to stderr.
         with Worker("mmcalib.models.fetch", send_s=1, env=env, output=STDERR) as client:
             client.send(order)
             try:
                 folder, why = client.receive(FETCH_TIMEOUT_S)
             except TimeoutError:
-                folder, why = "", f"not all of the model came within {FETCH_TIMEOUT_S:g} s"
+                folder, why = "", f"the download took more than {FETCH_TIMEOUT_S:g} s"
             except EOFError:
-                folder, why = "", f"its client {client.how_it_ended()}"
+                folder, why = "", f"the client process {client.how_it_ended()}"
         if not folder:
             raise HubUnavailable(one_line(f"{self._endpoint}: {why.splitlines()[0]}"))
         return Path(folder)
 
 
 def reachable(endpoint: str, timeout_s: float) -> bool:
-    """Whether anything answers at the endpoint in time, name lookup and proxies included."""
+    """True if the endpoint answers in time, including name lookup and proxies."""
     if not endpoint.startswith(("http://", "https://")):
         return False
     answered = threading.Event()
@@ -99,7 +99,7 @@ def reachable(endpoint: str, timeout_s: float) -> bool:
             return
         answered.set()
 
-    # A thread, because the socket's timeout does not bound the name lookup.
+    # In a thread, because the socket's timeout does not limit the name lookup.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(timeout_s)
@@ -107,12 +107,12 @@ def reachable(endpoint: str, timeout_s: float) -> bool:
 
 
 def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str]) -> Path | None:
-    """The model's snapshot folder in the hub cache, when it can be configured from that alone."""
+    """Return the model's snapshot in the hub cache, if it has a config and a tokenizer."""
     repo = cache_folder(env) / f"models--{model_id.replace('/', '--')}"
-    wanted = revision or "main"
-    ref = repo / "refs" / wanted
+    branch = revision or "main"
+    ref = repo / "refs" / branch
     try:
-        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else wanted
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else branch
     except (OSError, ValueError):
         return None
     if os.path.basename(commit) != commit or commit in ("", ".", ".."):
@@ -123,7 +123,7 @@ def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str])
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub (or under XDG_CACHE_HOME)."""
+    """Return HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub or the one in ~/.cache."""
     if explicit := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
         return Path(explicit).expanduser()
     if home := env.get("HF_HOME"):
@@ -137,7 +137,7 @@ Source = Literal["local", "hub", "bundled"]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A folder that vLLM can open. `geometry` is set when the folder was written from one."""
+    """A folder that vLLM can open. `geometry` is set if the folder was written from it."""
 
     id: str
     path: str
@@ -154,10 +154,10 @@ def resolve(
     env: Mapping[str, str] | None = None,
     hub: ModelHub | None = None,
 ) -> ResolvedModel:
-    """Finds the model's folder; a bundled geometry is written below `cache_dir`/geometry.
+    """Find the model's folder, or write a bundled geometry below `cache_dir`/geometry.
 
-    `env` (default: the process environment) says where the hub and its cache are. Raises
-    ModelError when nothing has the model, or when a local folder holds no config.json.
+    `env` (default: the process environment) names the hub and its cache. Raises ModelError if the
+    model is not found, or if a local folder has no config.json.
     """
     env = os.environ if env is None else env
     if (local := _local(model)) is not None:
@@ -171,16 +171,16 @@ def resolve(
         why = str(reason)
     geometry = find(model)
     if geometry is None:
-        # What was meant: an id of which this is the beginning, or else one that is spelled like it.
+        # Suggest an id that starts like this one, or else one of similar spelling.
         known = [one.id for one in bundled()]
         longer = (name for name in known if name.lower().startswith(model.lower()))
         close = next(iter([*longer, *difflib.get_close_matches(model, known, n=1)]), None)
         raise ModelError(
-            f"{model} is not a local folder, not in the hub cache, the hub cannot be reached "
-            f"and no geometry is bundled for it ({why})",
-            hint="mmcalib list models (what is bundled"
+            f"model {model} not found: not a local folder, not in the hub's cache, not bundled, "
+            f"and the hub is unavailable ({why})",
+            hint="mmcalib list models shows the bundled ones"
             + (f", such as {close}" if close else "")
-            + "), or --model ./folder",
+            + "; or use --model ./folder",
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"
@@ -193,8 +193,8 @@ def _local(model: str) -> Path | None:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
-                f"{model} is a folder without config.json",
-                hint="--model a folder as the hub lays it out: config.json, tokenizer, processor",
+                f"{model} has no config.json",
+                hint="--model takes a folder with config.json, tokenizer and processor",
             )
         return folder.resolve()
     if model.startswith(("/", "./", "../", "~")):
@@ -203,7 +203,7 @@ def _local(model: str) -> Path | None:
 
 
 def _folder_name(geometry: Geometry) -> str:
-    """The id and a digest of the content, so that new facts never meet an old folder."""
+    """Combine the id with a digest of the content, so that new facts get a new folder."""
     digest = hashlib.sha256()
     for name, content in checkpoint_files(geometry).items():
         digest.update(name.encode() + b"\0" + content)
@@ -211,6 +211,6 @@ def _folder_name(geometry: Geometry) -> str:
 
 
 def cache_dir() -> Path:
-    """Where materialised checkpoints are kept; `MMCALIB_CACHE_DIR` moves it."""
-    named = os.environ.get("MMCALIB_CACHE_DIR")
-    return Path(named) if named else platformdirs.user_cache_path("mmcalib")
+    """Return the folder for generated checkpoints; `MMCALIB_CACHE_DIR` overrides it."""
+    folder = os.environ.get("MMCALIB_CACHE_DIR")
+    return Path(folder) if folder else platformdirs.user_cache_path("mmcalib")

@@ -1,6 +1,6 @@
-"""Archives by kind, and their members, by the standard library.
+"""Read archives and their members with the standard library.
 
-An archive is foreign: its headers may ask for any memory and time. For processes that have a bound.
+Use it only in processes with limits: an untrusted archive's headers may cost any memory and time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmcalib.storage.remote import foreign, plain_errors
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A name in an archive; `open` may be called where it is a file."""
+    """A name in an archive; call `open` only if it is a file."""
 
     name: str
     size_bytes: int
@@ -32,8 +32,8 @@ class Member:
 
 
 class Archive(Closing):
-    """The archive at a path or URL. Names of its kind have one of the `endings`. `compressed`: a
-    member can only be had by unpacking those before it. Raises as `open_whole` does.
+    """The archive at a path or URL. Its kind has names with these `endings`. If it is `compressed`,
+    reading a member unpacks those before it. Raises as `open_whole` does.
     """
 
     endings: tuple[str, ...]
@@ -48,11 +48,11 @@ class Archive(Closing):
         raise NotImplementedError
 
     def members(self) -> Iterator[Member]:
-        """All of a tar in its order, of others by name. Raises OSError and ValueError."""
+        """Yield a tar's members in its order, others by name. Raises OSError and ValueError."""
         raise NotImplementedError
 
     def find(self, name: str) -> Member:
-        """The one that is meant by a name: in a tar the first. Raises OSError and ValueError."""
+        """Return the member of that name, in a tar the first. Raises OSError and ValueError."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class _Zip(Archive):
 
     def find(self, name: str) -> Member:
         if not (info := self._zip.NameToInfo.get(name)):
-            raise FileNotFoundError(errno.ENOENT, "no such member")
+            raise FileNotFoundError(errno.ENOENT, "member not found")
         opening = partial(self._zip.open, info)
         return Member(info.filename, info.file_size, not info.is_dir(), info.is_dir(), opening)
 
@@ -83,7 +83,7 @@ class _Tar(Archive):
     endings = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
     def begin(self, file: BinaryIO) -> None:
-        self._known: dict[str, Member] = {}
+        self._members: dict[str, Member] = {}
         try:
             self._tar = tarfile.open(fileobj=file, tarinfo=_Header)  # noqa: SIM115
         except tarfile.ReadError as error:
@@ -94,27 +94,27 @@ class _Tar(Archive):
         return iter(self._next, None)
 
     def find(self, name: str) -> Member:
-        while name not in self._known and (member := self._next()):
-            self._known.setdefault(member.name, member)
-        if name not in self._known:
-            raise FileNotFoundError(errno.ENOENT, "no such member")
-        return self._known[name]
+        while name not in self._members and (member := self._next()):
+            self._members.setdefault(member.name, member)
+        if name not in self._members:
+            raise FileNotFoundError(errno.ENOENT, "member not found")
+        return self._members[name]
 
     def _next(self) -> Member | None:
         with plain_errors():
             info = self._tar.next()
         if info is None:
             return None
-        # It would lead back to the members before it, for ever.
+        # A negative size would lead back to earlier members, in an endless loop.
         if info.size < 0:
-            raise ValueError("header with a negative size")
+            raise ValueError("a member has a negative size")
         is_file = info.isreg() and not info.issparse()
         opening = partial(self._tar.extractfile, info)
         return Member(info.name, info.size, is_file, info.isdir(), opening)
 
 
 class _Header(tarfile.TarInfo):
-    """`TarFile.next` takes a damaged header for the end of the archive; this one tells."""
+    """Reports a damaged header, which `TarFile.next` would take for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _Header:
@@ -126,29 +126,29 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
 
-# By the scheme of a member's location.
+# The scheme of a member's location -> its archive.
 ARCHIVES: Mapping[str, type[Archive]] = {"tar": _Tar, "zip": _Zip}
 
 
 def open_item(item: Item, location: Location) -> Opened:
-    """The member that `item` names. Raises OSError and ValueError."""
+    """Open the member that `item` names. Raises OSError and ValueError."""
     if location.scheme not in ARCHIVES:
-        raise ValueError(f"no archive of this kind: {location.scheme}")
+        raise ValueError(f"unsupported archive: {location.scheme}")
     path = location.archive or ""
-    here = Location.of(path).is_file
-    version = item.held.version if item.held and not here else path_version(path)
+    is_local = Location.of(path).is_file
+    version = item.held.version if item.held and not is_local else path_version(path)
     if item.held and item.held.version != version:
-        raise ValueError("its archive has changed since it was listed")
-    archive = _opened(location.scheme, path, version, threading.get_ident())
+        raise ValueError("the archive changed after it was listed")
+    archive = _open_archive(location.scheme, path, version, threading.get_ident())
     member = archive.find(member_name(location.member or ""))
     with plain_errors():
         file = member.open() if member.is_file else None
     if file is None:
-        raise ValueError("no file within its archive")
+        raise ValueError("not a regular file in the archive")
     return Opened(foreign(file), member.size_bytes, within=archive)
 
 
-# The archive that was opened last stays open: its other members come next.
+# Keeps the last archive open, because its other members come next.
 @lru_cache(maxsize=1)
-def _opened(scheme: str, path: str, version: str, thread: int) -> Archive:
+def _open_archive(scheme: str, path: str, version: str, thread: int) -> Archive:
     return ARCHIVES[scheme](path)

@@ -1,4 +1,4 @@
-"""Where bytes are; open them; local copies."""
+"""Locations of items: parse them, open them, copy them to files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mmcalib.text import MIB
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.ASCII)
 
-# fsspec's mark between a member and the archive that holds it.
+# fsspec's separator between a member and its archive.
 BEHIND = "::"
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`tar://a/cat.jpg::s3://bucket/0001.tar` has the scheme `tar`, the member `a/cat.jpg` and the
-    archive `s3://bucket/0001.tar`; the path of a file has none of them.
+    """The parts of an item's path. `tar://a/cat.jpg::s3://bucket/0001.tar` has the scheme `tar`,
+    the member `a/cat.jpg` and the archive `s3://bucket/0001.tar`. All are None for a file.
     """
 
     path: str
@@ -43,12 +43,12 @@ class Location:
 
     @classmethod
     def of(cls, path: str) -> Location:
-        """Take apart what `Item.path` says."""
-        found = _SCHEME.match(path)
-        if path.startswith("/") or not found:
+        """Parse an `Item.path`."""
+        scheme = _SCHEME.match(path)
+        if path.startswith("/") or not scheme:
             return cls(path)
-        member, mark, archive = path[found.end() :].partition(BEHIND)
-        return cls(path, found[1], member, archive) if mark else cls(path, found[1])
+        member, mark, archive = path[scheme.end() :].partition(BEHIND)
+        return cls(path, scheme[1], member, archive) if mark else cls(path, scheme[1])
 
     @property
     def is_file(self) -> bool:
@@ -56,7 +56,7 @@ class Location:
 
 
 def inside(scheme: str, member: str, archive: str) -> str:
-    """The location of a member; `%`, `::` and a last `:` of its name are percent-encoded."""
+    """Return the path of a member; percent-encodes `%`, `::` and a final `:` in its name."""
     name = member.replace("%", "%25").replace(BEHIND, "%3A%3A")
     if name.endswith(":"):
         name = name[:-1] + "%3A"
@@ -64,28 +64,28 @@ def inside(scheme: str, member: str, archive: str) -> str:
 
 
 def member_name(member: str) -> str:
-    """The reverse, for the `member` of a `Location`."""
+    """Decode the `member` of a `Location`."""
     return member.replace("%3A", ":").replace("%25", "%")
 
 
 def url_of(path: str) -> str:
-    """What a request would name the item at `path`, which is absolute."""
+    """Return the URL by which a request names the item at the absolute `path`."""
     return "file://" + quote(os.fsencode(path)) if path.startswith("/") else path
 
 
 def is_here(path: str) -> bool:
-    """Whether the bytes are on a file system of this machine, so that reading them all is cheap."""
+    """True if the bytes are on this machine's file system, where reading them all is cheap."""
     return path.rpartition(BEHIND)[2].startswith("/")
 
 
-NOT_ALLOWED = "its host is not one of --allowed-media-domains"
+NOT_ALLOWED = "its host is not in --allowed-media-domains"
 
 _HOSTS: ContextVar[frozenset[str]] = ContextVar("allowed_hosts", default=frozenset())
 
 
 @contextmanager
 def allowing(domains: Iterable[str]) -> Iterator[None]:
-    """Let this thread read from these hosts, too; each may be several with commas between."""
+    """Let this thread also read from these hosts; each may be a comma-separated list."""
     names = (name for one in domains for name in one.lower().split(",") if name)
     before = _HOSTS.set(allowed_hosts().union(names))
     try:
@@ -95,12 +95,12 @@ def allowing(domains: Iterable[str]) -> Iterator[None]:
 
 
 def allowed_hosts() -> frozenset[str]:
-    """In small letters, without ports."""
+    """Return the allowed hosts in lowercase, without ports."""
     return _HOSTS.get()
 
 
 def is_allowed(url: str) -> bool:
-    """By the very name of its host, or bucket."""
+    """True if the URL's exact host or bucket is allowed."""
     try:
         return urlsplit(url).hostname in allowed_hosts()
     except ValueError:
@@ -115,12 +115,12 @@ NOT_REGULAR = "not a regular file"
 
 
 def status_version(status: os.stat_result) -> str:
-    """Size and time of modification."""
+    """Return size and modification time as a version."""
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
 def regular_version(path: str) -> str:
-    """The version of a regular file, which is not opened. Raises OSError for anything else."""
+    """Return a regular file's version without opening it. Raises OSError for anything else."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, NOT_REGULAR)
@@ -128,12 +128,12 @@ def regular_version(path: str) -> str:
 
 
 _BLOCK_BYTES = MIB
-# Requests carry what nobody else is meant to see.
+# Media in requests may be confidential.
 _PRIVATE = 0o700
 
 
 def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
-    """Write so many bytes of `source` to `path`, whole or not at all; returns it, links resolved.
+    """Write `size_bytes` of `source` to `path` atomically, and return the path with links resolved.
     Raises OutputError, and what reading raises.
     """
     partial = None
@@ -146,7 +146,7 @@ def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        # What a buffer holds back would fail only when the file is closed.
+        # With a buffer, a failed write would show up only on close.
         with os.fdopen(handle, "wb", buffering=0) as file:
             while block := source.read(min(_BLOCK_BYTES, size_bytes)):
                 size_bytes -= len(block)
@@ -165,19 +165,19 @@ def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
 
 def _unwritable(path: Path, error: OSError) -> OutputError:
     return OutputError(
-        f"cannot write a copy of media: {path}: {error.strerror}", hint="MMCALIB_CACHE_DIR=DIR"
+        f"cannot write a copy of media: {path}: {error.strerror}", hint="set MMCALIB_CACHE_DIR=DIR"
     )
 
 
-# Of a medium that is no file of its own; vLLM itself fetches 256 MB at most. Any server can say
-# that it has more, and send it for ever.
+# Limit for media in archives and on servers, which could send data forever. vLLM itself fetches at
+# most 256 MB.
 MOST_COPIED_BYTES = 1 << 32
 
 
 @dataclass(slots=True)
 class Opened(Closing):
-    """The bytes of one item; `file` can be sought, and is closed with it. `path` is set where they
-    are a file of their own, and `within` must stay open meanwhile.
+    """The bytes of one item: a seekable `file`, which this closes. `path` is set if the item is a
+    file of its own; `within` must stay open meanwhile.
     """
 
     file: BinaryIO
@@ -189,8 +189,8 @@ class Opened(Closing):
         self.file.close()
 
 
-# What reads each scheme, loaded when it is met. Any other scheme is an archive's where it names a
-# member, else one of fsspec's file systems.
+# Module and function that open each scheme, imported on demand. Other schemes are archives if the
+# path has a member, else fsspec's file systems.
 _OPENERS: Mapping[str, tuple[str, str]] = {
     "parquet": ("mmcalib.storage.tables", "open_cell"),
     "hf-dataset": ("mmcalib.storage.tables", "open_row"),
@@ -200,8 +200,8 @@ _ANY = ("mmcalib.storage.remote", "open_item")
 
 
 def open_item(item: Item) -> Opened:
-    """Open an item that is no file of its own. Raises OSError or ValueError when it is gone or
-    damaged, UsageError when what reads it is not installed.
+    """Open an item. Raises OSError or ValueError if it is missing or damaged, UsageError if a
+    library is not installed.
     """
     if item.held and item.held.data is not None:
         return Opened(io.BytesIO(item.held.data), len(item.held.data))
@@ -216,10 +216,10 @@ def open_item(item: Item) -> Opened:
 
 
 def open_whole(path: str) -> tuple[str, BinaryIO, int]:
-    """The version of a file or an object, its bytes and its size. Raises as `open_item` does."""
+    """Return version, bytes and size of a file or object. Raises as `open_item` does."""
     if Location.of(path).is_file:
         version = regular_version(path)
-        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by who asked
+        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by the caller
         return version, file, os.fstat(file.fileno()).st_size
     from mmcalib.storage.remote import open_url
 
@@ -228,7 +228,7 @@ def open_whole(path: str) -> tuple[str, BinaryIO, int]:
 
 
 def path_version(path: str) -> str:
-    """The version alone. Raises the same."""
+    """Return the version of a file or object. Raises as `open_item` does."""
     if Location.of(path).is_file:
         return regular_version(path)
     from mmcalib.storage import remote
@@ -237,28 +237,28 @@ def path_version(path: str) -> str:
 
 
 def local_copy(path: str, scratch: Path) -> str:
-    """The path of a file with the bytes of the item: itself, or a copy in `scratch`, which each
-    process makes anew. Raises as `open_item` does, and OutputError.
+    """Return the path of the item's file, or of a new copy in `scratch`. Raises as `open_item`, and
+    OutputError.
     """
     if Location.of(path).is_file:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()
     with open_item(Item(path)) as opened:
         if opened.size_bytes > MOST_COPIED_BYTES:
-            raise OSError(errno.EFBIG, f"more than {MOST_COPIED_BYTES >> 30} GiB, not copied")
+            raise OSError(errno.EFBIG, f"larger than {MOST_COPIED_BYTES >> 30} GiB, not copied")
         suffix = Path(path.partition(BEHIND)[0]).suffix
         return keep(opened.file, scratch / f"{name}{suffix}", opened.size_bytes)
 
 
-# A file may change again within one tick of the clock that its time is taken from: of the kernel,
-# some milliseconds; of file systems that keep whole seconds, two.
+# A file may change again within one tick of the clock that sets its time: milliseconds for the
+# kernel, two seconds for file systems that store whole seconds.
 _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 _SECOND_NS = 1_000_000_000
 
 
 def version(item: Item) -> str:
-    """Size and time of a file, or what the source says; empty of what no result could name."""
+    """Return size and time of a file, or the source's version; empty if a result cannot name it."""
     if not in_unicode(item.path):
         return ""
     if item.held is not None:
@@ -271,7 +271,7 @@ def version(item: Item) -> str:
 
 
 def in_unicode(path: str) -> bool:
-    """Results are UTF-8, and so are the requests that would name the file."""
+    """True if the path is UTF-8, as results and requests must be."""
     if path.isascii():
         return True
     try:
@@ -282,7 +282,7 @@ def in_unicode(path: str) -> bool:
 
 
 def is_settled(version: str, now_ns: int) -> bool:
-    """Whether bytes that change from `now_ns` on would have another version."""
+    """True if bytes that change after `now_ns` get another version."""
     mtime = version.rpartition(":")[2]
     if not mtime.isascii() or not mtime.isdigit():
         return True

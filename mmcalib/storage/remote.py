@@ -1,4 +1,4 @@
-"""Fsspec objects; optional libraries."""
+"""Open remote objects through fsspec, and import optional libraries."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EO
 
 
 def need(module: str, extra: str) -> Any:
-    """Import an optional module. Raises UsageError when it is not installed, or does not load."""
+    """Import an optional module. Raises UsageError if it is not installed or fails to load."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError):
-            raise UsageError(one_line(f"{module} does not load here: {error}")) from error
+            raise UsageError(one_line(f"{module} fails to load: {error}")) from error
         raise missing(module.partition(".")[0], extra) from error
 
 
 def missing(package: str, extra: str) -> UsageError:
-    """The error that says which extra brings `package`."""
+    """Return the error that names the extra with `package`."""
     return UsageError(f"{package} is not installed", hint=f"pip install 'mmcalib[{extra}]'")
 
 
 @contextmanager
 def plain_errors(extra: str = "remote") -> Iterator[None]:
-    """Make OSError, ValueError or, of a missing package, UsageError of what a library raises."""
+    """Turn a library's errors into OSError or ValueError, and a missing package into UsageError."""
     try:
         yield
     except FileNotFoundError as error:
-        # fsspec says so of a web server whatever the server said.
+        # fsspec raises it for any error of a web server.
         if error.__cause__ is None or isinstance(error.__cause__, FileNotFoundError):
             raise
         with plain_errors(extra):
@@ -67,14 +67,14 @@ def plain_errors(extra: str = "remote") -> Iterator[None]:
     except NotImplementedError as error:
         raise ValueError(f"not supported: {error}") from error
     except Exception as error:
-        # aiohttp, botocore and others have trees of their own.
+        # aiohttp, botocore and others have error classes of their own.
         status = getattr(error, "status", None)
-        said = f"the server answers {status}" if isinstance(status, int) else str(error)
-        raise OSError(errno.EIO, one_line(said or type(error).__name__)) from error
+        message = f"the server answers {status}" if isinstance(status, int) else str(error)
+        raise OSError(errno.EIO, one_line(message or type(error).__name__)) from error
 
 
 class _Foreign(io.RawIOBase):
-    """A library's file whose failures are plain, whenever they come."""
+    """A library's file that raises only plain errors."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -83,7 +83,7 @@ class _Foreign(io.RawIOBase):
         with plain_errors():
             data = self._file.read(len(buffer))
         if len(data) > len(buffer):
-            raise OSError(errno.EIO, "more bytes than were asked for")
+            raise OSError(errno.EIO, "the server sent more bytes than requested")
         buffer[: len(data)] = data
         return len(data)
 
@@ -107,31 +107,31 @@ class _Foreign(io.RawIOBase):
 
 
 def foreign(file: object) -> BinaryIO:
-    """`file`, such as fsspec or zipfile make it, with plain errors. Small reads are gathered."""
+    """Wrap a file of fsspec or zipfile to buffer reads and raise plain errors."""
     return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file))))
 
 
-# Seconds in which a server must accept and go on, and then answer each request whole. Shorter than
-# an item may take, so that a slow server costs its own item and no process.
+# Seconds in which a server must connect and send more, and then finish each answer. Shorter than an
+# item's timeout, so that a slow server costs one item and no worker process.
 CONNECT_TIMEOUT_S = 10.0
 TIMEOUT_S = 20.0
 
-# Fetched beyond what is read: most headers of images fit, and FFmpeg reads by 32 KiB.
+# Bytes per fetch: most image headers fit, and FFmpeg reads 32 KiB at a time.
 _BLOCK_BYTES = 1 << 16
 
-# What a server sends in one piece only, because it knows no ranges, is held in memory up to this.
+# Limit in memory for an object from a server without range requests.
 MOST_WHOLE_BYTES = 1 << 26
 
 _ON_DISK = ("file", "local")
 
-# The extra that brings the file system of a scheme; for all others it is `remote`.
+# The extra with the file system of a scheme; it is `remote` for all others.
 _EXTRAS: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 
-# Files are not larger, nor can they be sought further.
+# The largest size and offset of a file.
 _LARGEST_BYTES = (1 << 63) - 1
 
-# How file systems say that an object is still the one that it was, the surest first.
+# Fields that show whether an object changed, the most reliable first.
 _TAGS = (
     *("ETag", "etag", "generation", "md5Hash", "content_hash", "LastModified", "last_modified"),
     *("Last-Modified", "mtime", "updated", "created"),
@@ -139,18 +139,18 @@ _TAGS = (
 
 
 def open_item(item: Item, _: Location) -> Opened:
-    """Raises OSError or ValueError, UsageError when a package is not installed."""
+    """Open an object. Raises OSError or ValueError, UsageError if a package is not installed."""
     file, size_bytes = open_url(item.path)
     return Opened(file, size_bytes)
 
 
 def open_url(url: str) -> tuple[BinaryIO, int]:
-    """A file that can be sought, and its size. Raises as `file_system` does."""
+    """Return a seekable file and its size. Raises as `file_system` does."""
     fs, path = file_system(url)
-    here = Location.of(url).scheme in _ON_DISK
+    is_local = Location.of(url).scheme in _ON_DISK
     with plain_errors(extra_of(url)):
-        if here and not os.path.isfile(path):
-            # A pipe would be waited for.
+        if is_local and not os.path.isfile(path):
+            # Opening a pipe would wait for a writer.
             raise OSError(errno.EINVAL, NOT_REGULAR)
         file = fs.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
         if not file.seekable() or (is_http(url) and file.size is None):
@@ -160,7 +160,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
         if not isinstance(size, int) or size < 0:
-            raise OSError(errno.EIO, "its server does not say how large it is")
+            raise OSError(errno.EIO, "the server does not send its size")
     return foreign(file), size
 
 
@@ -170,15 +170,15 @@ def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
         while block := file.read(_BLOCK_BYTES):
             data += block
             if len(data) > MOST_WHOLE_BYTES:
-                why = f"over {MOST_WHOLE_BYTES >> 20} MiB from a server that knows no ranges"
-                raise OSError(errno.EFBIG, why)
+                size = f"larger than {MOST_WHOLE_BYTES >> 20} MiB"
+                raise OSError(errno.EFBIG, f"{size}, from a server without range requests")
     return io.BytesIO(data), len(data)
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system for `url`, one per process, and the path in it.
+    """Return fsspec's file system for `url`, one per process, and the path in it.
 
-    Raises OSError or ValueError, UsageError for an unknown scheme or a missing package.
+    Raises OSError or ValueError, and UsageError for an unknown scheme or a missing package.
     """
     scheme = Location.of(url).scheme or "file"
     fsspec = need("fsspec", "remote")
@@ -191,7 +191,7 @@ def file_system(url: str) -> tuple[Any, str]:
         raise missing(f"fsspec's file system for {scheme}://", extra_of(url)) from error
     except ValueError as error:
         raise UsageError(
-            f"no file system for {scheme}://", hint="such as s3://, gs://, https://"
+            f"unsupported scheme: {scheme}://", hint="use s3://, gs://, https:// or similar"
         ) from error
     with plain_errors(extra_of(url)):
         options: dict[str, Any] = {}
@@ -200,33 +200,33 @@ def file_system(url: str) -> tuple[Any, str]:
             options = {"config_kwargs": timeouts}
         elif is_http(url):
             options = {"client_kwargs": _client(allowed_hosts())}
-        # Listings would be kept for ever.
+        # fsspec would cache listings forever.
         fs = make(scheme, use_listings_cache=False, **options)
         return fs, kind._strip_protocol(url)
 
 
 @cache
 def _client(hosts: frozenset[str]) -> dict[str, Any]:
-    """How aiohttp asks: these hosts alone, also where one redirects, each answer in its time."""
+    """Return options that restrict aiohttp to these hosts, after redirects too, and to timeouts."""
     aiohttp = need("aiohttp", "remote")
 
-    def refuse(url: Any, leads: str = "") -> None:
-        """Raises OSError for a host that is not allowed, of a URL as aiohttp takes it apart."""
+    def check_host(url: Any, prefix: str = "") -> None:
+        """Raises OSError if the host of aiohttp's `url` is not allowed."""
         if url.scheme not in ("http", "https") or url.host not in hosts:
-            raise OSError(errno.EIO, one_line(f"{leads}{url}: {NOT_ALLOWED}"))
+            raise OSError(errno.EIO, one_line(f"{prefix}{url}: {NOT_ALLOWED}"))
 
-    async def judge_request(session: Any, context: Any, params: Any) -> None:
-        refuse(params.url)
+    async def check_request(session: Any, context: Any, params: Any) -> None:
+        check_host(params.url)
 
-    async def judge_redirect(session: Any, context: Any, params: Any) -> None:
+    async def check_redirect(session: Any, context: Any, params: Any) -> None:
         headers = params.response.headers
-        # Where aiohttp looks for it, too.
+        # The same headers that aiohttp reads.
         to = headers.get("Location") or headers.get("URI") or ""
-        refuse(params.url.join(type(params.url)(to)), "redirects to ")
+        check_host(params.url.join(type(params.url)(to)), "redirects to ")
 
     trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(judge_request)
-    trace.on_request_redirect.append(judge_redirect)
+    trace.on_request_start.append(check_request)
+    trace.on_request_redirect.append(check_redirect)
     timeout = aiohttp.ClientTimeout(
         total=TIMEOUT_S, connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S
     )
@@ -234,7 +234,7 @@ def _client(hosts: frozenset[str]) -> dict[str, Any]:
 
 
 def held(info: Mapping[str, Any]) -> ByteSource | None:
-    """Size and ETag or time of an object in a listing of fsspec; None where it knows no size."""
+    """Return size and ETag or time of an object in fsspec's listing; None without a size."""
     tag = next((info[key] for key in _TAGS if info.get(key)), None)
     size_bytes = info.get("size")
     if not isinstance(size_bytes, int) or not 0 <= size_bytes <= _LARGEST_BYTES:
@@ -243,13 +243,13 @@ def held(info: Mapping[str, Any]) -> ByteSource | None:
 
 
 def version_of(url: str) -> str:
-    """The same for one object, asked for. Raises as `open_url` does."""
+    """Fetch the version of an object; empty if it has none. Raises as `open_url` does."""
     fs, path = file_system(url)
     with plain_errors(extra_of(url)):
-        found = held(fs.info(path))
-    return found.version if found else ""
+        source = held(fs.info(path))
+    return source.version if source else ""
 
 
 def extra_of(url: str) -> str:
-    """The extra that brings what reads `url`."""
+    """Return the extra with the packages that read `url`."""
     return _EXTRAS.get(Location.of(url.rpartition(BEHIND)[2]).scheme or "", "remote")

@@ -1,4 +1,4 @@
-"""Cells of parquet tables and HF datasets."""
+"""Read cells of parquet tables and Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mmcalib.text import MIB, one_line
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Rows and places are counted from 0; `place` is None where the cell is no list."""
+    """A table's cell. Rows and places count from 0; `place` is None unless the cell is a list."""
 
     row: int
     column: str
@@ -34,31 +34,31 @@ class Cell:
 
     @classmethod
     def of(cls, member: str | None) -> Cell:
-        """The reverse of `member`, for the member of a `Location`. Raises ValueError."""
+        """Parse the member of a `Location`, the reverse of `member`. Raises ValueError."""
         row, column, *place = member_name(member or "").split("/")
         name = column.replace("%2F", "/").replace("%25", "%")
         return cls(int(row), name, int(place[0]) if place else None)
 
     @property
     def member(self) -> str:
-        """`7/image`, or `7/images/0`; `/` and `%` in the column's name are percent-encoded."""
+        """`7/image` or `7/images/0`, with `/` and `%` in the column's name percent-encoded."""
         column = self.column.replace("%", "%25").replace("/", "%2F")
         return f"{self.row}/{column}" + ("" if self.place is None else f"/{self.place}")
 
     def bytes_of(self, value: object) -> bytes:
-        """The medium, of what its row has in `column`. Raises ValueError when it is none."""
+        """Return the medium's bytes from the column's value. Raises ValueError if it has none."""
         if self.place is not None and isinstance(value, list):
             value = value[self.place] if self.place < len(value) else None
         if isinstance(value, dict):
             value = value.get("bytes")
         if not isinstance(value, bytes):
-            raise ValueError("the table has changed since it was read")
+            raise ValueError("the table changed after it was read")
         return value
 
 
 @dataclass(slots=True)
 class Cursor:
-    """Rows of a table from `read_from` on, one pass where they are asked for in their order."""
+    """Rows of a table, read by `read_from` in one pass if they are requested in order."""
 
     read_from: Callable[[int], Iterator[object]]
     _rows: Iterator[object] | None = None
@@ -66,31 +66,31 @@ class Cursor:
     _row: object = field(default=None, repr=False)
 
     def row(self, number: int) -> object:
-        """None behind the last row; what `read_from` raises."""
+        """Return a row; None after the last one. Raises what `read_from` raises."""
         if number == self._at and self._rows is not None:
             return self._row
-        rows, ahead = self._rows, number - self._at - 1
-        if rows is None or ahead < 0:
-            rows, ahead = self.read_from(number), 0
-        # Without a place until the row is read: what raises is not gone on with. Of two rows only
-        # one is held.
+        rows, skip = self._rows, number - self._at - 1
+        if rows is None or skip < 0:
+            rows, skip = self.read_from(number), 0
+        # Clear both first: an iterator that raised must not be used again, and two rows must not be
+        # in memory at once.
         self._rows = self._row = None
-        self._row = next(islice(rows, ahead, None), None)
+        self._row = next(islice(rows, skip, None), None)
         self._rows, self._at = rows, number
         return self._row
 
 
-# Pages are read as they are needed, not a row group at once.
+# Reads single pages instead of whole row groups.
 _BUFFER_BYTES = MIB
 
-# Rows in memory at once, and what they may take.
+# Limits of the rows in memory at once.
 _BATCH_ROWS = 16
 _BATCH_BYTES = 1 << 26
 
 
 @contextmanager
 def open_table(path: str) -> Iterator[tuple[str, Any]]:
-    """The version and the ParquetFile at a path or URL. Raises as `open_cell` does, also within."""
+    """Open a parquet file, and yield its version and the file. Raises as `open_cell` does."""
     parquet = need("pyarrow.parquet", "parquet")
     with plain_errors("parquet"):
         version, file, _ = open_whole(path)
@@ -101,34 +101,34 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
             ):
                 yield version, table
         finally:
-            # Arrow keeps what it had for the next table.
+            # Arrow would keep the memory for the next table.
             need("pyarrow", "parquet").default_memory_pool().release_unused()
 
 
 def batch_rows(metadata: Any) -> int:
-    """How many rows fit into a batch if each has the largest value of its row group."""
+    """Return how many rows fit into a batch if each has the largest value of its row group."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     largest_bytes = max((group.total_byte_size for group in groups), default=0)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
 
 
 def open_cell(item: Item, location: Location) -> Opened:
-    """Raises OSError or ValueError, UsageError without pyarrow."""
+    """Open a table's cell. Raises OSError or ValueError, UsageError without pyarrow."""
     cell = Cell.of(location.member)
     version = item.held.version if item.held else ""
     data = cell.bytes_of(_cell_cursor(location.archive or "", version, cell.column).row(cell.row))
     return Opened(io.BytesIO(data), len(data))
 
 
-# The columns of one table in turns.
+# Enough for the columns of one table, read in turns.
 @lru_cache(maxsize=8)
 def _cell_cursor(path: str, version: str, column: str) -> Cursor:
-    """Another version is another table."""
+    """Return the cursor of a column; `version` keeps a changed table apart."""
     return Cursor(lambda row: _values(path, column, row))
 
 
 def _values(path: str, column: str, row: int) -> Iterator[object]:
-    """A column from `row` on; of the row groups before it nothing is read."""
+    """Yield a column's values from `row` on, without reading earlier row groups."""
     with open_table(path) as (_, table):
         if column not in table.schema_arrow.names:
             return
@@ -139,11 +139,11 @@ def _values(path: str, column: str, row: int) -> Iterator[object]:
         groups = list(range(first, len(sizes)))
         rows = batch_rows(table.metadata)
         for batch in table.iter_batches(rows, row_groups=groups, columns=[column]):
-            wanted = batch.column(0)[skipped:]
+            values = batch.column(0)[skipped:]
             skipped -= min(skipped, len(batch))
-            waiting = deque(wanted.to_pylist())
-            # The next one is unpacked while nothing of this one is held.
-            del batch, wanted
+            waiting = deque(values.to_pylist())
+            # Free this batch before the next one is unpacked.
+            del batch, values
             while waiting:
                 yield waiting.popleft()
 
@@ -155,20 +155,20 @@ _DEFAULT_SPLIT = "train"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What `datasets.load_dataset` is asked for."""
+    """The arguments of `datasets.load_dataset`."""
 
     path: str
     options: Mapping[str, str]
 
     @classmethod
     def of(cls, url: str) -> Query:
-        """Raises UsageError."""
+        """Parse a URL. Raises UsageError."""
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
         path = (parts.netloc + parts.path).rstrip("/")
         unknown = sorted(set(options) - set(_KEYS))
         if parts.scheme != SCHEME or not path or unknown:
-            why = f"no such option: {', '.join(unknown)}" if unknown else "no name of a dataset"
+            why = f"unknown option: {', '.join(unknown)}" if unknown else "the data set has no name"
             raise UsageError(
                 f"{one_line(url)}: {one_line(why)}",
                 hint=f"{SCHEME}://NAME?" + "&".join(f"{key}=…" for key in _KEYS),
@@ -177,11 +177,11 @@ class Query:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Those of this machine that the user named, links resolved."""
-        named = (self.path, self.options.get("data_dir", ""), self.options.get("data_files", ""))
-        here = [one for one in named if one and Location.of(one).is_file]
-        # Of a pattern the part before it.
-        plain = [re.split(r"[*?\[]", one)[0] for one in here]
+        """The local folders that the user named, links resolved."""
+        names = (self.path, self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        local = [one for one in names if one and Location.of(one).is_file]
+        # Drop wildcards and what follows them.
+        plain = [re.split(r"[*?\[]", one)[0] for one in local]
         return tuple(
             os.path.realpath(one if os.path.isdir(one) else os.path.dirname(one))
             for one in plain
@@ -190,21 +190,21 @@ class Query:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Of the URLs that the user named, with their schemes."""
-        named = (self.options.get("data_dir", ""), self.options.get("data_files", ""))
-        found = (urlsplit(one.rpartition(BEHIND)[2]) for one in named if "://" in one)
-        return tuple(f"{one.scheme}://{one.netloc}/" for one in found if one.netloc)
+        """The hosts of the URLs that the user named, with their schemes."""
+        names = (self.options.get("data_dir", ""), self.options.get("data_files", ""))
+        urls = (urlsplit(one.rpartition(BEHIND)[2]) for one in names if "://" in one)
+        return tuple(f"{one.scheme}://{one.netloc}/" for one in urls if one.netloc)
 
 
 def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]:
-    """Its rows from `start` on, media as bytes or paths.
+    """Yield the data set's rows from `start` on, with media as bytes or paths.
 
-    Raises OSError or ValueError, also from within, and UsageError without `datasets`.
+    Raises OSError or ValueError, also while iterating, and UsageError without `datasets`.
     """
     datasets = need("datasets", "hf")
     with plain_errors("hf"):
         datasets.disable_progress_bars()
-        # What it says of each attempt, the error says once.
+        # Its log repeats the error for each attempt.
         need("huggingface_hub.utils", "hf").logging.set_verbosity_error()
         rows = datasets.load_dataset(query.path, streaming=True, **query.options)
         rows = rows.decode(False)
@@ -217,7 +217,7 @@ def _plain(rows: Iterator[Mapping[str, object]]) -> Iterator[Mapping[str, object
 
 
 def open_row(item: Item, location: Location) -> Opened:
-    """Streams the dataset up to the row. Raises OSError or ValueError, and UsageError."""
+    """Stream the data set up to the row. Raises OSError or ValueError, and UsageError."""
     cell = Cell.of(location.member)
     row = _row_cursor(location.archive or "").row(cell.row)
     data = cell.bytes_of(row.get(cell.column) if isinstance(row, dict) else None)
@@ -230,6 +230,6 @@ def _row_cursor(url: str) -> Cursor:
     return Cursor(lambda row: open_dataset(query, row))
 
 
-# A table that is still open complains when the interpreter ends.
+# A table that is still open prints an error when the interpreter ends.
 atexit.register(_cell_cursor.cache_clear)
 atexit.register(_row_cursor.cache_clear)

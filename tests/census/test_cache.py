@@ -151,7 +151,7 @@ def test_a_cache_that_breaks_meanwhile_costs_one_line(tmp_path: Path, file: Path
     assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
     assert seen_now(prober, Item(str(file))) == ['["image",5,1]']
     prober.close()
-    assert notes.said == ["not remembered for another time: no such table: seen"]
+    assert notes.said == ["the cache of probed files is off: no such table: seen"]
 
 
 def test_a_second_survey_looks_at_nothing(tmp_path: Path, file: Path) -> None:

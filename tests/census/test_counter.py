@@ -101,15 +101,15 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
         "requests.jsonl:4",
         str(folder / "none.png"),
     ]
-    assert taken.skipped[1].reason.startswith("names an unreadable item: ")
-    assert taken.skipped[3].reason.startswith("names a missing file: ")
+    assert taken.skipped[1].reason.startswith("unreadable item: ")
+    assert taken.skipped[3].reason.startswith("missing file: ")
 
 
 def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path) -> None:
     wrong = requests(folder, [("video_url", "a.png")], images("b"))
     taken = count_corpus([wrong])
     assert counts(taken) == {B: 1}
-    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared video, is image")
+    assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared as video, but is image")
     taken = count_corpus([wrong, FolderSource(folder)])
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
     assert [skipped.path for skipped in taken.skipped] == ["requests.jsonl:1"]

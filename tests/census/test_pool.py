@@ -59,10 +59,10 @@ def test_results_may_be_asked_for_in_any_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("segfault", "a decoder was killed by SIGSEGV"),
-        ("abort", "a decoder was killed by SIGABRT"),
-        ("exit", "a decoder ended with exit code 7"),
-        ("hang", "a decoder took more than 1 s"),
+        ("segfault", "the decoder was killed by SIGSEGV"),
+        ("abort", "the decoder was killed by SIGABRT"),
+        ("exit", "the decoder ended with exit code 7"),
+        ("hang", "the decoder took more than 1 s"),
         ("explode", "damaged: MemoryError:"),
         ("raise", "damaged: NotImplementedError: no such thing"),
     ],
@@ -107,7 +107,7 @@ def test_who_computes_without_end_is_not_asked_again(
     """It would take as long the second time, unless it had got too little of a core to tell."""
     chunk = orders(tmp_path, "a", "compute", "b")
     with LocalPool(behave, workers=2, timeout_s=4, process=process) as pool:
-        assert reasons(seen(pool, chunk)) == ["", "a decoder took more than 4 s", ""]
+        assert reasons(seen(pool, chunk)) == ["", "the decoder took more than 4 s", ""]
     assert (tmp_path / "compute.seen").read_bytes() == tried
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1) as pool:
         chunk = orders(tmp_path, "a", "grow")
         answers = pool.result(pool.submit(chunk))
-    assert "changes while it is read" in answers[1].line
+    assert "changed while being read" in answers[1].line
     assert not answers[1].version
     assert answers[0].version == version(chunk[0].item)
 

@@ -80,8 +80,8 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
         "NO 5 files: aspect ratio 233 to 234:1, the processor takes at most 200:1"
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
         "   → crop or pad to at most 200:1",
-        f"NO {new / 'torn.png'}: image header damaged, or of a format that vLLM does not open",
-        "   → leave it out, or use another copy",
+        f"NO {new / 'torn.png'}: image header is damaged, or vLLM does not open the format",
+        "   → leave it out, or send another copy",
         "1 of 7 fit, 6 do not, 1 are no media",
         f"error: 6 of 7 do not fit {kept}",
         "  try: --json lists each; the remedies above, or mmcalib run on a corpus that has such "
@@ -157,7 +157,7 @@ def test_paths_and_requests_come_from_standard_input(
     assert offenders[1]["remedy"] == (
         "split into 2 prompts or calibrate again with --count image=5"
     )
-    assert offenders[2]["reason"] == "remote URL: its host is not one of --allowed-media-domains"
+    assert offenders[2]["reason"] == "remote URL: its host is not in --allowed-media-domains"
     assert summary["checked"] == 6
 
 
@@ -205,7 +205,7 @@ def test_a_path_in_a_message_is_refused_as_the_server_does(
     ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
     *offenders, summary = objects(ended.out)
     assert [(one["origin"], one["answer"]) for one in offenders] == [("today.jsonl:1", "no")]
-    assert "a path, where vLLM takes URLs alone: file:///" in str(offenders[0]["reason"])
+    assert "vLLM accepts no paths, only URLs: file:///" in str(offenders[0]["reason"])
     assert (ended.code, summary["fits"]) == (3, 1)
 
 

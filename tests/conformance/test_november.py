@@ -305,7 +305,7 @@ CASES: dict[str, Row] = {
     ),
     "litellm-truncated": (
         spend_log,
-        ("no", "base64 that LiteLLM cut (MAX_STRING_LENGTH_PROMPT_IN_DB)"),
+        ("no", "base64 was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)"),
         (),
     ),
     "log-as-json-lines": (packed_log, (True, True), ()),

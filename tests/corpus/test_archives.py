@@ -149,7 +149,7 @@ def test_json_that_is_none_says_nothing(shard: Path, data: bytes) -> None:
 def test_more_text_than_any_context_holds(shard: Path) -> None:
     tar(shard, ("a.png", png()), ("a.txt", b"x" * (1 << 20) + b"x"))
     (refused,) = ArchiveSource("tar", str(shard)).prompts()
-    assert refused == Skipped(f"{shard}:a", "text of more than 1 MiB")
+    assert refused == Skipped(f"{shard}:a", "text is longer than 1 MiB")
     assert names(shard) == ["a.png"]
 
 
@@ -198,9 +198,7 @@ def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
     tar(shard, ("a.png", png()), ("b.png", png()))
     first, second = items_of(ArchiveSource("tar", str(shard)))
     tar(shard, ("a.png", png()))
-    assert probe(first) == Skipped(
-        first.path, "damaged: its archive has changed since it was listed"
-    )
+    assert probe(first) == Skipped(first.path, "damaged: the archive changed after it was listed")
     shard.unlink()
     assert probe(second) == Skipped(second.path, "no such file")
 
@@ -252,7 +250,7 @@ def test_what_is_no_archive(shard: Path, data: bytes) -> None:
 
 def test_an_archive_without_files(shard: Path) -> None:
     tar(shard)
-    assert skipped(shard) == {str(shard): "archive without files"}
+    assert skipped(shard) == {str(shard): "the archive is empty"}
 
 
 def test_links_devices_and_sparse_files_are_skipped(shard: Path) -> None:
@@ -265,7 +263,7 @@ def test_links_devices_and_sparse_files_are_skipped(shard: Path) -> None:
 def test_the_first_member_of_a_name_counts(shard: Path) -> None:
     tar(shard, ("a.png", png(3)), ("a.png", png(5)), ("b.png", png(7)))
     assert names(shard) == ["a.png", "b.png"]
-    assert skipped(shard) == {f"tar://a.png::{shard}": "another of this name comes before it"}
+    assert skipped(shard) == {f"tar://a.png::{shard}": "duplicate name in the archive"}
     assert probe(Item(f"tar://a.png::{shard}")) == ImageShape(3, 8)
 
 

@@ -61,8 +61,8 @@ def test_links(tmp_path: Path) -> None:
     (root / "dangling.jpg").symlink_to("nowhere.jpg")
     assert paths(root) == ["file.jpg", "folder/o.jpg", "sub/a.jpg"]
     assert skipped(root) == {
-        "dangling.jpg": "dangling link",
-        "self": "link that leads back to itself",
+        "dangling.jpg": "broken link",
+        "self": "circular link",
         "sub/up": "folder already read under another name",
     }
 
@@ -186,13 +186,13 @@ def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
         first, good, second, *others = PathsSource(lines).items()
         assert isinstance(first, Skipped)
         assert first == second
-        assert (first.reason, len(first.path)) == ("line of more than 64 KiB", 200)
+        assert (first.reason, len(first.path)) == ("line is longer than 64 KiB", 200)
         assert [good, *others] == [Item("/b.png"), Item("/a.png")][: 1 + bool(end)]
 
 
 @pytest.mark.parametrize("lines", [[], [b"\n", b"  \n"]])
 def test_a_list_without_a_path_is_an_error(lines: list[bytes]) -> None:
-    with pytest.raises(CorpusError, match="no path"):
+    with pytest.raises(CorpusError, match="list of paths is empty"):
         list(PathsSource(lines).items())
 
 
@@ -241,8 +241,8 @@ def test_a_name_that_is_not_utf_8_is_skipped(tmp_path: Path, name: bytes) -> Non
     taken = read(tmp_path)
     assert taken.census.items() == 1
     assert reasons(taken) == {
-        os.fsdecode(name): "its name is not valid UTF-8",
-        os.fsdecode(b"link-" + name[:9]): "dangling link",
+        os.fsdecode(name): "name is not valid UTF-8",
+        os.fsdecode(b"link-" + name[:9]): "broken link",
     }
 
 
@@ -264,9 +264,9 @@ def test_links_and_special_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert taken.census.items() == 2
     special = ("fifo.png", "zero.png", "terminal.png", "socket.png")
     assert reasons(taken) == dict.fromkeys(special, "not a regular file") | {
-        "dangling.png": "dangling link",
-        "loop.png": "link that leads back to itself",
-        "pool.png": "link that leads back to itself",
+        "dangling.png": "broken link",
+        "loop.png": "circular link",
+        "pool.png": "circular link",
         "through.png": "cannot be read: Not a directory",
         "here": "folder already read under another name",
     }

@@ -137,10 +137,10 @@ def test_a_path_without_bytes_is_a_file_beside_the_table(tmp_path: Path) -> None
     found = list(ParquetSource(path).items())
     assert found[0] == Item(str(tmp_path / "in" / "a.png"))
     assert [reason(one) for one in found[1:]] == [
-        f"named by {path}: outside its folder",
+        f"outside the table's folder: named in {path}",
         "no such file",
-        f"named by {path}: not a file on this disk",
-        f"named by {path}: not a file on this disk",
+        f"not a local file: named in {path}",
+        f"not a local file: named in {path}",
     ]
 
 
@@ -169,7 +169,7 @@ def test_damaged_pages_cost_the_rest_of_the_table(tmp_path: Path) -> None:
 
 def test_a_table_without_media_is_skipped(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": ["a"], "n": [1]})
-    assert list(ParquetSource(path).items()) == [Skipped(path, "a table without a column of media")]
+    assert list(ParquetSource(path).items()) == [Skipped(path, "the table has no media column")]
 
 
 def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
@@ -178,5 +178,5 @@ def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
     source = ParquetSource(path)
     assert [prompt.request.text() for prompt in prompts_of(source)] == ["a", "c"]
     found = list(source.items())
-    assert found[1] == Skipped(f"{path}:1", "its text is not UTF-8")
+    assert found[1] == Skipped(f"{path}:1", "text is not UTF-8")
     assert [width(one) for one in (found[0], found[2]) if isinstance(one, Item)] == [40, 42]

@@ -71,7 +71,7 @@ def test_what_exists_by_its_very_name_is_that_file(folder: Path, name: str) -> N
 
 @pytest.mark.parametrize("data", ["", "file://"])
 def test_no_name_at_all_is_not_the_working_folder(data: str) -> None:
-    with pytest.raises(UsageError, match="names nothing"):
+    with pytest.raises(UsageError, match="is empty"):
         paths(data)
 
 

@@ -186,7 +186,7 @@ def test_an_image_in_words_that_help(tmp_path: Path) -> None:
     heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
     seen = examine_whole(Item("memory://a", held=ByteSource("", len(heic), data=heic)))
     assert isinstance(seen, Skipped)
-    assert seen.reason == "HEIC, which vLLM does not open"
+    assert seen.reason == "vLLM does not open HEIC"
     path = tmp_path / "scan.tga"
     path.write_bytes(noise("TGA"))
     assert probe(Item(str(path))) == ImageShape(301, 200)

@@ -169,8 +169,8 @@ def test_mp3_whose_header_claims_years(make_audio) -> None:
 
 def test_declared_modality_must_be_the_real_one(make_video, make_image) -> None:
     video, image = make_video("a.mp4"), make_image("a.jpg", 9, 8)
-    assert probe(Item(video, "image")) == Skipped(video, "declared image, is video")
-    assert probe(Item(image, "audio")) == Skipped(image, "declared audio, is image")
+    assert probe(Item(video, "image")) == Skipped(video, "declared as image, but is video")
+    assert probe(Item(image, "audio")) == Skipped(image, "declared as audio, but is image")
     assert probe(Item(image, "image")) == ImageShape(9, 8)
 
 

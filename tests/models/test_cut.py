@@ -169,7 +169,7 @@ def test_a_flat_encoder_decoder() -> None:
 
 
 def test_an_unknown_depth_is_an_error() -> None:
-    with pytest.raises(ModelError, match="how many layers"):
+    with pytest.raises(ModelError, match="number of layers"):
         cut_depth({"model_type": "novel"}, text_layers=2)
 
 

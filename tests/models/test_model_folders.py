@@ -59,7 +59,7 @@ def test_a_local_folder_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_config_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"without config\.json") as caught:
+    with pytest.raises(ModelError, match=r"has no config\.json") as caught:
         resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub())
     assert caught.value.hint
 
@@ -113,7 +113,7 @@ def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
 
 
 def test_nobody_has_it(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no geometry is bundled for it") as caught:
+    with pytest.raises(ModelError, match="not bundled, and the hub is unavailable") as caught:
         resolve("some/unknown", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
     assert "no network" in caught.value.message
     assert "mmcalib list models" in caught.value.hint

@@ -95,7 +95,7 @@ def test_a_chat_request(tmp_path: Path) -> None:
     on_disk = admit_item(GATE, asking((tmp_path / "a.png").as_uri()), tmp_path)
     assert (on_disk.answer, on_disk.tokens) == ("fits", 300)
     path = admit_item(GATE, asking(str(tmp_path / "a.png")), tmp_path)
-    assert (path.answer, path.reason[:40]) == ("no", "a path, where vLLM takes URLs alone: fil")
+    assert (path.answer, path.reason[:40]) == ("no", "vLLM accepts no paths, only URLs: file:/")
     assert admit_item(GATE, asking(frames_url(6), "video_url")).fits
     assert admit_item(GATE, asking("https://example.com/a.png")).answer == "unknown"
     assert admit_item(GATE, {"messages": []}).reason.startswith("not a chat request")

@@ -225,7 +225,7 @@ def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
 def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
     path = repeated(tmp_path / "t.parquet", picture(40, 24), 50_000_000, 99, plain)
     source = Apart(ParquetSource(str(path)), str(path), silence_s=0.01)
-    assert list(source.items()) == [Skipped(str(path), "a decoder took more than 0.01 s")]
+    assert list(source.items()) == [Skipped(str(path), "the decoder took more than 0.01 s")]
 
 
 def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
     )
     assert corpus.census.items() == 1
     (skipped,) = corpus.skipped
-    assert skipped == Skipped(str(data / "slow.jpg"), "a decoder took more than 8 s")
+    assert skipped == Skipped(str(data / "slow.jpg"), "the decoder took more than 8 s")
     # A busy machine may not tell that it was computing all the time, and try it again.
     assert time.monotonic() - began < 4 * 8
 

@@ -79,7 +79,7 @@ def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
             assert isinstance(found, Skipped)
             assert found.reason == (
                 f"cannot be read: redirects to {second.url}/b.png: "
-                "its host is not one of --allowed-media-domains"
+                "its host is not in --allowed-media-domains"
             )
             assert second.asked == []
         with allowing(["127.0.0.1", "127.0.0.2"]):
@@ -125,7 +125,7 @@ def test_data_of_another_host_is_one_line(cli: Any, name: str) -> None:
         ended = cli("scan", "--data", f"{host.url}/{name}")
         assert ended.code == 2
         assert ended.err.splitlines() == [
-            f"error: {host.url}/{name}: its host is not one of --allowed-media-domains",
+            f"error: {host.url}/{name}: its host is not in --allowed-media-domains",
             "  try: --allowed-media-domains 127.0.0.1",
         ]
         assert host.asked == []
@@ -166,7 +166,7 @@ def test_an_index_whose_file_is_not_there_is_there_itself(tmp_path: Path) -> Non
     path.write_bytes(ID3 + INDEX + b"timestamp: 00:00:01:000, filepos: 000000000\n" * 9)
     seen = probe(Item(str(path)))
     assert isinstance(seen, Skipped)
-    assert seen.reason == "a playlist that names media elsewhere"
+    assert seen.reason == "playlist that refers to other files"
 
 
 def test_a_file_of_any_name_is_opened(tmp_path: Path) -> None:

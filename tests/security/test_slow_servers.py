@@ -115,7 +115,7 @@ def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
 
 
 def test_a_size_that_is_not_true_does_not_fill_the_disk(tmp_path: Path) -> None:
-    with server(a_huge_object_whole) as bad, pytest.raises(OSError, match="more than 4 GiB"):
+    with server(a_huge_object_whole) as bad, pytest.raises(OSError, match="larger than 4 GiB"):
         local_copy(f"{bad.url}/a.png", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -136,4 +136,4 @@ def test_an_archive_of_such_a_server_ends_too() -> None:
     with server(slowly) as bad:
         url = f"{bad.url}/a.tar"
         found = list(Apart(ArchiveSource("tar", url), url, silence_s=3).items())
-    assert found == [Skipped(url, "a decoder took more than 3 s")]
+    assert found == [Skipped(url, "the decoder took more than 3 s")]

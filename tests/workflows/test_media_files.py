@@ -94,7 +94,7 @@ def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
 def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:
     slow_jpeg(tmp_path / "slow.jpg", 6000, 8000)
     (refused,) = files([("image", str(tmp_path / "slow.jpg"))], timeout_s=3)
-    assert refused == Skipped(str(tmp_path / "slow.jpg"), "a decoder took more than 3 s")
+    assert refused == Skipped(str(tmp_path / "slow.jpg"), "the decoder took more than 3 s")
 
 
 def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:

@@ -86,12 +86,12 @@ def test_an_engine_that_dies_of_everything_ends_the_job() -> None:
 
 def test_a_file_that_cannot_be_handed_over_is_not_measured() -> None:
     def refused(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
-        bad = Skipped(path_of(PAGE), "a decoder took more than 30 s")
+        bad = Skipped(path_of(PAGE), "the decoder took more than 30 s")
         return [bad if path == bad.path else path for _, path in media]
 
     host, read = Timed(), corpus([PAGE, STAMP, CLIP])
     sample = choose_sample(read.census, 12, 0)
     table, skipped = measure(host, read.census, DEFAULT, sample, Silent(), refused)  # type: ignore[arg-type]
     assert path_of(PAGE) not in host.files
-    assert [one.reason for one in skipped] == ["a decoder took more than 30 s"]
+    assert [one.reason for one in skipped] == ["the decoder took more than 30 s"]
     assert table.failed == {}
