@@ -81,7 +81,7 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
         "   → crop or pad to at most 200:1",
         f"NO {new / 'torn.png'}: image header is damaged, or vLLM does not open the format",
-        "   → leave it out, or send another copy",
+        "   → leave it out, or use another copy",
         "1 of 7 fit, 6 do not, 1 are no media",
         f"error: 6 of 7 do not fit {kept}",
         "  try: --json lists each; the remedies above, or mmcalib run on a corpus that has such "
