@@ -1,4 +1,4 @@
-# mmcalib in an official image of vLLM, whose packages stay as they are: docs/recipes/deploy.md
+# mmcalib in an official image of vLLM, whose packages stay as they are: docs/how-to/deploy.md
 ARG VLLM=v0.33.0
 FROM vllm/vllm-openai:${VLLM}
 COPY pyproject.toml README.md LICENSE THIRD_PARTY.md /opt/mmcalib/

@@ -1,4 +1,4 @@
-"""A corpus through Ray Data LLM as docs/recipes/deploy.md has it.
+"""A corpus through Ray Data LLM, by the recipe of docs/how-to/deploy.md.
 
     python benchmarks/ray_data_llm.py sample [--out reports/ray-data.md]
 
@@ -36,7 +36,7 @@ from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.errors import MmcalibError  # noqa: E402
 
 SUBJECT, REQUESTS = subject("qwen2.5-vl"), "requests.jsonl"
-PAGE = ROOT / "docs" / "recipes" / "deploy.md"
+PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 _SNIPPET = re.compile(r"<!-- ray-data -->\n```python\n(.*?)```", re.S)
 # One item in a request, where requests of the corpus have several.
 TOO_LOW = {"limit_mm_per_prompt": {"image": 1, "video": 1}}
@@ -209,7 +209,7 @@ def _page(python: Path, runs: Mapping[str, Processed]) -> str:
         "",
         f"Made by `benchmarks/ray_data_llm.py` with {versions}, on the CPU: {SUBJECT.model} with "
         "one narrow layer of each stack and dummy weights. The requests of the corpus went through "
-        "the snippet of `docs/recipes/deploy.md`, and again with a limit that is too low.",
+        "the snippet of `docs/how-to/deploy.md`, and again with a limit that is too low.",
         "",
         "```",
         *(f"{name}: {run}" for name, run in runs.items()),

@@ -96,7 +96,7 @@ class RemoteSource(Files[Entry]):
         except (OSError, ValueError) as error:
             raise CorpusError(
                 f"cannot open {one_line(url)}: {reason(error)}",
-                hint="--data s3://BUCKET/FOLDER, https://HOST/FILE and others: docs/sources.md",
+                hint="--data s3://BUCKET/FOLDER, https://HOST/FILE, or another URL of fsspec",
             ) from error
         self._matches: re.Pattern[str] | None = None
         self._levels = _MAX_LEVELS
