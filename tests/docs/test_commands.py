@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ..schemas import ROOT
 from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
 from .pages import fenced, programs
-from .refresh import ROOT
 from .workspace import copy, execute, prepare
 
 # Library calls that need vLLM; tests/e2e makes them.
