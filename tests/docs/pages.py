@@ -10,7 +10,7 @@ from ..schemas import ROOT
 
 PAGES = sorted(
     [
-        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "THIRD_PARTY")),
+        *ROOT.glob("*.md"),
         *ROOT.glob("datasets/*.md"),
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("reports/*.md"),

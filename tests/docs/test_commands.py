@@ -81,7 +81,8 @@ def test_pip_installs_extras_that_exist() -> None:
     assert asked - set(project["optional-dependencies"]) == set()
 
 
-def test_scripts_that_are_shown_exist() -> None:
-    shown = {words[1] for _, line in LINES for words in programs(line) if "python" in words[0]}
+def test_scripts_and_modules_that_are_shown_exist() -> None:
+    python = [words[1:] for _, line in LINES for words in programs(line) if "python" in words[0]]
+    shown = {f"{w[1].replace('.', '/')}.py" if w[0] == "-m" else w[0] for w in python}
     assert shown
     assert {name for name in shown if not (ROOT / name).is_file()} == set()

@@ -21,16 +21,11 @@ _OPTION = re.compile(r"--[a-z][a-z-]*")
 
 # Options of other programs that the pages name.
 _ELSEWHERE = """
---extra-index-url --version --tensor-parallel-size --skip-mm-profiling
---limit-mm-per-prompt --port --no-x --cache --media --max-num-seqs
---gpu-memory-utilization --mm-processor-device --mm-tensor-ipc --trust-remote-code
---install-completion --show-completion --gpus --entrypoint --env-file --from-env-file
---build-arg --tag --rm --shm-size --constraint --api-key --memory --quantization
---moe-backend --backend --endpoint --dataset-name --dataset-path --disable-shuffle
---no-oversample --num-prompts --custom-output-len --ignore-eos --max-concurrency
---kv-cache-dtype --enable-log-requests --grid --seed
---chat-template --chat-template-content-format --default-chat-template-kwargs
---enable-auto-tool-choice --tool-call-parser --reasoning-parser --reasoning-config
+--extra-index-url --tensor-parallel-size --skip-mm-profiling --port --cache --media
+--max-num-seqs --gpu-memory-utilization --trust-remote-code --install-completion --gpus
+--entrypoint --env-file --build-arg --tag --rm --shm-size --constraint --api-key
+--enable-log-requests --grid --seed --enable-auto-tool-choice --tool-call-parser
+--reasoning-parser --reasoning-config
 """
 # Where vLLM has the messages that the how-tos quote; the last is torch's.
 SOURCES = (
