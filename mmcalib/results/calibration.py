@@ -32,8 +32,8 @@ class Evidence(DocumentPart):
     value: Any
     label: Label
     reason: str
-    exemplar: str = Field("", description="Item or request that set the value")
-    effect: str = Field("", description="Effect of removing the setting")
+    exemplar: str = Field(default="", description="Item or request that set the value")
+    effect: str = Field(default="", description="Effect of removing the setting")
 
 
 def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
@@ -52,9 +52,12 @@ class ModalityItems(DocumentPart):
     heaviest: str = Field(description="Shape of the item with the most tokens")
     exemplar: str = Field(description="Path of that item")
     witnesses: int | None = Field(
-        None, description="Shapes measured; vLLM's own formula counted the rest; null: all measured"
+        default=None,
+        description="Shapes measured; vLLM's own formula counted the rest; null: all measured",
     )
-    kept: Retention | None = Field(None, description="Share of tokens left after calibration")
+    kept: Retention | None = Field(
+        default=None, description="Share of tokens left after calibration"
+    )
 
     @property
     def label(self) -> Label:
@@ -100,13 +103,15 @@ class FrontierPoint(DocumentPart):
     choice: Literal["chosen", "beaten", "open"] = Field(
         description="beaten: another value is better somewhere and nowhere worse"
     )
-    bleeds: tuple[str, ...] = Field((), description="Other modalities that the option changes")
+    bleeds: tuple[str, ...] = Field(
+        default=(), description="Other modalities that the option changes"
+    )
     activation_peak_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None
     label: Literal["measured", "computed"] = Field(
-        "measured", description="computed: vLLM's own formula counted some items"
+        default="measured", description="computed: vLLM's own formula counted some items"
     )
 
 
@@ -190,7 +195,7 @@ class YourConfiguration(DocumentPart):
     file: str = Field(description="Empty: flags only")
     engine_config: dict[str, Any] = Field(description="As vLLM parses it")
     diff: str = Field(description="Unified diff to the calibrated one")
-    refused: str = Field("", description="vLLM's error, if it rejects the configuration")
+    refused: str = Field(default="", description="vLLM's error, if it rejects the configuration")
 
 
 class CalibrationDocument(DocumentPart):
@@ -198,7 +203,9 @@ class CalibrationDocument(DocumentPart):
 
     model_config = ConfigDict(title="Calibration")
 
-    schema_version: Literal[2] = Field(SCHEMA_VERSION, description="Other versions are rejected")
+    schema_version: Literal[2] = Field(
+        default=SCHEMA_VERSION, description="Other versions are rejected"
+    )
     created_at: str = Field(description="UTC, ISO 8601")
     tool: Annotated[dict[str, str], AfterValidator(_with_packages)] = Field(
         description="Versions of mmcalib, vllm, transformers, torch and python"
@@ -218,13 +225,15 @@ class CalibrationDocument(DocumentPart):
     checks: list[CheckResult]
     verdict: Literal["pass", "fail"] = Field(description="fail: at least one check failed")
     costs: Costs
-    cache: ProcessorCache | None = Field(None, description="Null without requests")
-    preprocessing: Preprocessing | None = Field(None, description="Null if no file was timed")
+    cache: ProcessorCache | None = Field(default=None, description="Null without requests")
+    preprocessing: Preprocessing | None = Field(
+        default=None, description="Null if no file was timed"
+    )
     server: Server
     needed: dict[str, int] = Field(
         default_factory=dict, description="vLLM variables that would admit the excluded items"
     )
-    traffic: ServedTraffic | None = Field(None, description="Null without `--gpu`")
+    traffic: ServedTraffic | None = Field(default=None, description="Null without `--gpu`")
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

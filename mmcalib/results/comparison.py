@@ -21,11 +21,13 @@ class ComparedRun(DocumentPart):
     verdict: Literal["pass", "fail"]
     starts: bool | None = None
     kv_cache_tokens: int | None = None
-    kv_cache_bytes: int | None = Field(None, description="Negative: the shortfall")
-    max_concurrency: float | None = Field(None, description="Full-length requests at once")
-    detail_kept: float | None = Field(None, description="Mean share of tokens that an item keeps")
+    kv_cache_bytes: int | None = Field(default=None, description="Negative: the shortfall")
+    max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
+    detail_kept: float | None = Field(
+        default=None, description="Mean share of tokens that an item keeps"
+    )
     max_num_batched_tokens: int | None = None
-    problem: str = Field("", description="Why the verdict is fail")
+    problem: str = Field(default="", description="Why the verdict is fail")
     remedy: str = ""
 
     @classmethod

@@ -34,8 +34,8 @@ class KnownCost(DocumentPart):
     basis: Literal["real", "blank", "counted"] = Field(
         description="Measured on a real or blank item, or counted by vLLM's formula"
     )
-    items: int | None = Field(None, description="Items of this shape")
-    exemplar: str = Field("", description="Path of one item; only for the costliest shapes")
+    items: int | None = Field(default=None, description="Items of this shape")
+    exemplar: str = Field(default="", description="Path of one item; only for the costliest shapes")
 
 
 class Unlisted(DocumentPart):
@@ -56,9 +56,9 @@ class ModalityCosts(DocumentPart):
     refused: Annotated[list[tuple[_AnyShape, str]], FailFast()] = Field(
         default_factory=list, description="Shapes that vLLM rejects, with its error"
     )
-    rule: _AnyRule | None = Field(None, description="Bound for other shapes; null: unknown")
-    compared: int = Field(0, description="Shapes that the rule reproduced")
-    unlisted: Unlisted | None = Field(None, description="Shapes left out of `known`")
+    rule: _AnyRule | None = Field(default=None, description="Bound for other shapes; null: unknown")
+    compared: int = Field(default=0, description="Shapes that the rule reproduced")
+    unlisted: Unlisted | None = Field(default=None, description="Shapes left out of `known`")
 
 
 class Costs(DocumentPart):
@@ -71,11 +71,11 @@ class Costs(DocumentPart):
         default_factory=list, description="Texts above the bound: digest, tokens"
     )
     counting: Annotated[TextCounting | None, WithJsonSchema({"type": ["object", "null"]})] = Field(
-        None, description="How `check` counts such texts; internal"
+        default=None, description="How `check` counts such texts; internal"
     )
-    uncounted: str = Field("", description="Texts that `check` cannot count, and why")
+    uncounted: str = Field(default="", description="Texts that `check` cannot count, and why")
     grammar: dict[str, Any] = Field(default_factory=dict, description="vLLM's request schema")
-    encoder_decoder: bool = Field(False, description="True: items take no context")
+    encoder_decoder: bool = Field(default=False, description="True: items take no context")
 
 
 def gate_of(

@@ -20,29 +20,35 @@ class Memory(DocumentPart):
     CUDA graphs. Null: unknown.
     """
 
-    total_bytes: int | None = Field(None, description="As torch reports it")
-    requested_bytes: int | None = Field(None, description="Limit set by `gpu_memory_utilization`")
-    weights_bytes: int | None = Field(None, description="The loaded model")
-    buffers_bytes: int | None = Field(None, description="Other memory kept after startup")
+    total_bytes: int | None = Field(default=None, description="As torch reports it")
+    requested_bytes: int | None = Field(
+        default=None, description="Limit set by `gpu_memory_utilization`"
+    )
+    weights_bytes: int | None = Field(default=None, description="The loaded model")
+    buffers_bytes: int | None = Field(default=None, description="Other memory kept after startup")
     # `language model, served` is the costlier of a step full of one prompt and of the most prompts.
     phases: dict[str, int] = Field(
         default_factory=dict,
         description="Peak bytes by profiled phase. vLLM's profile omits recurrent layers; "
         "`language model, served` includes them",
     )
-    encoder_cache_bytes: int | None = Field(None, description="When full; computed")
-    activation_peak_bytes: int | None = Field(None, description="Highest profiled phase")
-    non_torch_bytes: int | None = Field(None, description="Assumed in a rehearsal")
-    cudagraph_bytes: int | None = Field(None, description="Assumed in a rehearsal")
-    kv_cache_bytes: int | None = Field(None, description="Negative: vLLM would not start")
+    encoder_cache_bytes: int | None = Field(default=None, description="When full; computed")
+    activation_peak_bytes: int | None = Field(default=None, description="Highest profiled phase")
+    non_torch_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
+    cudagraph_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
+    kv_cache_bytes: int | None = Field(default=None, description="Negative: vLLM would not start")
     kv_cache_tokens: int | None = None
-    kv_bytes_per_token: int | None = Field(None, description="Without recurrent layers' state")
-    max_concurrency: float | None = Field(None, description="Requests of `max_model_len` at once")
+    kv_bytes_per_token: int | None = Field(
+        default=None, description="Without recurrent layers' state"
+    )
+    max_concurrency: float | None = Field(
+        default=None, description="Requests of `max_model_len` at once"
+    )
     label: Label | None = None
     labels: dict[str, Label] = Field(default_factory=dict, description="Keys whose label differs")
     gpu: str | None = None
-    ranks: int = Field(1, description="GPUs that share the model (tensor parallelism)")
-    note: str = Field("", description="Origin of the figures, or vLLM's startup error")
+    ranks: int = Field(default=1, description="GPUs that share the model (tensor parallelism)")
+    note: str = Field(default="", description="Origin of the figures, or vLLM's startup error")
 
 
 class Memories(DocumentPart):
@@ -51,7 +57,9 @@ class Memories(DocumentPart):
     default: Memory
     calibrated: Memory
     yours: Memory | None = None
-    measured: Memory | None = Field(None, description="Engine start, if the others are rehearsed")
+    measured: Memory | None = Field(
+        default=None, description="Engine start, if the others are rehearsed"
+    )
 
 
 class EncoderBudget(DocumentPart):
@@ -86,14 +94,14 @@ class Budgets(DocumentPart):
 
     default: EncoderBudget = Field(description="No limits, same context")
     calibrated: EncoderBudget
-    yours: EncoderBudget | None = Field(None, description="Null if vLLM rejects it")
+    yours: EncoderBudget | None = Field(default=None, description="Null if vLLM rejects it")
 
 
 class ReplayResult(DocumentPart):
     """One burst of the corpus' prompts, measured."""
 
     prompts: int = Field(description="Sent at once and answered")
-    admitted: int = Field(0, description="Also counts prompts dropped unanswered")
+    admitted: int = Field(default=0, description="Also counts prompts dropped unanswered")
     rejected: int = Field(description="Rejected or unanswered")
     oom: int = Field(description="Rejected for lack of GPU memory")
     token_mismatches: int = Field(description="Prompts whose items cost other tokens")
@@ -185,7 +193,7 @@ class ServedTraffic(DocumentPart):
     gpu: str
     calibrated: TrafficFigures
     default: TrafficFigures | None = Field(description="With vLLM's defaults; null if they fail")
-    default_problem: str = Field("", description="Why the defaults fail")
+    default_problem: str = Field(default="", description="Why the defaults fail")
     assumptions: list[str] = Field(description="Values that the requests do not set")
 
 
@@ -214,7 +222,7 @@ class Rehearsal(DocumentPart):
     encoder_estimate_bytes: int | None = Field(description="Encoder peak by formula")
     cross_check: str = Field(description="How that differs from the rehearsed peak")
     seconds: float
-    traffic: TrafficFigures | None = Field(None, description="Null without requests")
+    traffic: TrafficFigures | None = Field(default=None, description="Null without requests")
 
     def __repr__(self) -> str:
         tokens, starts = self.memory.kv_cache_tokens, "starts" if self.starts else "does not start"

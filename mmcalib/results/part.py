@@ -64,7 +64,7 @@ class CheckResult(DocumentPart):
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
-    remedy: str = Field("", description="One alternative per line")
+    remedy: str = Field(default="", description="One alternative per line")
     names: list[str] = Field(default_factory=list, description="Parts that may hold file names")
 
     @property

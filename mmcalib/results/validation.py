@@ -49,7 +49,7 @@ class Validation(DocumentPart):
     memory: ValidatedMemory | None
     startup: Startup | None
     items: Literal["none", "corpus", "made up"] = Field(description="Media used for the test")
-    corpus: Corpus | None = Field(None, description="Their costs; null: not measured")
+    corpus: Corpus | None = Field(default=None, description="Their costs; null: not measured")
     gpu: str
     tool: dict[str, str]
     doubts: list[str]
