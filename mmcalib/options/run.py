@@ -93,9 +93,9 @@ PROBE = ProbeOptions()
 
 @options
 class ProofOptions:
-    """How far to test a configuration that someone wrote."""
+    """Validation of an existing configuration."""
 
-    validate: Depth = option("HOW", "How far to test: budget, startup or replay.", "replay")
+    validate: Depth = option("HOW", "Validation depth: budget, startup or replay.", "replay")
     startup_budget_s: Seconds = STARTUP_BUDGET
 
 
@@ -251,7 +251,7 @@ class RunOptions:
         "Write the configuration even if it may run out of memory under load."
     )
     validate: Validate = option(
-        "HOW", "How far to test: none, budget, startup or replay.", "replay", basic=True
+        "HOW", "Validation depth: none, budget, startup or replay.", "replay", basic=True
     )
     startup_budget_s: Seconds = STARTUP_BUDGET
     device: Device = option(

@@ -103,7 +103,7 @@ class ReplayResult(DocumentPart):
     prompts: int = Field(description="Sent at once and answered")
     admitted: int = Field(default=0, description="Also counts prompts dropped unanswered")
     rejected: int = Field(description="Rejected or unanswered")
-    oom: int = Field(description="Rejected for lack of GPU memory")
+    oom: int = Field(description="Rejected: out of GPU memory")
     token_mismatches: int = Field(description="Prompts whose items cost other tokens")
     encoder_tokens: int
     largest_encoder_step_tokens: int
@@ -143,7 +143,7 @@ class TrafficFigures(DocumentPart):
     reserved_bytes: int = Field(description="Peak that the startup profile reserved")
     outside_bytes: int = Field(description="Left free by `gpu_memory_utilization`")
     total_bytes: int = Field(description="GPU memory")
-    preemptions: int = Field(description="Requests paused for lack of KV blocks")
+    preemptions: int = Field(description="Requests paused: no free KV block")
     encoder_waits: int = Field(description="Requests delayed by the encoder budget or cache")
     encoded_items: int
     reused_items: int = Field(description="Found in the encoder cache")
