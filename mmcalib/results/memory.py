@@ -24,7 +24,9 @@ class Memory(DocumentPart):
     requested_bytes: int | None = Field(
         default=None, description="Limit set by `gpu_memory_utilization`"
     )
-    weights_bytes: int | None = Field(default=None, description="The loaded model")
+    weights_bytes: int | None = Field(
+        default=None, description="Loaded model; of an engine start: parameters"
+    )
     buffers_bytes: int | None = Field(default=None, description="Other memory kept after startup")
     # `language model, served` is the costlier of a step full of one prompt and of the most prompts.
     phases: dict[str, int] = Field(
@@ -104,7 +106,7 @@ class ReplayResult(DocumentPart):
     admitted: int = Field(default=0, description="Also counts prompts dropped unanswered")
     rejected: int = Field(description="Rejected or unanswered")
     oom: int = Field(description="Rejected: out of GPU memory")
-    token_mismatches: int = Field(description="Prompts whose items cost other tokens")
+    token_mismatches: int = Field(description="Prompts whose items cost other tokens than measured")
     encoder_tokens: int
     largest_encoder_step_tokens: int
     seconds: float
@@ -202,7 +204,7 @@ class Rehearsal(DocumentPart):
 
     memory: Memory
     budget: EncoderBudget | None
-    max_model_len: int | None = Field(description="Context that vLLM chose")
+    max_model_len: int | None = Field(description="Context; null: vLLM stopped before choosing it")
     assumptions: list[str]
     starts: bool = Field(description="If false, `memory.note` has the reason")
     model: str
