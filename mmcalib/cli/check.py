@@ -16,29 +16,28 @@ class CheckOptions:
 
     data: list[str] | None = argument(
         "NEW_DATA...",
-        "Media: folders, files, 'patterns', archives or URLs; @FILE or - reads paths.",
+        "Folders, files, 'patterns', archives or URLs of media; @FILE reads paths, - standard "
+        "input.",
     )
     calibration: Path = option(
         "FILE",
-        "calibration.json of `mmcalib run`, or its folder.",
+        "The calibration.json that `mmcalib run` wrote, or its folder.",
         Path("out/calibration.json"),
     )
     requests: list[Path] | None = REQUESTS
-    stdin: bool = switch("Read paths or JSON chat requests from standard input, one per line.")
+    stdin: bool = switch("Read paths, or JSON chat requests, one per line.")
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
-    allow_unknown: bool = switch("Count unknown items as fitting.")
+    allow_unknown: bool = switch("Treat unknown items as fitting.")
     tolerate: Annotated[float, Bounds(ge=0, lt=1)] = option(
         "SHARE",
-        "Exit 3 only if more than this share of items does not fit.",
+        "Exit 3 only if more than this share does not fit.",
         0.0,
         wrong="{option} {given} is not a share",
         hint="--tolerate 0.01",
     )
-    as_json: bool = switch(
-        "Print JSON Lines: one object per item that does not fit, then a summary.", "--json"
-    )
-    quiet: bool = switch("Print only errors.")
+    as_json: bool = switch("One JSON object per line: what does not fit, then a summary.", "--json")
+    quiet: bool = switch("Only the exit code and errors.")
 
 
 def check(options: CheckOptions) -> None:

@@ -130,16 +130,16 @@ def _vllm_flags(meant: str) -> Any:
 
 RUN_FLAGS, PLAN_FLAGS = _vllm_flags("--data"), _vllm_flags("--log")
 FILE_AND_FLAGS = argument(
-    "[FILE] [-- VLLM FLAGS]", "The file for --config, and flags of `vllm serve`, after --."
+    "[FILE] [-- VLLM FLAGS]", "What --config names, and flags of `vllm serve`, after --."
 )
-GPU_MEMORY = option("SIZE", "Memory of any other GPU, as torch reports it, such as 24GiB.")
-CAPABILITY = option("X.Y", "Compute capability of that GPU, such as 8.9.")
+GPU_MEMORY = option("SIZE", "Another GPU's memory as torch reports it, as 24GiB.")
+CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
 CONFIG_FILE = option(
     "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
 )
-VERBOSE = switch("Show vLLM's log on standard error.", "--verbose", "-v")
-QUIET = switch("Print no progress and no summary.", basic=True)
-STRICT = switch("Exit 3 if anything was skipped.")
+VERBOSE = switch("Show what vLLM logs, on standard error.", "--verbose", "-v")
+QUIET = switch("No progress and no summary.", basic=True)
+STRICT = switch("Exit 3 when anything had to be skipped.")
 
 
 class RunHelp(OnceEach):

@@ -17,10 +17,10 @@ class ScanOptions:
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
-    repeats: bool = switch("Also find duplicates; reads whole files.")
+    repeats: bool = switch("Also compare contents, which reads whole files.")
     probe: ProbeOptions
     strict: bool = STRICT
-    as_json: bool = switch("Print the counts and the skipped files as JSON.", "--json")
+    as_json: bool = switch("Print the counts, and what was skipped, as JSON.", "--json")
     quiet: bool = QUIET
 
 

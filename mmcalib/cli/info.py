@@ -12,7 +12,7 @@ from mmcalib.options.option import argument, option, options, switch
 class DoctorOptions:
     """How findings are printed."""
 
-    as_json: bool = switch("Print the results as JSON.", "--json")
+    as_json: bool = switch("Print what was found as JSON.", "--json")
     quiet: bool = QUIET
 
 
@@ -45,7 +45,7 @@ def doctor(options: DoctorOptions) -> None:
 class ServeOptions:
     """What `vllm serve` reads."""
 
-    config: Path = option("FILE", "Configuration to serve with.", Path("out/engine.yaml"))
+    config: Path = option("FILE", "What `vllm serve --config` reads.", Path("out/engine.yaml"))
     flags: list[str] | None = argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.")
 
 

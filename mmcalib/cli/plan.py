@@ -23,21 +23,23 @@ class PlanOptions:
 
     flags: list[str] | None = PLAN_FLAGS
     model: str | None = option(
-        "MODEL", "Checkpoint folder or hub id; default: the model of --config or --log."
+        "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
     )
     gpu: str | None = option(
-        "NAME", "GPU, such as H100-80G; auto: this machine's. Default: that of --log, else auto."
+        "NAME", "Such as H100-80G or L4; auto: the present one, and the default without --log."
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY
     config: Path | None = CONFIG_FILE
-    goal: str = option("GOAL", "Goal, such as fits, concurrency>=16 or kv_tokens>=200k.", "fits")
+    goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
     keep: list[str] | None = option(
         "ARG[=LEAST]",
-        "Argument that no fix may change, such as kv_cache_dtype, or may lower only to LEAST, such "
-        "as max_model_len=32k; may be repeated.",
+        "An argument that no fix may change, such as kv_cache_dtype, or make less than "
+        "max_model_len=32k; repeatable.",
     )
-    log: Path | None = option("FILE", "Log of a vLLM server; gives model, GPU and arguments.")
+    log: Path | None = option(
+        "FILE", "What a vLLM server printed: model, GPU and arguments of its start."
+    )
     as_json: bool = switch("Print the plan as JSON.", "--json")
     verbose: bool = VERBOSE
     quiet: bool = QUIET
@@ -91,18 +93,19 @@ class ValidateOptions:
     flags: list[str] | None = FILE_AND_FLAGS
     config: Path | None = CONFIG_FILE
     model: str | None = option(
-        "MODEL", "Checkpoint folder or hub id; default: the model in the file."
+        "MODEL", "Checkpoint folder or hub id; may come from the file instead."
     )
     data: list[Path] | None = option(
         "DIR",
-        "Media to serve; may be repeated. Default: synthetic media of the largest accepted size.",
+        "Media that will be served; may be repeated. Default: made-up ones, the largest that are "
+        "admitted.",
     )
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     gpu: str | None = option(
         "NAME",
-        "GPU to serve on, such as H100-80G; mmcalib rehearses its memory. auto: this machine's.",
+        "GPU that will serve, such as H100-80G: its memory is rehearsed. auto: the present one.",
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY

@@ -18,30 +18,32 @@ class RehearseOptions:
 
     flags: list[str] | None = FILE_AND_FLAGS
     model: str | None = option(
-        "MODEL", "Checkpoint folder or hub id; default: the model of --config."
+        "MODEL", "Checkpoint folder or hub id; may come from --config instead."
     )
-    gpu: str | None = option("NAME", "GPU, such as H100-80G; auto (default): this machine's.")
+    gpu: str | None = option(
+        "NAME", "Such as H100-80G or L4; auto: the present one, and the default."
+    )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY
     config: Path | None = CONFIG_FILE
-    compare: tuple[Path, Path] | None = option("FILE FILE", "Compare two such files.")
-    data: list[str] | None = option("SOURCE", "Media of --requests; may be repeated.")
+    compare: tuple[Path, Path] | None = option("FILE FILE", "Two such files, side by side.")
+    data: list[str] | None = option("SOURCE", "Where the media of --requests are. May be repeated.")
     requests: list[Path] | None = option(
-        "FILE", "OpenAI chat requests to serve after the startup, as JSONL; may be repeated."
+        "FILE", "JSONL of chat requests to serve there, after the startup. May be repeated."
     )
     concurrency: int | None = option(
-        "N", "Requests in flight at a time; default: all at once.", least=1
+        "N", "Requests under way at a time; default: all come at once.", least=1
     )
-    rate: float | None = option("R", "Requests per second, with --step-ms per step.", least=0.001)
-    timestamps: bool = switch('Send each request at its own "timestamp".')
+    rate: float | None = option(
+        "R", "Requests a second, where a step takes --step-ms.", least=0.001
+    )
+    timestamps: bool = switch('Each request when its own "timestamp" says.')
     step_ms: float = option(
-        "MS", "Assumed time of a step, for --rate and --timestamps.", _STEP_MS, least=0.001
+        "MS", "What a step is assumed to take, for these two.", _STEP_MS, least=0.001
     )
-    answer_tokens: int = option(
-        "N", "Answer length of requests without max_tokens.", ANSWER_TOKENS, least=1
-    )
-    strict: bool = switch("Exit 3 if the engine would not start.")
-    as_json: bool = switch("Print the rehearsal as JSON; a list of two with --compare.", "--json")
+    answer_tokens: int = option("N", "Answers to requests that do not say.", ANSWER_TOKENS, least=1)
+    strict: bool = switch("Exit 3 when the engine would not start.")
+    as_json: bool = switch("Print JSON; a list of two with --compare.", "--json")
     verbose: bool = VERBOSE
     quiet: bool = QUIET
 

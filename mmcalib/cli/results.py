@@ -35,12 +35,12 @@ _emit_option = partial(
     hint=f"--emit {_TOO[0]}",
 )
 EMIT_TOO = _emit_option(
-    f"Also write the configuration as {_join_or(_TOO)}; may be repeated.",
+    f"Write the configuration as {_join_or(_TOO)}, too; may be repeated.",
     words_type=list[str],
     basic=True,
 )
-NO_THUMBNAILS = switch("Leave pictures of the costliest items out of report.html.")
-REDACT_PATHS = switch("Hide the names of corpus files in the reports.")
+NO_THUMBNAILS = switch("No pictures of the costliest items in report.html.")
+REDACT_PATHS = switch("Name no file of the corpus in the reports.")
 
 
 @options
@@ -48,30 +48,30 @@ class ReportOptions:
     """A calibration, the form that it is shown in, and where."""
 
     source: Path = argument(
-        "DIR|calibration.json", "Results folder of `mmcalib run`, or the file.", Path("out")
+        "DIR|calibration.json", "What `mmcalib run` wrote: its --out, or the file.", Path("out")
     )
     out: Path | None = option(
         "FILE",
-        "Output file, or - for standard output. Default: report.html or report.md next to the "
-        "calibration; standard output for other formats.",
+        "Default: report.html or report.md beside the calibration, of the others standard output, "
+        "which is -.",
     )
     format: ReportName = option(
         "FORMAT",
-        f"Format of the report: {_join_or(REPORT_NAMES)}.",
+        f"{_join_or(REPORT_NAMES)}.",
         REPORT_NAMES[0],
         wrong=f"--format {{given}} is none of {', '.join(REPORT_NAMES)}",
         hint=f"--format {REPORT_NAMES[0]}",
     )
     data: list[Path] | None = option(
-        "DIR", "Folder or file of the corpus that the page may show; may be repeated."
+        "DIR", "Folder or file of the corpus, whose pictures the page may show; may be repeated."
     )
     emit: ConfigurationName | None = _emit_option(
         f"Print the configuration instead: {_join_or(CONFIGURATION_NAMES)}."
     )
     no_thumbnails: bool = NO_THUMBNAILS
     redact_paths: bool = REDACT_PATHS
-    force: bool = switch("Overwrite --out; emit even if the verdict is fail.")
-    as_json: bool = switch("Print the path and size of the report as JSON.", "--json")
+    force: bool = switch("Overwrite what --out names; emit although the verdict is fail.")
+    as_json: bool = switch("Print what was written as JSON.", "--json")
     quiet: bool = QUIET
 
 
@@ -186,10 +186,10 @@ class DiffOptions:
     """Two results of the same kind."""
 
     old: Path = argument(
-        "OLD", "Results folder, calibration.json, or output of `rehearse --json`.", MISSING
+        "OLD", "A folder of results, calibration.json, or `rehearse --json`'s.", MISSING
     )
-    new: Path = argument("NEW", "The other one, of the same kind.", MISSING)
-    as_json: bool = switch("Print the differences as JSON: lists of [key, old, new].", "--json")
+    new: Path = argument("NEW", "The other one.", MISSING)
+    as_json: bool = switch("Print an object of lists of [what, old, new].", "--json")
 
 
 def diff(options: DiffOptions) -> None:

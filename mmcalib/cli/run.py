@@ -24,9 +24,7 @@ class RunCommandOptions:
     strict: bool = STRICT
     force: bool = switch("Overwrite results in --out.", basic=True)
     as_json: bool = switch(
-        "Print calibration.json, or comparison.json for several GPUs or models.",
-        "--json",
-        basic=True,
+        "Print calibration.json, of several comparison.json.", "--json", basic=True
     )
     verbose: bool = VERBOSE
     quiet: bool = QUIET

@@ -74,5 +74,5 @@ def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
             )
         if pinned and name in _PINNED:
             raise UsageError(
-                f"{flag(name)} and --pin-kv-cache cannot be combined", hint="remove one of them"
+                f"{flag(name)} and --pin-kv-cache exclude each other", hint="remove one of them"
             )

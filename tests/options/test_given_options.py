@@ -23,7 +23,7 @@ def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None
 def test_a_pool_is_said_once() -> None:
     said = {"kv_cache_memory_bytes": 1 << 33}
     refuse_own(said, pinned=False)
-    with pytest.raises(UsageError, match="--pin-kv-cache cannot be combined"):
+    with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
         refuse_own(said, pinned=True)
 
 
