@@ -100,7 +100,7 @@ format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-docs: setup ## Check README and docs: links, help texts, commands
+docs: setup ## Check README and docs: links, generated parts, commands
 	$(BIN)/pytest tests/docs
 
 dist: setup ## Make sdist and wheel in dist/, their version from git's tags

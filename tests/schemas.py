@@ -1,4 +1,4 @@
-"""Documents against the schemas that are published."""
+"""The example run, and documents against the published schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-SCHEMAS = Path(__file__).resolve().parent.parent / "docs" / "schemas"
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMAS = ROOT / "docs" / "schemas"
+EXAMPLE = ROOT / "docs" / "example"
+CALIBRATION = EXAMPLE / "calibration.json"
 
 
 def file_of(name: str) -> Path:

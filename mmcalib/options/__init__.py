@@ -1,5 +1,5 @@
-"""What a user can ask for: each option once, for the command line and the library.
+"""The options, each declared once for the command line and the library.
 
-Importing these loads neither pydantic nor typer: `option.make_options` loads pydantic when there
-are values to check, `mmcalib.cli.command` makes the command line.
+Importing this package loads neither pydantic nor typer. `option.make_options` loads pydantic when
+it has values to check; `mmcalib.cli.command` builds the command line.
 """

@@ -1,4 +1,4 @@
-"""One option as a field of a dataclass: what the command line shows, its bounds, and its error."""
+"""One option as a dataclass field: its help text, its bounds, and its error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Bounds:
-    """Of a number, named as in annotated_types; `holds` of any other value. It is their
-    GroupedMetadata by protocol, so that pydantic reads it, and showing help does not import them.
+    """Bounds of a number, named as in annotated_types; `holds` tests any other value. pydantic
+    reads it as GroupedMetadata, and `--help` need not import annotated_types.
     """
 
     __is_annotated_types_grouped_metadata__ = True
@@ -40,14 +40,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option or argument of a command. The field that it is assigned to gives its name and type.
+    """An option or argument of a command. Its dataclass field gives the name and type.
 
-    `annotation` has bounds, which `value_type` lacks. `words_type` is the type of the words where
-    Typer cannot parse the value's own, and `read` makes the value of them or raises UsageError.
-    `spelled` are the spellings, unless the only one is the name with dashes. `wrong` is the error
-    line of a value out of bounds, with `{option}` and `{given}`; `least` is a bound that Typer
-    shows and checks. A first run may need a `basic` option, so `run --help` shows it; the others
-    only `run --help-all` does. `eager` gets Typer's context and the value before all else is read.
+    `annotation` includes the bounds, `value_type` does not. If Typer cannot parse the value's type,
+    it parses `words_type`, and `read` converts that or raises UsageError. `spelled` overrides the
+    default spelling, the name with dashes. `wrong` is the error for a value out of bounds, with
+    `{option}` and `{given}`; `least` is a bound that Typer shows and checks. `run --help` shows
+    only `basic` options, `run --help-all` shows all. `eager` gets Typer's context and the value
+    before the other options are read.
     """
 
     metavar: str | None
@@ -72,28 +72,28 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words of a closed choice; empty for other values."""
+        """The words of a Literal; empty for other types."""
         return get_args(self.value_type) if get_origin(self.value_type) is Literal else ()
 
 
 def option(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
-    """An option of one value, or of several if its type is a list; `more` as `Option` has it."""
+    """An option with a value, or with several if its type is a list; `more`: see `Option`."""
     return Option(metavar, text, default, **more)
 
 
 def switch(text: str, *spelled: str, **more: Any) -> Any:
-    """An option without a value: True where it is given."""
+    """An option without a value; True if given."""
     return Option(None, text, default=False, spelled=spelled, **more)
 
 
 def argument(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
-    """A value, or several, that no option stands before. The default MISSING requires it."""
+    """A positional argument. With the default MISSING it is required."""
     return Option(metavar, text, default, is_argument=True, **more)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def options(kind: type[T]) -> type[T]:
-    """Class decorator: a frozen dataclass of options, and of other such classes."""
+    """Class decorator: a frozen dataclass of options and of other option classes."""
     for name, one in list(vars(kind).items()):
         if isinstance(one, Option):
             setattr(kind, name, field(default=one.default, metadata={"option": one}))
@@ -101,23 +101,23 @@ def options(kind: type[T]) -> type[T]:
 
 
 def _members(kind: type) -> dict[str, Option | type]:
-    """By the name of its field: an option, with its name and type, or another class of options."""
+    """Map each field to its option, with name and type, or to its class of options."""
     annotations, types = get_type_hints(kind, include_extras=True), get_type_hints(kind)
-    found: dict[str, Option | type] = {}
+    members: dict[str, Option | type] = {}
     for one in fields(kind):
-        found[one.name] = types[one.name]
+        members[one.name] = types[one.name]
         if one.metadata:
-            found[one.name] = replace(
+            members[one.name] = replace(
                 one.metadata["option"],
                 name=one.name,
                 annotation=annotations[one.name],
                 value_type=_without_none(types[one.name]),
             )
-    return found
+    return members
 
 
 def options_of(kind: type) -> Iterator[Option]:
-    """The options of such a class, and of the classes that it has for fields, in order."""
+    """Yield the options of a class and of its nested option classes, in order."""
     for member in _members(kind).values():
         if isinstance(member, Option):
             yield member
@@ -132,34 +132,34 @@ def _without_none(kind: Any) -> Any:
 
 
 def read_words(options: Iterable[Option], words: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that the command line gives: None, False and [] give none. Raises UsageError."""
+    """Convert the words of the command line; None, False and [] mean not given."""
     return {
-        one.name: one.read(said)
+        one.name: one.read(given)
         for one in options
-        if not ((said := words[one.name]) is None or said is False or said == [])
+        if not ((given := words[one.name]) is None or given is False or given == [])
     }
 
 
 def make_options(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The options of a class among these values. Raises UsageError for the first wrong one."""
-    own: dict[str, Any] = {}
+    """Build an option class from these values. Raises UsageError for the first invalid one."""
+    valid: dict[str, Any] = {}
     for name, member in _members(kind).items():
         if not isinstance(member, Option):
-            own[name] = make_options(member, values)
+            valid[name] = make_options(member, values)
         elif name in values:
-            own[name] = _validate(member, values[name])
-    return kind(**own)
+            valid[name] = _validate(member, values[name])
+    return kind(**valid)
 
 
 def _validate(own: Option, value: Any) -> Any:
-    # The command line shows its help without it.
+    # Imported here, so that `--help` does not load pydantic.
     from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(own.annotation).validate_python(value)
     except ValidationError as error:
-        # Of the forms that a value may have, the one that was meant fails deepest.
-        deepest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+        # In a union, the type that the user meant fails at the deepest path.
+        deepest = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
         spelling = own.spellings[0]
         message = own.wrong.format(option=spelling, given=deepest["input"])
         hint = own.hint.format(option=spelling) or f"one of {', '.join(own.choices)}"

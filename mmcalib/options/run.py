@@ -1,4 +1,4 @@
-"""What run, scan and validate are asked; options that other commands share with them."""
+"""Options of `run`, and those it shares with scan, validate and other commands."""
 
 import json
 import math
@@ -23,42 +23,39 @@ Seconds = Annotated[float, Bounds(ge=0, lt=math.inf)]
 Share = Annotated[float, Bounds(gt=0, le=1)]
 Size = Annotated[str, Bounds(holds=lambda text: size_bytes(text) is not None)]
 
-# Seconds that one profile and one replay may each take on this machine.
 STARTUP_BUDGET_S = 90.0
-# Real items measured per modality: the extremes of each and a few more by chance.
+# The extremes of each modality and a few random items.
 SAMPLE_PER_MODALITY = 12
 
 
-# Options that several commands have.
-
 DATA = option(
     "SOURCE",
-    "Folder, file, 'pattern', archive or URL of media; @FILE or - reads paths; may be repeated.",
+    "Media: folder, file, 'pattern', archive or URL; @FILE or - reads paths; may be repeated.",
     words_type=list[str],
     basic=True,
 )
 REQUESTS = option(
-    "FILE", "JSONL of OpenAI chat requests with local media; may be repeated.", basic=True
+    "FILE", "OpenAI chat requests with local media, as JSONL; may be repeated.", basic=True
 )
 ALLOWED_ROOT = option(
     "DIR",
-    "Root below which requests may name files; default: their own folder.",
+    "Folder that requests may read files from; default: the folder of the requests file.",
     wrong="{option} {given} is not a folder",
-    hint="the folder below which requests may name files",
+    hint="the folder that requests may read files from",
 )
 ALLOWED_DOMAINS = option(
-    "HOST[,HOST]", "Hosts from which media may be read, also by redirects; may be repeated."
+    "HOST[,HOST]", "Hosts to read media from, redirects included; may be repeated."
 )
 STARTUP_BUDGET = option(
     "SECONDS",
-    "What profile and replay may each take here.",
+    "Time limit in seconds for the startup profile, and again for the replay.",
     STARTUP_BUDGET_S,
     spelled=("--startup-budget",),
     wrong="{option} must be a number of seconds, 0 or more",
     hint="--startup-budget 90",
 )
 
-# Of at least 1, or left out.
+# An optional integer of at least 1.
 count_option = partial(
     option,
     "N",
@@ -69,16 +66,15 @@ count_option = partial(
 
 @options
 class ProbeOptions:
-    """`workers` are processes here, or on every node of a Ray cluster; what they see is remembered
-    below the cache folder, unless `no_cache`.
-    """
+    """How media are read. Headers are cached in the cache folder unless `no_cache` is set."""
 
     workers: Positive | None = count_option(
-        "Processes that read media; default: one per CPU.", hint="--workers 4"
+        "Processes that read media, on each node with ray; default: one per CPU.",
+        hint="--workers 4",
     )
     item_timeout_s: Annotated[float, Bounds(gt=0, lt=math.inf)] = option(
         "SECONDS",
-        "An item that takes longer to read is skipped.",
+        "Skip an item that takes longer to read.",
         TIMEOUT_S,
         spelled=("--item-timeout",),
         wrong="{option} must be a number of seconds above 0",
@@ -86,10 +82,10 @@ class ProbeOptions:
     )
     executor: Where = option(
         "WHERE",
-        "Where media are read: local, or ray: the cluster of RAY_ADDRESS, or a new one.",
+        "Where to read media: local, or ray (the cluster of RAY_ADDRESS, or a new one).",
         "local",
     )
-    no_cache: bool = switch("Read every file, whether or not it was read before.")
+    no_cache: bool = switch("Ignore cached results; read every file again.")
 
 
 PROBE = ProbeOptions()
@@ -97,26 +93,26 @@ PROBE = ProbeOptions()
 
 @options
 class ProofOptions:
-    """For a configuration that somebody wrote."""
+    """Validation of an existing configuration."""
 
-    validate: Depth = option("HOW", "How far to prove it: budget, startup or replay.", "replay")
+    validate: Depth = option("HOW", "Validation depth: budget, startup or replay.", "replay")
     startup_budget_s: Seconds = STARTUP_BUDGET
 
 
 def _read_counts(words: Sequence[str]) -> dict[Modality, int]:
-    """`image=4 video=0`."""
-    found: dict[Modality, int] = {}
+    """Parse `image=4 video=0`."""
+    counts: dict[Modality, int] = {}
     for word in words:
         modality, _, number = word.partition("=")
         if modality not in MODALITIES or not number.isdecimal():
-            raise UsageError(f"--count {word}: not a modality and a number", hint="--count image=4")
-        found[modality] = int(number)
-    return found
+            raise UsageError(f"--count {word} is not MODALITY=N", hint="--count image=4")
+        counts[modality] = int(number)
+    return counts
 
 
 def _read_shares(words: Sequence[str]) -> float | dict[Modality, float]:
-    """One share for all modalities together, or one for each."""
-    found: dict[Modality, float] = {}
+    """Parse one share for all modalities together, or one per modality."""
+    shares: dict[Modality, float] = {}
     for word in words:
         modality, _, number = word.rpartition("=")
         try:
@@ -129,8 +125,8 @@ def _read_shares(words: Sequence[str]) -> float | dict[Modality, float]:
             raise UsageError(
                 f"--coverage {word} is not a share", hint="--coverage 0.99, or image=0.99"
             )
-        found[modality] = share
-    return found
+        shares[modality] = share
+    return shares
 
 
 def _read_context(words: str) -> int | Literal["fit"]:
@@ -138,40 +134,40 @@ def _read_context(words: str) -> int | Literal["fit"]:
         return FIT if words == FIT else int(words)
     except ValueError:
         raise UsageError(
-            f"--max-model-len {words} is no number of tokens", hint="--max-model-len 32768, or fit"
+            f"--max-model-len {words} is not a token count", hint="--max-model-len 32768, or fit"
         ) from None
 
 
 def _read_media_options(words: str) -> dict[str, dict[str, Any]]:
-    """JSON of modality -> options, as `vllm serve --media-io-kwargs` takes it."""
+    """Parse JSON of modality -> options, as in `vllm serve --media-io-kwargs`."""
     try:
-        given = json.loads(words)
+        kwargs = json.loads(words)
     except ValueError:
-        given = None
-    if not isinstance(given, dict) or any(
+        kwargs = None
+    if not isinstance(kwargs, dict) or any(
         modality not in MODALITIES or not isinstance(options, dict)
-        for modality, options in given.items()
+        for modality, options in kwargs.items()
     ):
         raise UsageError(
-            f"--media-io-kwargs {words}: not JSON of options per modality",
+            f"--media-io-kwargs {words} is not JSON with options per modality",
             hint="""--media-io-kwargs '{"video": {"fps": 1}}'""",
         )
-    return given
+    return kwargs
 
 
 @options
 class RunOptions:
-    """In the order of `mmcalib run --help`. None leaves a choice to the policy's default."""
+    """In the order of `mmcalib run --help`. None means the policy's default."""
 
     model: str | None = option(
         "MODEL[,MODEL]",
-        "Checkpoint folder, or hub id such as `mmcalib list models` shows; of several, a "
-        "comparison. Default: that of --config.",
+        "Checkpoint folder or hub id (`mmcalib list models` shows some); several are compared. "
+        "Default: the model of --config.",
         basic=True,
     )
     config: Path | None = option(
         "FILE",
-        "What you serve with today: vLLM's YAML, a Kubernetes manifest, a compose file, Helm "
+        "Your current configuration: vLLM's YAML, a Kubernetes manifest, a compose file, Helm "
         "values or a script.",
         basic=True,
     )
@@ -182,7 +178,7 @@ class RunOptions:
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     count: dict[Modality, Annotated[int, Bounds(ge=0)]] | None = option(
         "MODALITY=N",
-        "Items per prompt, such as image=4; may be repeated.",
+        "Items allowed per prompt, such as image=4; may be repeated.",
         words_type=list[str],
         read=_read_counts,
         wrong="a count must not be negative",
@@ -191,8 +187,8 @@ class RunOptions:
     )
     coverage: Share | dict[Modality, Share] | None = option(
         "SHARE",
-        "Share of requests whose item count is admitted, 1 by default; image=0.99 for one modality "
-        "by itself; may be repeated.",
+        "Share of requests whose item count must fit; default: 1. image=0.99 sets one modality; "
+        "may be repeated.",
         words_type=list[str],
         read=_read_shares,
         wrong="{option} {given} is not a share",
@@ -201,27 +197,28 @@ class RunOptions:
     )
     prefer: Prefer | None = option(
         "WHAT",
-        "quality (default): downscale nothing unless context or memory force it. throughput: keep "
-        "at least half of the items whole.",
+        "quality (default): downscale only if context or memory require it. throughput: keep at "
+        "least half of the items at full size.",
         basic=True,
     )
     max_tokens_per_item: Positive | None = count_option(
-        "Cap images, and pairs of video frames, at N tokens each; wins over --prefer.", basic=True
+        "Cap each image, and each pair of video frames, at N tokens; overrides --prefer.",
+        basic=True,
     )
     min_image_pixels: Positive | None = count_option("Downscale no image below N pixels.")
     min_video_frames: Positive | None = count_option(
-        "Keep at least N frames of every video that has them."
+        "Keep at least N frames of every video (shorter ones keep all)."
     )
     text_reserve_tokens: Annotated[int, Bounds(ge=0)] | None = option(
         "N",
-        "Tokens kept for text and answer; default: 1024.",
+        "Tokens reserved for text and answer; default: 1024.",
         wrong="{option} must not be negative",
         hint="--text-reserve-tokens 1024",
     )
     max_model_len: Positive | Literal["fit"] | None = option(
         "N",
         "Context in tokens, or fit: the smallest that holds the covered requests; default: the "
-        "model's own.",
+        "model's maximum.",
         words_type=str,
         read=_read_context,
         wrong="{option} must be at least 1, not {given}",
@@ -229,54 +226,54 @@ class RunOptions:
         basic=True,
     )
     max_num_batched_tokens: Positive | None = count_option(
-        "Tokens per step; default: derived from vLLM's default."
+        "Tokens per scheduler step; default: derived from vLLM's default."
     )
     concurrency: Annotated[float, Bounds(gt=0, lt=math.inf)] | None = option(
         "N",
-        "Sequences of full context that the KV cache must hold; needs --gpu.",
+        "Full-context requests that the KV cache must hold at once; needs --gpu.",
         wrong="{option} must be a number above 0",
         hint="--concurrency 16",
         basic=True,
     )
     ram_budget: Size | None = option(
         "SIZE",
-        "Host memory for vLLM's processor caches, as 8GiB.",
-        wrong="{option} {given}: not a size",
+        "Host memory for vLLM's processor caches, such as 8GiB.",
+        wrong="{option} {given} is not a size",
         hint="--ram-budget 16GiB",
     )
     media_io_kwargs: dict[Modality, dict[str, Any]] | None = option(
         "JSON",
-        """What the server will load media with, such as '{"video": {"fps": 1}}'.""",
+        """Media loading options of the server, such as '{"video": {"fps": 1}}'.""",
         words_type=str,
         read=_read_media_options,
     )
     allow_under_reserve: bool = switch(
-        "Emit a configuration that may run out of memory under load."
+        "Write the configuration even if it may run out of memory under load."
     )
     validate: Validate = option(
-        "HOW", "How far to prove it: none, budget, startup or replay.", "replay", basic=True
+        "HOW", "Validation depth: none, budget, startup or replay.", "replay", basic=True
     )
     startup_budget_s: Seconds = STARTUP_BUDGET
     device: Device = option(
         "WHERE",
-        "Where the processor is measured: cpu, or cuda (there as well, and held against the CPU).",
+        "Where to measure the processor: cpu, or cuda (also on the GPU, compared with the CPU).",
         "cpu",
     )
     sample: Positive = option(
         "N",
-        "Real items measured per modality; others by blank stand-ins.",
+        "Real items to measure per modality; blank items of the same size replace the rest.",
         SAMPLE_PER_MODALITY,
         wrong="{option} must be at least 1: the heaviest item is always measured",
         hint="--sample 12",
     )
     gpu: str | None = option(
         "NAME[,NAME]",
-        "GPU that will serve, such as H100-80G: its memory is rehearsed; of several, a comparison. "
-        "Default: the present one, if any.",
+        "GPU to serve on, such as H100-80G; mmcalib rehearses its memory. Several are compared. "
+        "Default: this machine's, if any.",
         basic=True,
     )
     pin_kv_cache: bool = switch(
-        "Write the KV cache's bytes and the CUDA graphs' sizes that rehearsal leaves on --gpu: "
+        "Fix the KV cache size and the CUDA graph sizes to those rehearsed for --gpu, so that "
         "every start has the same."
     )
 

@@ -1,4 +1,4 @@
-"""A policy from options and back; the arguments of vLLM that a run derives itself."""
+"""Converts options to a policy and back; rejects vLLM arguments that a run derives itself."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mmcalib.errors import UsageError
 from mmcalib.options.run import RunOptions
 from mmcalib.text import flag, size_bytes
 
-_RULES = {rule.name for rule in fields(Policy)} & set(RunOptions.__dataclass_fields__)
+_POLICY_OPTIONS = {rule.name for rule in fields(Policy)} & set(RunOptions.__dataclass_fields__)
 
 
 def policy_of(options: RunOptions) -> Policy:
-    """With the defaults of the policy where the options leave a choice to it."""
-    said = {name: getattr(options, name) for name in _RULES}
+    """Return the policy of these options; an option of None takes the policy's default."""
+    values = {name: getattr(options, name) for name in _POLICY_OPTIONS}
     if options.ram_budget is not None:
-        said["ram_budget_bytes"] = size_bytes(options.ram_budget)
-    return Policy(**{name: value for name, value in said.items() if value is not None})
+        values["ram_budget_bytes"] = size_bytes(options.ram_budget)
+    return Policy(**{name: value for name, value in values.items() if value is not None})
 
 
 def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
-    """As the library takes one. Raises UsageError for an unknown key, TypeError for no mapping."""
+    """Return the library's `policy` argument as a Policy. Raises UsageError for an unknown key."""
     if given is None or isinstance(given, Policy):
         return given or Policy()
     if not isinstance(given, Mapping):
@@ -34,22 +34,22 @@ def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             meant = near[0] if near else f"one of {', '.join(known)}"
-            raise UsageError(f"policy: a policy has no {name!r}", hint=meant)
+            raise UsageError(f"policy: unknown key {name!r}", hint=meant)
     return Policy(**given)
 
 
 def options_of_policy(policy: Policy) -> dict[str, Any]:
-    """What differs from the defaults, by the names of the options."""
+    """Return the values that differ from the defaults, by option name."""
     default = Policy()
-    said = {name: getattr(policy, name) for name in _RULES}
-    return {name: value for name, value in said.items() if value != getattr(default, name)}
+    values = {name: getattr(policy, name) for name in _POLICY_OPTIONS}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
-# What a calibration derives or asks for itself, by vLLM's name, and how it is told.
-_OWN: Final = {
+# vLLM arguments that a calibration sets itself, and the option that steers each.
+_DERIVED: Final = {
     "model": "--model MODEL",
     "limit_mm_per_prompt": "--count image=4",
-    "mm_processor_kwargs": "--max-tokens-per-item N; mmcalib validate judges a file of your own",
+    "mm_processor_kwargs": "--max-tokens-per-item N; mmcalib validate checks a file of your own",
     "mm_processor_cache_gb": "--ram-budget 8GiB",
     "media_io_kwargs": """--media-io-kwargs '{"video": {"fps": 1}}'""",
     "max_model_len": "--max-model-len 32768",
@@ -57,24 +57,22 @@ _OWN: Final = {
     "max_num_seqs": "Policy(max_num_seqs=64)",
     "gpu_memory_utilization": "Policy(gpu_memory_utilization=0.9)",
 }
-DECIDED: Final = frozenset(_OWN) - {"model"}
-# Those of the user's configuration hold, unless an option says otherwise; the others are compared.
+DECIDED: Final = frozenset(_DERIVED) - {"model"}
+# A run keeps these from the user's configuration unless an option overrides them.
 TAKEN: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "media_io_kwargs")
-# What `--pin-kv-cache` writes.
+# `--pin-kv-cache` sets these.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 
 
 def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
-    """Raise UsageError for what a calibration decides itself, with the option that steers it."""
+    """Raise UsageError for arguments that a calibration sets itself, with the option to use."""
     for name in engine_args:
-        if name in _OWN:
+        if name in _DERIVED:
             raise UsageError(
-                f"{flag(name)} is not one of vLLM's arguments that run passes on: it is derived, "
-                "or an option of mmcalib run itself",
-                hint=_OWN[name],
+                f"mmcalib run sets {flag(name)} itself and does not pass it on to vLLM",
+                hint=_DERIVED[name],
             )
         if pinned and name in _PINNED:
             raise UsageError(
-                f"{flag(name)} and --pin-kv-cache are one or the other",
-                hint="leave one of them out",
+                f"{flag(name)} and --pin-kv-cache exclude each other", hint="remove one of them"
             )

@@ -1,1 +1,1 @@
-"""The documents that are printed and kept, and their parts: values, which no file is read for."""
+"""Models of the documents that mmcalib prints and saves. Pure values: they read no files."""

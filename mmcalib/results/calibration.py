@@ -1,4 +1,4 @@
-"""Calibration.json."""
+"""The models of `calibration.json`: what `run` writes and `report`, `check` and `diff` read."""
 
 from __future__ import annotations
 
@@ -26,51 +26,49 @@ from mmcalib.text import GIB
 
 
 class Evidence(DocumentPart):
-    """Why a setting has its value, and the item or request that set it. `effect` is what switching
-    it off changed.
-    """
+    """Why a setting has its value."""
 
-    setting: str
+    setting: str = Field(description="Dotted name of the setting")
     value: Any
     label: Label
     reason: str
-    exemplar: str = ""
-    effect: str = ""
+    exemplar: str = Field(default="", description="Item or request that set the value")
+    effect: str = Field(default="", description="Effect of removing the setting")
 
 
 def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
-    """Neighbours with one reason said once: (settings, their values, the first of them)."""
-    alike = groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar))
-    runs = [list(run) for _, run in alike]
+    """Merge neighbours that share a reason: (settings, their values, the first evidence)."""
+    groups = groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar))
+    runs = [list(group) for _, group in groups]
     return [([e.setting for e in run], [str(e.value) for e in run], run[0]) for run in runs]
 
 
 class ModalityItems(DocumentPart):
-    """`tokens` of the prompt per item are those under vLLM's default, `heaviest` and `exemplar` the
-    size and the path of the item of most; `kept` is what the calibrated settings leave of
-    them. `witnesses`: so many stand-ins were processed, and vLLM's own count, which agreed with all
-    of them, stands for the others; None where all were processed.
-    """
+    """Items of one modality and their tokens under vLLM's defaults."""
 
-    items: int
+    items: int = Field(description="Accepted items; requests count each mention")
     unique_shapes: int
-    tokens: dict[Quantile, int]
-    heaviest: str
-    exemplar: str
-    witnesses: int | None = None
-    kept: Retention | None = None
+    tokens: dict[Quantile, int] = Field(description="Prompt tokens per item, by quantile")
+    heaviest: str = Field(description="Shape of the item with the most tokens")
+    exemplar: str = Field(description="Path of that item")
+    witnesses: int | None = Field(
+        default=None,
+        description="Shapes measured; vLLM's own formula counted the rest; null: all measured",
+    )
+    kept: Retention | None = Field(
+        default=None, description="Share of tokens left after calibration"
+    )
 
     @property
     def label(self) -> Label:
-        """How the tokens are known."""
         return "measured" if self.witnesses is None else "computed"
 
 
 class Corpus(DocumentPart):
-    """Item counts: with requests, every mention of an item counts."""
+    """The media and requests that were read; all measured."""
 
-    prompts: int
-    skipped: int
+    prompts: int = Field(description="Usable requests; 0 without `--requests`")
+    skipped: int = Field(description="Lines of `skipped.jsonl`")
     modalities: dict[str, ModalityItems]
 
     @property
@@ -78,76 +76,74 @@ class Corpus(DocumentPart):
         return sum(part.items for part in self.modalities.values())
 
     def losses(self) -> list[str]:
-        """What calibrated settings take off items: a sentence for each modality they shrink."""
+        """Return a sentence for each modality whose items the calibrated settings shrink."""
         parts = ((name, part.kept) for name, part in self.modalities.items())
         return [kept.describe(name) for name, kept in parts if kept and kept.items_smaller]
 
 
 class FrontierPoint(DocumentPart):
-    """One value of one knob: what it does to the items of its modality, and to the budget.
-
-    Retention is the share of its tokens that an item keeps, p99 and p50 count every item.
-    `process_s` is the mean to load and process one; `resident_items` of the largest fit into the
-    encoder cache. `adequacy` is that of the configuration without size hints. `choice`: beaten is
-    one that was not chosen where another of the modality is nowhere worse. `bleeds`: other
-    modalities whose items it changes too.
+    """One value of one processor option; the others keep their chosen values. Memory figures need
+    `--gpu`.
     """
 
-    knob: str
+    knob: str = Field(description="Processor option")
     modality: str
-    value: int | float
-    max_tokens: int
+    value: int | float = Field(description="Value tried")
+    max_tokens: int = Field(description="Largest item")
     p99_tokens: int
     p50_tokens: int
-    share_downscaled: float
-    mean_retention: float
-    worst_retention: float
-    process_s: float
+    share_downscaled: float = Field(description="Share of items that lose tokens")
+    mean_retention: float = Field(description="Mean share of tokens an item keeps")
+    worst_retention: float = Field(description="Lowest such share; 0: vLLM rejects the item")
+    process_s: float = Field(description="Mean time to load and process an item")
     encoder_budget_tokens: int
     profiled_items: int
-    adequacy: float
-    resident_items: int | None
-    choice: Literal["chosen", "beaten", "open"]
-    bleeds: tuple[str, ...] = ()
+    adequacy: float = Field(description="Profiled tokens ÷ worst step, without size hints")
+    resident_items: int | None = Field(description="Largest items that fit the encoder cache")
+    choice: Literal["chosen", "beaten", "open"] = Field(
+        description="beaten: another value is better somewhere and nowhere worse"
+    )
+    bleeds: tuple[str, ...] = Field(
+        default=(), description="Other modalities that the option changes"
+    )
     activation_peak_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None
-    label: Literal["measured", "computed"] = "measured"
+    label: Literal["measured", "computed"] = Field(
+        default="measured", description="computed: vLLM's own formula counted some items"
+    )
 
 
 class ProcessorCache(DocumentPart):
-    """The size for `mm_processor_cache_gb` and the hit curve that it was read from, *computed*.
-
-    An access is one request's use of one item. The curve has (capacity in bytes, hit rate), and
-    begins at the least capacity that hits at all; the last hits as often as any. `wanted` is the
-    size in GiB that has nearly all of the hits, and its rate, where more is wanted than is allowed.
-    """
+    """Size of vLLM's processor cache, computed. An access is one request's use of one item."""
 
     label: ClassVar[Label] = "computed"
 
     requests: int
     accesses: int
-    complete: bool
-    mm_processor_cache_gb: float
-    hit_rate: float
-    default_hit_rate: float
-    wanted: tuple[float, float] | None
-    curve: tuple[tuple[int, float], ...]
+    complete: bool = Field(description="False: only the first 4,000,000 accesses were read")
+    mm_processor_cache_gb: float = Field(description="Size in GiB; 0 switches the cache off")
+    hit_rate: float = Field(description="Share of accesses")
+    default_hit_rate: float = Field(description="With vLLM's default of 4 GiB")
+    wanted: tuple[float, float] | None = Field(
+        description="GiB and hit rate for 95 % of the possible hits, if above the allowed size"
+    )
+    curve: tuple[tuple[int, float], ...] = Field(description="Capacity in bytes, hit rate")
 
     @property
     def most_hit_rate(self) -> float:
-        """That of a cache that forgets nothing."""
+        """Hit rate of a cache that never evicts."""
         return self.curve[-1][1] if self.curve else 0.0
 
     @property
     def total_bytes(self) -> int:
-        """What it may hold in all processes of a server."""
+        """Bytes that the caches of all server processes may hold together."""
         return round(self.mm_processor_cache_gb * GIB) * PROCESSOR_CACHES
 
 
 def with_variables(values: Mapping[str, int], command: str) -> str:
-    """The command with these in its environment, as a shell reads it."""
+    """Return the shell command with these environment variables."""
     return " ".join([*(f"{name}={value}" for name, value in values.items()), command])
 
 
@@ -155,14 +151,14 @@ SERVE: Final = "vllm serve --config engine.yaml"
 
 
 def serving(server: Server, command: str) -> str:
-    """The command that serves with the limits that were raised when the corpus was read."""
+    """Return the serve command with the media limits that were set while the corpus was read."""
     return with_variables(server.environment, command)
 
 
 SCHEMA_VERSION: Final = 2
 MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
 
-# Bytes of a file name that are not UTF-8, as Python holds them.
+# Surrogates: how Python decodes bytes of a file name that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -176,145 +172,146 @@ def _with_packages(tool: dict[str, str]) -> dict[str, str]:
 
 
 class Model(DocumentPart):
-    """`doubts` say what the model's source cannot promise."""
+    """The model's config and where it came from."""
 
     id: str
     source: Literal["local", "hub", "bundled"]
     architecture: str
-    doubts: list[str] = Field(default_factory=list)
+    doubts: list[str] = Field(default_factory=list, description="Facts the source cannot confirm")
 
 
 class Preprocessing(DocumentPart):
-    """CPU seconds, of all threads, to load and process an item: the mean over the corpus,
-    *computed* from so many `measured_files`.
-    """
+    """CPU time to load and process an item on this machine, computed."""
 
     label: ClassVar[Label] = "computed"
 
-    cpu_s_per_item: float
-    measured_files: int
+    cpu_s_per_item: float = Field(description="Mean over the corpus, all threads")
+    measured_files: int = Field(description="Files that were timed")
 
 
 class YourConfiguration(DocumentPart):
-    """What the user gave to start from: `file` is empty where flags say it all, `engine_config` as
-    vLLM reads it. `diff` leads from it to the tuned one; `refused`: why vLLM does not take it.
-    """
+    """The configuration passed by `--config` or flags."""
 
-    file: str
-    engine_config: dict[str, Any]
-    diff: str
-    refused: str = ""
+    file: str = Field(description="Empty: flags only")
+    engine_config: dict[str, Any] = Field(description="As vLLM parses it")
+    diff: str = Field(description="Unified diff to the calibrated one")
+    refused: str = Field(default="", description="vLLM's error, if it rejects the configuration")
 
 
 class CalibrationDocument(DocumentPart):
-    """What `mmcalib.calibrate` returns and `calibration.json` holds. `tool` are the versions that
-    the numbers depend on, by package; `evidence` has the reason of each setting, in the order of
-    `engine_config`. `default_config` is what the user says and the default that is compared with
-    has, too. With `needed` in its environment the server would also take the items of the corpus
-    that were left out.
-    """
+    """The result of `mmcalib run` and `mmcalib.calibrate`."""
 
     model_config = ConfigDict(title="Calibration")
 
-    schema_version: Literal[2] = SCHEMA_VERSION
-    created_at: str
-    tool: Annotated[dict[str, str], AfterValidator(_with_packages)]
+    schema_version: Literal[2] = Field(
+        default=SCHEMA_VERSION, description="Other versions are rejected"
+    )
+    created_at: str = Field(description="UTC, ISO 8601")
+    tool: Annotated[dict[str, str], AfterValidator(_with_packages)] = Field(
+        description="Versions of mmcalib, vllm, transformers, torch and python"
+    )
     model: Model
     corpus: Corpus
-    evidence: list[Evidence]
-    engine_config: dict[str, Any]
-    default_config: dict[str, Any] = Field(default_factory=dict)
+    evidence: list[Evidence] = Field(description="In the order of `engine_config`")
+    engine_config: dict[str, Any] = Field(description="The settings of `engine.yaml`")
+    default_config: dict[str, Any] = Field(
+        default_factory=dict, description="Your vLLM flags, which the compared default has too"
+    )
     yours: YourConfiguration | None = None
     budget: Budgets
     memory: Memories
-    frontier: list[FrontierPoint]
-    startup: Startup | None
+    frontier: list[FrontierPoint] = Field(description="Every value tried")
+    startup: Startup | None = Field(description="Null without an engine start")
     checks: list[CheckResult]
-    verdict: Literal["pass", "fail"]
+    verdict: Literal["pass", "fail"] = Field(description="fail: at least one check failed")
     costs: Costs
-    cache: ProcessorCache | None = None
-    preprocessing: Preprocessing | None = None
+    cache: ProcessorCache | None = Field(default=None, description="Null without requests")
+    preprocessing: Preprocessing | None = Field(
+        default=None, description="Null if no file was timed"
+    )
     server: Server
-    needed: dict[str, int] = Field(default_factory=dict)
-    traffic: ServedTraffic | None = None
+    needed: dict[str, int] = Field(
+        default_factory=dict, description="vLLM variables that would admit the excluded items"
+    )
+    traffic: ServedTraffic | None = Field(default=None, description="Null without `--gpu`")
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 
     @property
     def gate(self) -> Gate:
-        """What the configuration admits. Raises UsageError where its limits are not there."""
-        # Built once; a copy with other fields has another.
-        made_of = (self.costs, self.engine_config, self.budget, self.server, self.model)
-        known = self._gate
-        if known is None or not all(map(is_, known[0], made_of)):
+        """The rules that accept or reject items. Raises UsageError if the limits are missing."""
+        # Cached; a copy with other fields builds its own.
+        inputs = (self.costs, self.engine_config, self.budget, self.server, self.model)
+        cached = self._gate
+        if cached is None or not all(map(is_, cached[0], inputs)):
             budget = self.budget.calibrated.encoder_budget_tokens
             args = self.costs, self.engine_config, budget, self.server, self.model.architecture
-            known = self._gate = made_of, gate_of(*args)
-        return known[1]
+            cached = self._gate = inputs, gate_of(*args)
+        return cached[1]
 
     @property
     def wanting(self) -> dict[str, int]:
-        """`needed` without variables that are not mmcalib's own: the file may be foreign."""
+        """`needed`, limited to known variables: the file may come from elsewhere."""
         return {n: self.needed[n] for n in VARIABLES if n in self.needed}
 
     @property
     def limits(self) -> Mapping[str, Any]:
-        """`limit_mm_per_prompt`, by modality; empty where a file changed by hand has none."""
-        found = self.engine_config.get("limit_mm_per_prompt")
-        return found if isinstance(found, Mapping) else {}
+        """`limit_mm_per_prompt` by modality; empty if someone edited it out of the file."""
+        limits = self.engine_config.get("limit_mm_per_prompt")
+        return limits if isinstance(limits, Mapping) else {}
 
     def engine_args(self) -> dict[str, Any]:
-        """Keyword arguments for `vllm.LLM`, names and nesting as vLLM has them."""
+        """Return keyword arguments for `vllm.LLM`, with vLLM's names and nesting."""
         copied: dict[str, Any] = json.loads(json.dumps(self.engine_config))
         return copied
 
     def to_json(self) -> str:
-        """The document as UTF-8 text; what of a name is not UTF-8 stays an escape."""
+        """Return the document as UTF-8 text; bytes of names that are not UTF-8 stay escaped."""
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
-        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 C = TypeVar("C", bound=CalibrationDocument)
 
-# A million lines.
-_MOST_BYTES: Final = 1 << 28
+# About a million lines.
+_MAX_BYTES: Final = 1 << 28
 
 
 def calibration_in(source: Path) -> Path:
-    """The file itself, or that of a folder of results."""
+    """Return the file itself, or the one in a results folder."""
     return source / "calibration.json" if source.is_dir() else source
 
 
 def read_calibration(path: str | Path, kind: type[C]) -> C:
-    """What `Calibration.save` wrote. Raises UsageError for anything else."""
+    """Read what `Calibration.save` wrote. Raises UsageError for anything else."""
     try:
-        found = read_json(path, _MOST_BYTES, ("known", "refused"))
-        version = found.get("schema_version") if isinstance(found, dict) else None
+        document = read_json(path, _MAX_BYTES, ("known", "refused"))
+        version = document.get("schema_version") if isinstance(document, dict) else None
         if isinstance(version, int) and version != SCHEMA_VERSION:
             age = "an older" if version < SCHEMA_VERSION else "a newer"
             raise UsageError(
-                f"{path} is a calibration of {age} mmcalib: its schema_version is {version}, and "
-                f"this one reads {SCHEMA_VERSION}",
+                f"{path} was written by {age} mmcalib: its schema_version is {version}, and this "
+                f"one reads {SCHEMA_VERSION}",
                 hint="mmcalib run again",
             )
-        return kind.model_validate(found)
+        return kind.model_validate(document)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
     except (ValueError, RecursionError) as error:
-        said = f"{path} is not a calibration: {said_of(error)}"
-        raise UsageError(said, hint=MADE_BY) from error
+        message = f"{path} is not a calibration: {said_of(error)}"
+        raise UsageError(message, hint=MADE_BY) from error
 
 
 def read_rehearsal(path: Path) -> Rehearsal | None:
-    """What `mmcalib rehearse --json` printed; None where the file is something else."""
+    """Read the output of `mmcalib rehearse --json`; return None for any other file."""
     try:
-        return Rehearsal.model_validate(read_json(path, _MOST_BYTES))
+        return Rehearsal.model_validate(read_json(path, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 
 
 def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
-    """One `{"path", "reason"}` per line. Bytes of a name that are not UTF-8 stay as escapes."""
+    """Return one `{"path", "reason"}` per line; bytes that are not UTF-8 stay escaped."""
     return "".join(
         json.dumps({"path": entry.path, "reason": entry.reason}) + "\n" for entry in skipped
     )

@@ -1,10 +1,12 @@
-"""Check lines, drift, requests."""
+"""Answers of `mmcalib check`: one line per item that does not fit, counts, and a summary."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from typing import Literal, Self
+
+from pydantic import Field
 
 from mmcalib.derive.admission import Admission, Answer, Basis
 from mmcalib.domain.shapes import Shape
@@ -16,7 +18,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One item or prompt, its path or place, and the answer; no `shapes` where nothing was read."""
+    """The answer for one item or prompt; `shapes` is empty if nothing could be read."""
 
     origin: str
     kind: Literal["item", "prompt"]
@@ -26,7 +28,7 @@ class Checked:
 
 @dataclass(slots=True)
 class Tally:
-    """How many of each answer; `skipped` were no media and lay in a folder."""
+    """Counts by answer; `skipped` counts the files of a folder that are not media."""
 
     answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
     skipped: int = 0
@@ -36,14 +38,14 @@ class Tally:
         return sum(self.answers.values())
 
     def offenders(self, *, allow_unknown: bool) -> int:
-        """How many keep the data from fitting."""
+        """Count the answers that make the check fail."""
         return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
 
 
 @dataclass(slots=True)
 class ReasonCount:
-    """How many were turned away for one reason, whose numbers may differ; `same_remedy`: all have
-    the first's `remedy`. `examples` are the first few.
+    """Rejections that share a reason, except for its numbers; `examples` has the first few.
+    `same_remedy`: all of them have this `remedy`.
     """
 
     kind: str
@@ -67,62 +69,60 @@ class ReasonCount:
 
     @property
     def reason(self) -> str:
-        """With the range of each number that differs."""
+        """The shared reason, with the range of each number."""
         ranges = iter(zip(self.least, self.most, strict=True))
 
-        def both(_: re.Match[str]) -> str:
+        def format_range(_: re.Match[str]) -> str:
             least, most = next(ranges)
             return least if least == most else f"{least} to {most}"
 
-        return _NUMBER.sub(both, self.pattern)
+        return _NUMBER.sub(format_range, self.pattern)
 
 
 class ReasonCounts:
-    """Counts of reasons: those that have the same words but for numbers are one."""
+    """Counts rejections by reason, ignoring the numbers in it."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Answer, str], ReasonCount] = {}
+        self._counts: dict[tuple[str, Answer, str], ReasonCount] = {}
 
     def add(self, kind: str, admission: Admission, example: Checked | None = None) -> None:
-        """One that was turned away."""
         reason = admission.unread or admission.reason
         key = kind, admission.answer, _NUMBER.sub("0", reason)
-        if key not in self._found:
-            self._found[key] = ReasonCount(*key, admission.remedy)
-        self._found[key].add(_NUMBER.findall(reason), admission.remedy, example)
+        if key not in self._counts:
+            self._counts[key] = ReasonCount(*key, admission.remedy)
+        self._counts[key].add(_NUMBER.findall(reason), admission.remedy, example)
 
     def largest_first(self) -> list[ReasonCount]:
-        return sorted(self._found.values(), key=lambda one: -one.count)
+        return sorted(self._counts.values(), key=lambda one: -one.count)
 
 
 class Offender(DocumentPart):
-    """One item or request that does not fit, on a line of its own."""
+    """One item or request that does not fit."""
 
     kind: Literal["item", "prompt"]
     origin: str
     answer: Answer
     tokens: int | None
     embeds: int | None
-    exact: bool
+    exact: bool = Field(description="False: `tokens` and `embeds` are upper bounds")
     basis: Basis
     reason: str
     remedy: str
-    largest: Shape | None
+    largest: Shape | None = Field(description="Largest shape that would fit")
     shapes: tuple[Shape, ...]
 
     @classmethod
     def of(cls, checked: Checked) -> Self:
-        """Of what does not fit."""
         kind, origin = checked.kind, checked.origin
         return cls.showing(checked.admission, kind=kind, origin=origin, shapes=checked.shapes)
 
 
 class Summary(DocumentPart):
-    """The last line of a check; `share` of what was checked does not fit."""
+    """The last line of a check."""
 
     kind: Literal["summary"]
     all_fit: bool
-    share: float
+    share: float = Field(description="Share that does not fit")
     checked: int
     skipped: int
     fits: int
@@ -131,5 +131,4 @@ class Summary(DocumentPart):
 
     @classmethod
     def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
-        """Counts, whether the data fits as a whole, and the share that does not."""
         return cls.showing(tally, kind="summary", all_fit=all_fit, share=share, **tally.answers)

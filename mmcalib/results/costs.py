@@ -1,4 +1,4 @@
-"""What items cost under the calibrated configuration, as `calibration.json` keeps it."""
+"""Models of item costs in `calibration.json`, and the gate built from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmcalib.errors import UsageError
 from mmcalib.releases.constants import ENGINE_DIES_OF, RESAMPLED_HZ
 from mmcalib.results.part import POSITIVE, DocumentPart, complaint
 
-# Each has fields that the next lacks, so that the first that matches is meant.
+# Each type has fields that the next one does not, so the first match is the right one.
 _AnyShape = Annotated[
     VideoShape | AudioShape | ImageShape, Field(union_mode="left_to_right"), POSITIVE
 ]
@@ -25,24 +25,21 @@ _AnyRule = Annotated[Frames | Ladder | Ceiling | Area, Field(union_mode="left_to
 
 
 class KnownCost(DocumentPart):
-    """Tokens in the prompt and embeds in the encoder cache of every item of a shape, measured or,
-    as `counted`, by vLLM's own count of its size, which agreed with all that were measured.
-
-    `items` have the shape. `exemplar` is the path of one, kept of the costliest shapes only.
-    """
+    """Cost of every item of one shape."""
 
     shape: _AnyShape
-    tokens: int
-    embeds: int
-    basis: Literal["real", "blank", "counted"]
-    items: int | None = None
-    exemplar: str = ""
+    tokens: int = Field(description="In the prompt")
+    embeds: int = Field(description="In the encoder cache")
+    # vLLM's formula agreed with every measured shape.
+    basis: Literal["real", "blank", "counted"] = Field(
+        description="Measured on a real or blank item, or counted by vLLM's formula"
+    )
+    items: int | None = Field(default=None, description="Items of this shape")
+    exemplar: str = Field(default="", description="Path of one item; only for the costliest shapes")
 
 
 class Unlisted(DocumentPart):
-    """Shapes of the corpus that are not listed, because the rule says to the token what they cost,
-    or because they are so many that it bounds it: in bins and cells of a third of an octave.
-    """
+    """Shapes that the rule covers, in bins of a third of an octave."""
 
     tokens: list[TokenBin]
     sizes: list[SizeCell]
@@ -53,36 +50,32 @@ class Unlisted(DocumentPart):
 
 
 class ModalityCosts(DocumentPart):
-    """`rule` bounds unseen shapes; it reproduced all of `compared` shapes. None: unknown. `known`
-    has all shapes of the corpus but the `unlisted`, for which the rule stands, and those of which
-    vLLM refuses every item: `refused` has each with its words.
-    """
+    """Costs of one modality."""
 
-    known: Annotated[list[KnownCost], FailFast()]
-    refused: Annotated[list[tuple[_AnyShape, str]], FailFast()] = Field(default_factory=list)
-    rule: _AnyRule | None = None
-    compared: int = 0
-    unlisted: Unlisted | None = None
+    known: Annotated[list[KnownCost], FailFast()] = Field(description="Shapes of the corpus")
+    refused: Annotated[list[tuple[_AnyShape, str]], FailFast()] = Field(
+        default_factory=list, description="Shapes that vLLM rejects, with its error"
+    )
+    rule: _AnyRule | None = Field(default=None, description="Bound for other shapes; null: unknown")
+    compared: int = Field(default=0, description="Shapes that the rule reproduced")
+    unlisted: Unlisted | None = Field(default=None, description="Shapes left out of `known`")
 
 
 class Costs(DocumentPart):
-    """By modality, *measured*; those that the model takes and the corpus lacks are not there.
-    `text` bounds what texts take, and `counted` has those of the corpus that it does not settle:
-    the digest of all of a request but its media, and its tokens. By `counting` other such texts are
-    counted, without vLLM; `uncounted` says why none are, or which are not. `grammar` is what the
-    installed vLLM says of chat requests, as `mmcalib.corpus.grammar` reads it. With
-    `encoder_decoder` items are no part of the context.
-    """
+    """Data for `mmcalib check` and `Calibration.admits`, measured."""
 
     text_reserve_tokens: int
-    modalities: dict[str, ModalityCosts]
-    text: TextBound
-    counted: Annotated[list[tuple[str, int]], FailFast()] = Field(default_factory=list)
-    # Read by mmcalib alone.
-    counting: Annotated[TextCounting | None, WithJsonSchema({"type": ["object", "null"]})] = None
-    uncounted: str = ""
-    grammar: dict[str, Any] = Field(default_factory=dict)
-    encoder_decoder: bool = False
+    modalities: dict[str, ModalityCosts] = Field(description="Modalities of the corpus")
+    text: TextBound = Field(description="Bound of a request's text tokens")
+    counted: Annotated[list[tuple[str, int]], FailFast()] = Field(
+        default_factory=list, description="Texts above the bound: digest, tokens"
+    )
+    counting: Annotated[TextCounting | None, WithJsonSchema({"type": ["object", "null"]})] = Field(
+        default=None, description="How `check` counts such texts; internal"
+    )
+    uncounted: str = Field(default="", description="Texts that `check` cannot count, and why")
+    grammar: dict[str, Any] = Field(default_factory=dict, description="vLLM's request schema")
+    encoder_decoder: bool = Field(default=False, description="True: items take no context")
 
 
 def gate_of(
@@ -92,22 +85,22 @@ def gate_of(
     server: Server | None = None,
     architecture: str = "",
 ) -> Gate:
-    """What an engine of this configuration admits; without a `server` nothing is known of files.
-    Raises UsageError where it does not limit every modality that it takes.
+    """Build the rules that accept or reject items; without a `server`, it cannot judge files.
+    Raises UsageError if `limit_mm_per_prompt` or `max_model_len` is missing.
     """
     try:
         served = _Served.model_validate(engine_config)
     except ValidationError as error:
         raise UsageError(
-            f"the calibration's engine_config says nothing of use: {complaint(error)}",
-            hint="mmcalib run writes one that does",
+            f"the calibration's engine_config is not usable: {complaint(error)}",
+            hint="mmcalib run writes a usable one",
         ) from error
     limits = served.limit_mm_per_prompt.items()
     limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
     rules = {m: part.rule for m, part in parts if part.rule is not None}
     audio, dies_of = rules.get("audio"), ENGINE_DIES_OF.get(architecture, range(0))
-    # Transcriptions, which are what an encoder-decoder model is for, are resampled by FFmpeg
+    # For encoder-decoder models (transcription), FFmpeg resamples
     # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
     rate_hz = audio.rate_hz if isinstance(audio, Ladder) else RESAMPLED_HZ
     hearing = Hearing(None) if costs.encoder_decoder else Hearing(rate_hz, dies_of)
@@ -136,7 +129,7 @@ class _Counted(BaseModel):
 
 
 class _Served(BaseModel):
-    """What of an engine's configuration decides what it admits."""
+    """The parts of an engine's configuration that decide which items it accepts."""
 
     limit_mm_per_prompt: dict[str, int | _Counted]
     max_model_len: int

@@ -1,9 +1,11 @@
-"""Doctor, models, gpus."""
+"""Models of `doctor --json` and `list models --json`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Literal, Self
+
+from pydantic import Field
 
 from mmcalib.models.catalogue import Geometry, Status
 from mmcalib.results.part import CheckResult, DocumentPart
@@ -12,47 +14,42 @@ Need = Literal["media", "engine", "optional"]
 
 
 class Package(DocumentPart):
-    """One package, by its name in the index; `version` is None where it is not installed.
-
-    `need`: media and engine are needed by the main job, the others by what `purpose` says.
-    """
+    """One package."""
 
     name: str
-    version: str | None
-    need: Need
+    version: str | None = Field(description="Null: not installed")
+    need: Need = Field(description="`mmcalib run` needs media and engine packages")
     purpose: str
     install: str
 
 
 class Backend(DocumentPart):
-    """Where the installed vLLM would run: `device` is cuda, cpu or empty, None where it did not
-    answer within `seconds`.
-    """
+    """The installed vLLM."""
 
-    device: str | None
+    device: str | None = Field(description="cuda, cpu or empty; null: no answer in `seconds`")
     vllm: str | None
     torch: str | None
     seconds: float
 
 
 class PresentGpu(DocumentPart):
-    """The first GPU of this machine; `free_bytes` is None where vLLM does not run on it."""
+    """The first GPU of this machine."""
 
     name: str
     total_bytes: int
-    free_bytes: int | None
+    free_bytes: int | None = Field(description="Null: vLLM does not run on this GPU")
     capability: str
 
 
 class Hub(DocumentPart):
-    """Where models are fetched from, and whether it answers; `offline`: it was not asked."""
+    """The model hub and its state; `offline` means that mmcalib did not try to reach it."""
 
     endpoint: str
     state: Literal["reachable", "unreachable", "offline"]
 
 
 class Host(DocumentPart):
-    """Memory that is free, and the open files that one process may have; None: unknown."""
+    """Free memory and the limit of open files per process; null: unknown."""
 
     platform: str
     python: str
@@ -62,7 +59,7 @@ class Host(DocumentPart):
 
 
 class Folder(DocumentPart):
-    """A folder that is written to, and what for."""
+    """A folder that mmcalib writes to."""
 
     purpose: Literal["cache", "results", "temporary"]
     path: str
@@ -71,7 +68,7 @@ class Folder(DocumentPart):
 
 
 class Diagnosis(DocumentPart):
-    """Everything that was looked at. `verdict` fail: `mmcalib run` cannot work here."""
+    """The state of the installation and the machine; fail: `mmcalib run` cannot work here."""
 
     mmcalib: str
     packages: list[Package]
@@ -85,13 +82,13 @@ class Diagnosis(DocumentPart):
 
 
 class BundledModel(DocumentPart):
-    """One model that calibrates offline. `facts` are how many are of each status."""
+    """One model that calibrates offline."""
 
     id: str
     architecture: str
     modalities: list[Literal["image", "video", "audio"]]
     cannot_promise: list[str]
-    facts: dict[Status, int]
+    facts: dict[Status, int] = Field(description="Number of facts, by status")
 
     @classmethod
     def of(cls, geometry: Geometry) -> Self:

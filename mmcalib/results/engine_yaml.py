@@ -1,4 +1,4 @@
-"""What follows `vllm serve` on a command line."""
+"""`engine.yaml` and the arguments of `vllm serve` for an engine config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmcalib.text import flag
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The model, then options with values, as words of `vllm serve`; None is left to vLLM."""
+    """Yield the model, then each option with its values, for `vllm serve`; skips None."""
     if config.get("model") is not None:
         yield [str(config["model"])]
     for name, value in config.items():
@@ -24,12 +24,12 @@ def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def serve_words(config: Mapping[str, Any]) -> list[str]:
-    """The same, word for word."""
+    """Return the arguments of `vllm serve` as one list."""
     return [word for option in serve_arguments(config) for word in option]
 
 
 def serve_option(name: str, value: Any) -> list[str]:
-    """One option and its values."""
+    """Return one option and its values."""
     option = flag(name)
     match value:
         case True:
@@ -38,13 +38,13 @@ def serve_option(name: str, value: Any) -> list[str]:
             return [f"--no-{option[2:]}"]
         case list() | tuple():
             return [option, *map(plain, value)]
-    said = plain(value)
-    # Behind a space, a parser would take it for an option of its own.
-    return [f"{option}={said}"] if said.startswith("-") else [option, said]
+    text = plain(value)
+    # After a space, the parser would read a leading dash as another option.
+    return [f"{option}={text}"] if text.startswith("-") else [option, text]
 
 
 def plain(value: Any) -> str:
-    """A string as it is, everything else as JSON."""
+    """Return a string unchanged, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -52,8 +52,8 @@ _WIDTH = 100
 
 
 def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
-    """The file's text. Keys have dashes, nested mappings stay YAML, names inside keep underscores
-    (R9); nothing is null, and a false is written as `no-x: true`.
+    """Return the text of the file. Top-level keys have dashes, names inside keep underscores;
+    null values are left out, and false is written as `no-x: true`.
     """
     tool, corpus = calibration.tool, calibration.corpus
     head = (
@@ -72,28 +72,28 @@ def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
 
 
 class _OneLine(yaml.SafeDumper):
-    """Lists stand behind their name: sizes of CUDA graphs are some fifty."""
+    """Writes a list on one line: there are about fifty CUDA graph sizes."""
 
 
 _OneLine.add_representer(
-    list, lambda dumper, found: dumper.represent_sequence("tag:yaml.org,2002:seq", found, True)
+    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, True)
 )
 
 
 def spelled(key: str, value: Any) -> tuple[str, Any]:
-    """As `vllm serve --config` reads it."""
+    """Return a setting as `vllm serve --config` reads it."""
     name = key.replace("_", "-")
     return (f"no-{name}", True) if value is False else (name, value)
 
 
 def entry(key: str, value: Any) -> str:
-    """One setting of the file, without its reason."""
+    """Return one setting as a line of the file, without its reason."""
     name, value = spelled(key, value)
     return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
 
 
 def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, width: int) -> str:
-    """As YAML for people; characters that hide or turn text, then all but ASCII, as escapes."""
+    """Return readable YAML; escape non-ASCII text if it has invisible or bidi characters."""
     for readable in (True, False):
         text = yaml.dump(
             document, Dumper=dumper, sort_keys=False, width=width, allow_unicode=readable
@@ -108,7 +108,7 @@ def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
     for settings, _, entry in grouped(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
         by = f" ({entry.exemplar})" if entry.exemplar else ""
-        # Comments, whatever line breaks and control characters file names hold.
+        # `plain` keeps line breaks of file names from ending the comment.
         yield from textwrap.wrap(
             wording.plain(f"{names}: {entry.reason}{by} [{entry.label}]"),
             _WIDTH,

@@ -1,4 +1,4 @@
-"""Memory, budget, rehearsal, startup, traffic."""
+"""Models of memory, encoder budget, startup, rehearsal and traffic."""
 
 from __future__ import annotations
 
@@ -16,67 +16,75 @@ if TYPE_CHECKING:
 
 
 class Memory(DocumentPart):
-    """Bytes on one device, of as many alike as there are `ranks`; None where nothing has been
-    measured or rehearsed.
-
-    KV cache = requested − weights − buffers − activation peak − non-torch − CUDA graphs. The peak
-    is the highest of `phases`, peaks by name; while serving a full encoder cache takes its part of
-    that. *language model, served* is a step full of prompts as it is served, the costlier of one
-    and of as many as may come at once, of a model with recurrent layers: vLLM's profile leaves
-    them out. `labels` are those of figures that have another than `label`.
+    """Memory of one GPU. KV cache = requested − weights − buffers − activation peak − non-torch −
+    CUDA graphs. Null: unknown.
     """
 
-    total_bytes: int | None = None
-    requested_bytes: int | None = None
-    weights_bytes: int | None = None
-    buffers_bytes: int | None = None
-    phases: dict[str, int] = Field(default_factory=dict)
-    encoder_cache_bytes: int | None = None
-    activation_peak_bytes: int | None = None
-    non_torch_bytes: int | None = None
-    cudagraph_bytes: int | None = None
-    kv_cache_bytes: int | None = None
+    total_bytes: int | None = Field(default=None, description="As torch reports it")
+    requested_bytes: int | None = Field(
+        default=None, description="Limit set by `gpu_memory_utilization`"
+    )
+    weights_bytes: int | None = Field(
+        default=None, description="Loaded model; of an engine start: parameters"
+    )
+    buffers_bytes: int | None = Field(default=None, description="Other memory kept after startup")
+    # `language model, served` is the costlier of a step full of one prompt and of the most prompts.
+    phases: dict[str, int] = Field(
+        default_factory=dict,
+        description="Peak bytes by profiled phase. vLLM's profile omits recurrent layers; "
+        "`language model, served` includes them",
+    )
+    encoder_cache_bytes: int | None = Field(default=None, description="When full; computed")
+    activation_peak_bytes: int | None = Field(default=None, description="Highest profiled phase")
+    non_torch_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
+    cudagraph_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
+    kv_cache_bytes: int | None = Field(default=None, description="Negative: vLLM would not start")
     kv_cache_tokens: int | None = None
-    kv_bytes_per_token: int | None = None
-    max_concurrency: float | None = None
+    kv_bytes_per_token: int | None = Field(
+        default=None, description="Without recurrent layers' state"
+    )
+    max_concurrency: float | None = Field(
+        default=None, description="Requests of `max_model_len` at once"
+    )
     label: Label | None = None
-    labels: dict[str, Label] = Field(default_factory=dict)
+    labels: dict[str, Label] = Field(default_factory=dict, description="Keys whose label differs")
     gpu: str | None = None
-    ranks: int = 1
-    note: str = ""
+    ranks: int = Field(default=1, description="GPUs that share the model (tensor parallelism)")
+    note: str = Field(default="", description="Origin of the figures, or vLLM's startup error")
 
 
 class Memories(DocumentPart):
-    """`default` and `calibrated` as rehearsed on a GPU, where one was named, else as measured in
-    the engine start; `measured` is always the engine start's, None where it is the same. `yours`
-    is the configuration that the user gave, as rehearsed.
-    """
+    """Memory by configuration: rehearsed with `--gpu`, otherwise measured at the engine start."""
 
     default: Memory
     calibrated: Memory
     yours: Memory | None = None
-    measured: Memory | None = None
+    measured: Memory | None = Field(
+        default=None, description="Engine start, if the others are rehearsed"
+    )
 
 
 class EncoderBudget(DocumentPart):
-    """Tokens, *computed*, as vLLM's MultiModalBudget has them for one configuration;
-    `resident_items` of the corpus' largest fit into its encoder cache at once.
-    """
+    """Encoder tokens of one configuration, computed with vLLM's MultiModalBudget."""
 
     label: ClassVar[Label] = "computed"
 
-    encoder_budget_tokens: int
-    max_tokens_per_item: dict[str, int]
-    profiled_modality: str | None
+    encoder_budget_tokens: int = Field(description="Most that an item or a step may encode")
+    max_tokens_per_item: dict[str, int] = Field(description="Largest reserved item, by modality")
+    profiled_modality: str | None = Field(description="Modality of vLLM's startup profile")
     profiled_items: int
-    profiled_tokens: int | None
-    worst_step_tokens: int | None
+    profiled_tokens: int | None = Field(description="Items × vLLM's dummy; null for the defaults")
+    worst_step_tokens: int | None = Field(
+        description="Most that one step may encode; adequacy = profiled ÷ worst, passes from 0.9"
+    )
     max_num_batched_tokens: int
-    resident_items: dict[str, int] = Field(default_factory=dict)
+    resident_items: dict[str, int] = Field(
+        default_factory=dict, description="Largest items that fit the encoder cache, by modality"
+    )
 
     @property
     def adequacy(self) -> float | None:
-        """Profiled tokens over those of the worst step; None where either is not known."""
+        """Profiled tokens over the tokens of the worst step; None if either is unknown."""
         if self.profiled_tokens is None or self.worst_step_tokens is None:
             return None
         worst = self.worst_step_tokens
@@ -84,94 +92,88 @@ class EncoderBudget(DocumentPart):
 
 
 class Budgets(DocumentPart):
-    """`yours` is of the configuration that the user gave, None where vLLM refuses it."""
+    """Encoder budget by configuration."""
 
-    default: EncoderBudget
+    default: EncoderBudget = Field(description="No limits, same context")
     calibrated: EncoderBudget
-    yours: EncoderBudget | None = None
+    yours: EncoderBudget | None = Field(default=None, description="Null if vLLM rejects it")
 
 
 class ReplayResult(DocumentPart):
-    """`prompts` were answered in one burst; they and others, `admitted` in all, were taken in."""
+    """One burst of the corpus' prompts, measured."""
 
-    prompts: int
-    admitted: int = 0
-    rejected: int
-    oom: int
-    token_mismatches: int
+    prompts: int = Field(description="Sent at once and answered")
+    admitted: int = Field(default=0, description="Also counts prompts dropped unanswered")
+    rejected: int = Field(description="Rejected or unanswered")
+    oom: int = Field(description="Rejected: out of GPU memory")
+    token_mismatches: int = Field(description="Prompts whose items cost other tokens than measured")
     encoder_tokens: int
     largest_encoder_step_tokens: int
     seconds: float
 
 
 class Startup(DocumentPart):
-    """The real engine start; `depth` and `true_depth` are layers (language model, encoder)."""
+    """The engine start on this machine, measured."""
 
     device: str
-    depth: tuple[int, int]
-    true_depth: tuple[int, int]
+    depth: tuple[int, int] = Field(description="Layers (language model, encoder) that ran")
+    true_depth: tuple[int, int] = Field(description="Layers of the model")
     seconds: float
-    figures: dict[str, float | int | None]
+    figures: dict[str, float | int | None] = Field(description="Read in the worker, at `depth`")
     replay: ReplayResult | None = None
 
 
 class TimelineStep(DocumentPart):
-    """One step of the timeline, the highest of its stretch; bytes above the loaded model."""
+    """The costliest step of a stretch; bytes above the loaded model and its KV cache."""
 
     step: int
     peak_bytes: int
-    held_bytes: int
-    alive_bytes: int
+    held_bytes: int = Field(description="After the step")
+    alive_bytes: int = Field(description="Held by the encoder cache")
     tokens: int
     encoder_tokens: int
-    scheduled: int
-    waiting: int
+    scheduled: int = Field(description="Requests in the step")
+    waiting: int = Field(description="Requests in the queue")
 
 
 class TrafficFigures(DocumentPart):
-    """What serving took. `outside_bytes` is what `gpu_memory_utilization` leaves of the GPU's
-    `total_bytes` beside what startup reserved. Counts of steps are exact; `encoder_waits` are
-    requests held up in a step by the encoder or its cache. `concurrency` is the most requests that
-    one step ran. The encoder cache may count `cache_tokens`; at its fullest it had embeddings of
-    `most_cache_tokens` and entries of so many logical bytes, in storages of `cache_alive_bytes`
-    that these keep alive. `timeline` has the step that took most, which `highest` describes.
-    """
+    """Served requests, rehearsed with vLLM's scheduler and model runner."""
 
     requests: int
-    refused: list[str]
+    refused: list[str] = Field(description="Rejected requests and reasons")
     steps: int
-    reserved_bytes: int
-    outside_bytes: int
-    total_bytes: int
-    preemptions: int
-    encoder_waits: int
+    reserved_bytes: int = Field(description="Peak that the startup profile reserved")
+    outside_bytes: int = Field(description="Left free by `gpu_memory_utilization`")
+    total_bytes: int = Field(description="GPU memory")
+    preemptions: int = Field(description="Requests paused: no free KV block")
+    encoder_waits: int = Field(description="Requests delayed by the encoder budget or cache")
     encoded_items: int
-    reused_items: int
-    cached_tokens: int
-    concurrency: int
+    reused_items: int = Field(description="Found in the encoder cache")
+    cached_tokens: int = Field(description="Found in the prefix cache")
+    concurrency: int = Field(description="Most requests in a step")
     kv_blocks: int
-    most_kv_blocks: int
-    cache_tokens: int
-    most_cache_tokens: int
-    cache_logical_bytes: int
-    cache_alive_bytes: int
-    highest: HighestStep | None
-    timeline: list[TimelineStep]
-    seconds: float
+    most_kv_blocks: int = Field(description="Peak use")
+    cache_tokens: int = Field(description="Encoder cache size")
+    most_cache_tokens: int = Field(description="Peak use")
+    cache_logical_bytes: int = Field(description="Bytes of the entries at peak use")
+    cache_alive_bytes: int = Field(description="Bytes of the batches that the entries keep alive")
+    highest: HighestStep | None = Field(description="The step with the highest peak")
+    timeline: list[TimelineStep] = Field(description="At most 400 steps")
+    seconds: float = Field(description="Wall time here")
 
     @property
     def served(self) -> int:
-        """Requests that were answered: all that vLLM did not refuse."""
+        """Requests that vLLM did not reject."""
         return self.requests - len(self.refused)
 
     @property
     def peak_bytes(self) -> int:
-        """Of the highest step."""
+        """Peak of the highest step."""
         return max((one.peak_bytes for one in self.timeline), default=0)
 
     @property
     def margin(self) -> Headroom:
-        # With numpy behind it, which a calibration that answers for items does without.
+        # Imports numpy, which `check` does not need.
         from mmcalib.derive.demand import Headroom
 
         requested_bytes = self.total_bytes - self.outside_bytes
@@ -179,41 +181,32 @@ class TrafficFigures(DocumentPart):
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:
-        """Pass where no step exceeds the reserve, warn where it found room beside it, else fail."""
+        """Pass within the reserve, warn above it but within the GPU's free memory, else fail."""
         if not self.margin.fits:
             return "fail"
         return "pass" if self.margin.within else "warn"
 
 
 class ServedTraffic(DocumentPart):
-    """The corpus' requests served, *rehearsed*, on a GPU under the calibrated configuration and,
-    where that starts there, under vLLM's defaults; else `default_problem` says why not.
-    `assumptions` are what the requests do not say.
-    """
+    """The corpus' requests, at most 200 at once, served on a GPU; rehearsed."""
 
     label: ClassVar[Label] = "rehearsed"
 
     gpu: str
     calibrated: TrafficFigures
-    default: TrafficFigures | None
-    default_problem: str = ""
-    assumptions: list[str]
+    default: TrafficFigures | None = Field(description="With vLLM's defaults; null if they fail")
+    default_problem: str = Field(default="", description="Why the defaults fail")
+    assumptions: list[str] = Field(description="Values that the requests do not set")
 
 
 class Rehearsal(DocumentPart):
-    """vLLM's startup on one imaginary GPU. `starts`: whether it would; `memory.note` says why not.
-
-    True for the `vllm` version named, and for one rank of `tensor_parallel_size`.
-    `max_model_len` is the context that vLLM arrives at, None where it does not start that far.
-    `traffic` is what requests took that were served there, None where none were.
-    `encoder_estimate_bytes` is the encoder's peak by formula; `cross_check` says where it differs.
-    """
+    """vLLM's startup on one imaginary GPU, for one rank of `tensor_parallel_size`."""
 
     memory: Memory
     budget: EncoderBudget | None
-    max_model_len: int | None
+    max_model_len: int | None = Field(description="Context; null: vLLM stopped before choosing it")
     assumptions: list[str]
-    starts: bool
+    starts: bool = Field(description="If false, `memory.note` has the reason")
     model: str
     source: Literal["local", "hub", "bundled"]
     config: str
@@ -228,10 +221,10 @@ class Rehearsal(DocumentPart):
     dtype: str
     tensor_parallel_size: int
     phases: list[PhasePeak]
-    encoder_estimate_bytes: int | None
-    cross_check: str
+    encoder_estimate_bytes: int | None = Field(description="Encoder peak by formula")
+    cross_check: str = Field(description="How that differs from the rehearsed peak")
     seconds: float
-    traffic: TrafficFigures | None = None
+    traffic: TrafficFigures | None = Field(default=None, description="Null without requests")
 
     def __repr__(self) -> str:
         tokens, starts = self.memory.kv_cache_tokens, "starts" if self.starts else "does not start"

@@ -1,4 +1,4 @@
-"""DocumentPart, Label, errors of documents, CheckResult."""
+"""Base class of the document models, check results, and error texts of documents."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mmcalib.text import several
 
 
 class DocumentPart(BaseModel):
-    """Does not change, and knows every field: a file of another version is refused."""
+    """Base class: immutable, and rejects unknown keys, such as those of another version."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     @classmethod
     def showing(cls, value: object, **more: Any) -> Self:
-        """With the value's fields of the same names, and `more`, which go before those."""
+        """Copy the value's fields of the same names; `more` overrides them."""
         shared = (n for n in cls.model_fields if n not in more and hasattr(value, n))
         return cls(**{name: getattr(value, name) for name in shared}, **more)
 
 
 def complaint(error: ValidationError, *behind: str | int) -> str:
-    """The first thing that is wrong, and where, from the place of the part that was validated."""
+    """Return the first error and its path; `behind` is the path of the validated part."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(step) for step in (*behind, *first["loc"]))
     return ": ".join(filter(None, (where, first["msg"])))
 
 
 def said_of(error: ValueError | RecursionError) -> str:
-    """What is wrong with a file that is no such document."""
+    """Return why a file is not a valid document."""
     if isinstance(error, ValidationError):
         return complaint(error)
     return str(error) if type(error) is ValueError else f"not JSON: {error}"
@@ -39,37 +39,37 @@ def said_of(error: ValueError | RecursionError) -> str:
 
 T = TypeVar("T")
 
-# Fields of shapes, and of the rules that bound what shapes cost.
-_NAMES: Final = (
+# Fields of shapes and of cost rules.
+_POSITIVE_FIELDS: Final = (
     *("width_px", "height_px", "num_frames", "fps", "num_samples", "sample_rate_hz"),
     *("factor_px", "max_px", "max_aspect", "together", "rate_hz"),
 )
 
 
-def _positive(one: T) -> T:
-    for name in _NAMES:
-        if getattr(one, name, 1) <= 0:
+def _check_positive(value: T) -> T:
+    for name in _POSITIVE_FIELDS:
+        if getattr(value, name, 1) <= 0:
             raise ValueError(f"{name} must be above 0")
-    if area := getattr(one, "area", None):
-        _positive(area)
-    return one
+    if area := getattr(value, "area", None):
+        _check_positive(area)
+    return value
 
 
-POSITIVE: Final = AfterValidator(_positive)
+POSITIVE: Final = AfterValidator(_check_positive)
 
 
 class CheckResult(DocumentPart):
-    """`names` are the parts of its words that are names of files, or foreign and may hold some."""
+    """The result of one check."""
 
     name: str
     status: Literal["pass", "warn", "fail", "skip"]
     detail: str
-    remedy: str = ""
-    names: list[str] = Field(default_factory=list)
+    remedy: str = Field(default="", description="One alternative per line")
+    names: list[str] = Field(default_factory=list, description="Parts that may hold file names")
 
     @property
     def remedies(self) -> list[str]:
-        """The alternatives, the harmless one first."""
+        """The alternatives, the safest first."""
         return self.remedy.splitlines()
 
 

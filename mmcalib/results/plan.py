@@ -1,4 +1,4 @@
-"""What a plan found, as one document: `mmcalib plan --json` prints it."""
+"""Models of the document that `mmcalib plan --json` prints."""
 
 from __future__ import annotations
 
@@ -13,77 +13,69 @@ from mmcalib.results.part import CheckResult, DocumentPart
 
 
 class Price(DocumentPart):
-    """What one fix costs; `flags` say what its arguments become."""
+    """One fix and its cost."""
 
     name: str
-    flags: str
+    flags: str = Field(description="vLLM flags with the new values")
     cost: Cost
-    price: str
+    price: str = Field(description="The cost in words")
 
 
 class TriedFix(Price):
-    """One fix on its own. Figures are None where it was not rehearsed, and `problem` says why.
-    `changes` and `flags` have whole values, merged with the configuration.
+    """One fix, rehearsed alone. Figures are null if it could not be rehearsed."""
 
-    `reaches`: it alone reaches the goal; `lacking_bytes` of KV cache are lacking to it. `warning`:
-    what its price does not say.
-    """
-
-    changes: dict[str, Any]
-    reaches: bool | None
-    lacking_bytes: int | None
+    changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
+    reaches: bool | None = Field(description="True: this fix alone reaches the goal")
+    lacking_bytes: int | None = Field(description="KV cache still missing for the goal")
     kv_cache_bytes: int | None
     kv_cache_tokens: int | None
     max_concurrency: float | None
-    problem: str
-    warning: str
+    problem: str = Field(description="Why it was not rehearsed")
+    warning: str = Field(description="Costs that `price` omits")
 
 
 class Combination(DocumentPart):
-    """The cheapest that reaches the goal, or the best of those that do not. The flags of each of
-    its `fixes` are what its arguments become under all.
+    """The cheapest fixes that reach the goal, or the best that do not."""
 
-    `changes` are engine arguments, merged with those that were there; `flags` say the same.
-    `proven`: nothing in it can be left out, or no combination reaches the goal. `reserved` is R4
-    under it, as `validate` judges it; None where it does not start.
-    """
-
-    fixes: list[Price]
+    fixes: list[Price] = Field(description="`flags` have the values of the whole combination")
     flags: str
-    changes: dict[str, Any]
+    changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
     reaches: bool
-    proven: bool
-    reserved: CheckResult | None = None
+    proven: bool = Field(description="Every fix is needed, or nothing reaches the goal")
+    reserved: CheckResult | None = Field(
+        default=None, description="Memory reserve; null: does not start"
+    )
     memory: Memory
 
 
 class Logged(DocumentPart):
-    """What a server's log said; `oom` is the error with which it ran out of GPU memory."""
+    """Facts from a server's log."""
 
     vllm: str
     model: str
     failures: list[str]
     notes: list[str]
-    oom: ObservedOom | None = None
+    oom: ObservedOom | None = Field(default=None, description="The out-of-memory error")
 
 
 class Plan(DocumentPart):
-    """Which fixes reach the goal. `verdict`: the goal is reached already, or by the combination, or
-    by what may run out of memory under load (`under-reserved`), or out of reach. `lacking_bytes` is
-    the KV cache that the goal needs beyond `memory`'s; `reserved` is R4 of it as it is, None where
-    the goal is not reached so. `kept` is what no fix may change; `others` reach the goal, too, each
-    without a cost that `combination` has.
-    """
+    """Which fixes reach the goal."""
 
     goal: str
-    kept: list[str] = Field(default_factory=list)
-    verdict: Literal["reached already", "reached", "under-reserved", "out of reach"]
-    reserved: CheckResult | None = None
-    memory: Memory
-    lacking_bytes: int
+    kept: list[str] = Field(default_factory=list, description="Arguments that no fix may change")
+    verdict: Literal["reached already", "reached", "under-reserved", "out of reach"] = Field(
+        description="under-reserved: the fixes reach the goal, but load may exhaust the memory"
+    )
+    reserved: CheckResult | None = Field(
+        default=None, description="Null: the goal is not reached as is"
+    )
+    memory: Memory = Field(description="Before any fix")
+    lacking_bytes: int = Field(description="KV cache missing for the goal")
     fixes: list[TriedFix]
     combination: Combination | None
-    others: list[Combination] = Field(default_factory=list)
+    others: list[Combination] = Field(
+        default_factory=list, description="Also reach the goal; each avoids a cost of `combination`"
+    )
     log: Logged | None
     model: str
     source: Literal["local", "hub", "bundled"]

@@ -1,4 +1,4 @@
-"""What a validation found, as one document: `mmcalib validate --json` prints it."""
+"""Models of the document that `mmcalib validate --json` prints."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
 
 
 class ValidatedBudgets(DocumentPart):
-    """vLLM's defaults at the same context, and the configuration."""
+    """Encoder budget by configuration."""
 
-    default: EncoderBudget
+    default: EncoderBudget = Field(description="vLLM's defaults, same context")
     config: EncoderBudget
 
 
 class ValidatedMemory(DocumentPart):
-    """As rehearsed on a GPU where one was named; `measured` is the engine start's. `options` of
-    the file take what they name on top at most, *computed*, but for what says *of buffers*.
-    """
+    """Memory by configuration, rehearsed with `--gpu`."""
 
     default: Memory | None
     config: Memory | None
-    measured: Memory | None
-    options: list[Taken] = Field(default_factory=list)
+    measured: Memory | None = Field(description="From the engine start")
+    # Rows "of buffers" are part of `buffers_bytes`, the others come on top of the profile.
+    options: list[Taken] = Field(
+        default_factory=list, description="Most that options of the file take; computed"
+    )
 
 
 class Validation(DocumentPart):
-    """Whether a configuration does what it says and survives what it admits.
+    """Which settings take effect, and whether the engine survives every accepted request.
 
-    `engine_config` is what vLLM reads in the file and the flags, None where it cannot be read; what
-    depends on it is None then too. `items` are the media that it was tried with; `corpus` is what
-    they cost under the configuration, None where none were measured.
+    If vLLM rejects the configuration, `engine_config` and all that depends on it are null.
     """
 
     checks: list[CheckResult]
@@ -45,12 +44,12 @@ class Validation(DocumentPart):
     model: str
     source: Literal["local", "hub", "bundled"] | None
     architecture: str
-    engine_config: dict[str, Any] | None
+    engine_config: dict[str, Any] | None = Field(description="As vLLM parses it")
     budget: ValidatedBudgets | None
     memory: ValidatedMemory | None
     startup: Startup | None
-    items: Literal["none", "corpus", "made up"]
-    corpus: Corpus | None = None
+    items: Literal["none", "corpus", "made up"] = Field(description="Media used for the test")
+    corpus: Corpus | None = Field(default=None, description="Their costs; null: not measured")
     gpu: str
     tool: dict[str, str]
     doubts: list[str]

@@ -16,8 +16,8 @@ from mmcalib.report.report import Report, html
 from tests.report.example import SERVE, calibration
 from tests.report.hostile import NAMES, named
 from tests.report.huge import huge
+from tests.schemas import CALIBRATION
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 OVERLAP = (Path(__file__).parent / "overlap.js").read_text(encoding="utf-8")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 WIDTHS_PX = (360, 800, 1600)
@@ -29,7 +29,7 @@ Open = Callable[..., Any]
 @pytest.fixture(scope="module")
 def demo() -> str:
     """The sample corpus' report."""
-    found = Calibration.load(ROOT / "docs" / "example" / "calibration.json")
+    found = Calibration.load(CALIBRATION)
     return html(Report(found, SERVE, thumbnails=False))
 
 
@@ -97,7 +97,7 @@ def test_the_copy_buttons_copy(open_page: Open, demo: str, allowed: bool) -> Non
         pasted = page.evaluate("navigator.clipboard.readText()")
         assert pasted == page.locator(what).text_content()
         assert pasted.strip()
-    assert pasted == issue(Calibration.load(ROOT / "docs" / "example" / "calibration.json"))
+    assert pasted == issue(Calibration.load(CALIBRATION))
 
 
 def test_without_any_clipboard_the_text_is_there_to_be_copied(open_page: Open, demo: str) -> None:

@@ -1,5 +1,5 @@
-"""What vLLM itself does not do for a bundled model: one table, which docs/limits.md shows. A line
-that begins to hold fails here, and is to be taken out.
+"""Known failures of vLLM with bundled models, as one table. A line that begins to hold fails here;
+take it out then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLICE = (
 
 
 class Line(Enum):
-    """What is asked of each model; the value is how docs/limits.md says it."""
+    """What each model is tested for."""
 
     OPENS = "opens as its facts say"
     TAKES = "takes the item"
@@ -243,11 +243,3 @@ def marks(geometry: Geometry, line: Line, case: tuple[str, ...]) -> Sequence[pyt
     """
     found = [pytest.mark.xdist_group(geometry.id), *failing(geometry, line, case)]
     return found if geometry.id in SLICE else [*found, pytest.mark.models]
-
-
-def rows() -> Iterator[str]:
-    """The table of docs/limits.md."""
-    for one in KNOWN:
-        models = ", ".join(f"`{beginning}*`" for beginning in one.models)
-        about = f"{one.modality}: {'; '.join(one.items)}" if one.items else one.modality or ""
-        yield f"| {models} | {one.line.value} | {about} | {one.reason} |"

@@ -1,21 +1,12 @@
-"""The table of what vLLM does not do for bundled models, as docs/limits.md shows it."""
+"""The table of what vLLM does not do for bundled models."""
 
 from __future__ import annotations
 
 import pytest
 
 from mmcalib.models.catalogue import bundled
-from tests.bundled.known import KNOWN, REFUSED, SLICE, Known, rows
+from tests.bundled.known import KNOWN, REFUSED, SLICE, Known
 from tests.bundled.shapes import PROBES, SHAPES
-from tests.conftest import ROOT
-
-BEGIN, END = "<!-- known -->\n", "<!-- /known -->"
-
-
-def test_the_page_shows_the_table() -> None:
-    page = (ROOT / "docs" / "limits.md").read_text("utf-8")
-    shown = page.partition(BEGIN)[2].partition(END)[0]
-    assert shown.splitlines()[2:] == list(rows())
 
 
 @pytest.mark.parametrize("known", [*KNOWN, *REFUSED], ids=lambda known: known.reason)

@@ -251,7 +251,7 @@ def test_a_rate_whose_kernel_takes_gigabytes_is_refused_in_little_memory(
 def test_a_calibration_of_an_older_version_is_one_line(cli, kept: Path, words: list[str]) -> None:
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "schema_version": 1}))
     ended = cli(*(kept if word == "out" else word for word in words), kept)
-    said = f"{kept} is a calibration of an older mmcalib: its schema_version is 1, and this one"
+    said = f"{kept} was written by an older mmcalib: its schema_version is 1, and this one"
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines() == [f"error: {said} reads 2", "  try: mmcalib run again"]
 

@@ -121,9 +121,9 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
     extras = project["optional-dependencies"]
     assert f'pip install "{extras["cuda"][0]}"' == constants.INSTALL_CUDA
     assert constants.INSTALL_CPU.startswith(f'pip install "{extras["cpu"][0]}" ')
-    assert constants.CPU_INDEX in (ROOT / "README.md").read_text("utf-8")
-    for page in ("README.md", "docs/limits.md", "docs/recipes/deploy.md"):
-        assert f"vLLM {constants.TESTED_RANGE}" in (ROOT / page).read_text("utf-8"), page
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert constants.CPU_INDEX in readme
+    assert f"vLLM {constants.TESTED_RANGE}" in readme
     assert f"ARG VLLM=v{constants.TESTED[-1]}.0\n" in (ROOT / "Dockerfile").read_text("utf-8")
     wanted = {one for name, extra in extras.items() if name not in ("dev", "test") for one in extra}
     for package in doctor.packages():

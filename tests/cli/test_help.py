@@ -57,7 +57,7 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     said = {parameter.name: parameter.help for parameter in COMMANDS["run"].params}
     assert f"default: {policy.text_reserve_tokens}." in said["text_reserve_tokens"]
     assert f"{policy.prefer} (default):" in said["prefer"]
-    assert f"{policy.coverage:g} by default" in said["coverage"]
+    assert f"default: {policy.coverage:g}." in said["coverage"]
     words = {"text_reserve_tokens", "prefer", "coverage", "max_model_len", "media_io_kwargs"}
     assert [shown[name] for name in sorted(words)] == [None] * len(words)
 

@@ -34,10 +34,10 @@ from mmcalib.memory.rehearse import gpu_of, rehearse
 from mmcalib.results.check import Checked
 from tests.derive.test_logs import LOGS, PACKED, wrapped
 from tests.engine.conftest import QWEN, Lab, folder_of
+from tests.schemas import CALIBRATION, ROOT
 
-ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "docs" / "how-to" / "ci-and-pipelines.md"
 # Of Qwen2.5-VL over the sample: four pictures, one clip, an encoder cache of 16,384 tokens.
-EXAMPLE = ROOT / "docs" / "example" / "calibration.json"
 WHISPER_TOKENS = 1500
 
 
@@ -63,7 +63,7 @@ class Case:
 
 
 def whisper() -> Calibration:
-    document = json.loads(EXAMPLE.read_text())
+    document = json.loads(CALIBRATION.read_text())
     sound = {"known": [], "refused": [], "rule": _RULE}
     document["costs"] |= {"modalities": {"audio": sound}, "encoder_decoder": True, "counted": []}
     limits = {"limit_mm_per_prompt": {"audio": 1}, "max_model_len": 448}
@@ -101,7 +101,7 @@ def voice_message(case: Case) -> object:
 
 def parts(case: Case) -> object:
     model = Lab(case.host, folder_of(QWEN, case.scratch))
-    document = Calibration.load(EXAMPLE)
+    document = Calibration.load(CALIBRATION)
     grammar = model.host.ask(AskGrammar(("image", "video")), "asking").grammar
     costs = document.costs.model_copy(update={"grammar": grammar})
     calibration = document.model_copy(update={"costs": costs})
@@ -109,7 +109,7 @@ def parts(case: Case) -> object:
 
 
 def data_urls(case: Case) -> object:
-    return answers(Calibration.load(EXAMPLE), case.folder / "dataurls.jsonl")
+    return answers(Calibration.load(CALIBRATION), case.folder / "dataurls.jsonl")
 
 
 def open_flac(case: Case) -> object:
@@ -136,7 +136,7 @@ def eaten(case: Case) -> object:
 
 
 def words_that_help(case: Case) -> object:
-    document = Calibration.load(EXAMPLE)
+    document = Calibration.load(CALIBRATION)
     heic, tga = (admitted(document, case.file(name)) for name in ("photo.heic", "scan.tga"))
     with pytest.raises(UsageError, match="an AMD GPU") as caught:
         gpu_of("Radeon AI PRO R9700")
@@ -152,7 +152,7 @@ def gone_quantization(case: Case) -> object:
 
 
 def spend_log(case: Case) -> object:
-    (found,) = check(Calibration.load(EXAMPLE), requests=[case.folder / "litellm_trunc.jsonl"])
+    (found,) = check(Calibration.load(CALIBRATION), requests=[case.folder / "litellm_trunc.jsonl"])
     assert isinstance(found, Checked)
     return found.admission.answer, found.admission.reason
 
@@ -188,7 +188,7 @@ def trimmed(case: Case) -> object:
     seen = examine_whole(Item(path))
     assert isinstance(seen, Encoded)
     assert isinstance(seen.shape, VideoShape)
-    return seen.shape.num_frames, admitted(Calibration.load(EXAMPLE), path).answer
+    return seen.shape.num_frames, admitted(Calibration.load(CALIBRATION), path).answer
 
 
 def offline(case: Case) -> object:
@@ -196,7 +196,7 @@ def offline(case: Case) -> object:
         "prompt": "<|vision_start|><|image_pad|><|vision_end|>Describe",
         "multi_modal_data": {"image": [Image.new("RGB", (4000, 3000))] * 6},
     }
-    admission = Calibration.load(EXAMPLE).admits(row)
+    admission = Calibration.load(CALIBRATION).admits(row)
     return admission.answer, admission.tokens, admission.reason
 
 
@@ -228,12 +228,12 @@ def shape_of(item: Item) -> str:
 
 
 def exports(case: Case) -> object:
-    """By the recipes of docs/run.md."""
+    """By the recipes of docs/how-to/ci-and-pipelines.md."""
     if shutil.which("jq") is None:
         pytest.skip("needs jq")
     sizes = []
     for mark, name in (("spans.jsonl", "otel.jsonl"), ("chats.json", "openwebui.json")):
-        page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+        page = RECIPES.read_text(encoding="utf-8")
         recipe = re.search(rf"^(jq .*) {re.escape(mark)} > requests.jsonl$", page, re.MULTILINE)
         assert recipe
         out = case.scratch / "requests.jsonl"
@@ -251,7 +251,7 @@ def rows(case: Case) -> object:
 
 
 def browser_clip(case: Case) -> object:
-    admission = admitted(Calibration.load(EXAMPLE), case.file("screenrec_live.webm"))
+    admission = admitted(Calibration.load(CALIBRATION), case.file("screenrec_live.webm"))
     return admission.answer, admission.reason.partition(",")[0], admission.remedy
 
 

@@ -25,16 +25,12 @@ MAY_SAY_NO = {"doctor", "plan"}
 ELSEWHERE = {
     "make": "its targets: test_docs.py; what they do: a release runs them",
     "jq": "another program, on exports that others make",
-    "pip": "installs; its extras: below",
+    "pip": "installs; its extras: test_commands.py",
     "vllm": "tests/e2e/test_serve.py starts it",
-    "git": "changes a checkout",
-    "cd": "changes the folder of a person",
-    "python": "scripts of this repository: below",
-    ".venv/bin/python": "the same",
+    ".venv/bin/python": "scripts and modules of this repository: test_commands.py",
     ".venv/bin/pytest": "these tests",
     "docker": "needs Docker",
     "sh": "the same: a script with docker run",
-    "curl": "needs a server",
     "kubectl": "needs a cluster",
     "patch": "of a manifest; tests/workflows/test_config_file.py has the diff",
     "eval": "tests/engine/test_emit.py hands these words to vLLM",
@@ -44,7 +40,6 @@ OUTSIDE = {
     "s3://": "a bucket",
     "hf-dataset://lmms-lab": "the hub",
     "RAY_ADDRESS=": "a cluster",
-    "--install-completion": "changes a person's shell",
     "mmcalib serve": "a server ends when it is told to; tests/e2e/test_serve.py starts one",
 }
 

@@ -6,15 +6,13 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from .refresh import README, ROOT
+from ..schemas import ROOT
 
 PAGES = sorted(
     [
-        README,
-        *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md")),
+        *ROOT.glob("*.md"),
         *ROOT.glob("datasets/*.md"),
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("docs/recipes/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("reports/*.md"),
     ]
 )

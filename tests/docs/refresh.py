@@ -1,82 +1,163 @@
-"""Writes the blocks of README, docs and docs/example that are outputs of the tool.
+"""Writes the generated parts of README and docs, docs/schemas, and the example run.
 
-    python tests/docs/refresh.py                          # from docs/example/calibration.json
-    python tests/docs/refresh.py out/calibration.json     # from a new run of `make demo`
+    python -m tests.docs.refresh                        # from the kept example
+    python -m tests.docs.refresh out/calibration.json   # from a new run of `make demo`
 
-Two things are not as they came: the folders above `sample/` are cut off, and a development
-version is the one that it leads to.
+A new example loses the folders above `sample/` and the suffix of a development version.
 """
 
 from __future__ import annotations
 
 import io
-import os
+import json
 import re
-import subprocess
 import sys
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
+import typer.main
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.report.markdown import markdown
+from mmcalib.cli.app import app
+from mmcalib.cli.command import MORE
+from mmcalib.report.report import SCHEMA_NAMES, schema
 from mmcalib.report.terminal import summary
 from mmcalib.results.engine_yaml import engine_yaml
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-README = ROOT / "README.md"
-# Where each block stands.
-PAGES = {"terminal": "README.md", "engine.yaml": "docs/get-started.md", "help": "docs/run.md"}
-EXAMPLE = ROOT / "docs" / "example"
-SERVE = "vllm serve --config out/engine.yaml"
-WIDTH = 96
+from ..schemas import CALIBRATION, EXAMPLE, ROOT, file_of
 
-_HELP = "import sys; sys.argv = ['mmcalib', 'run', '--help']; from mmcalib.cli import main; main()"
+README = ROOT / "README.md"
+SERVE = "vllm serve --config out/engine.yaml"
+REFRESH = "out of date; run: python -m tests.docs.refresh"
+COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 def example() -> Calibration:
     """The calibration that README and docs show."""
-    return Calibration.load(EXAMPLE / "calibration.json")
+    return Calibration.load(CALIBRATION)
 
 
-def terminal(calibration: Calibration) -> str:
-    """The summary as it stands on a terminal of `WIDTH` columns without colours."""
+def sample(_: str) -> str:
+    """The output of `mmcalib run` on a terminal of 80 columns without colours."""
     page = io.StringIO()
-    summary(calibration, Console(file=page, width=WIDTH, color_system=None, highlight=False))
+    summary(example(), Console(file=page, width=80, color_system=None, highlight=False))
     lines = [line.rstrip() for line in page.getvalue().strip().splitlines()]
     return "\n".join([*lines, f"serve with: {SERVE}"]) + "\n"
 
 
-def help_text() -> str:
-    """What `mmcalib run --help` prints on a plain terminal of 88 columns."""
-    env = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
-    done = subprocess.run(
-        [sys.executable, "-c", _HELP], cwd=ROOT, env=env, capture_output=True, text=True, check=True
-    )
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    """A table; its cells have no padding."""
+    head, *body = ["|" + "|".join(cell.replace("|", r"\|") for cell in row) + "|" for row in rows]
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *body]) + "\n"
 
 
-def blocks() -> dict[str, str]:
-    """The fenced blocks that follow `<!-- name -->`, as they should be."""
-    shown = example()
-    return {
-        "terminal": terminal(shown),
-        "engine.yaml": engine_yaml(shown, SERVE),
-        "help": help_text(),
+def options(command: str) -> str:
+    """The options of a command as `--help` shows them; those of `--help-all` in a second table."""
+    panels: dict[bool, list[tuple[str, ...]]] = {}
+    for parameter in COMMANDS[command].params:
+        spelled = parameter.opts if parameter.param_type_name == "option" else []
+        words = " ".join([", ".join(spelled), parameter.metavar or ""]).strip()
+        default = parameter.default
+        if isinstance(default, int | float) and default is not False:
+            default = f"{default:g}"
+        shown = "" if parameter.required or default in (None, False) else str(default)
+        more = getattr(parameter, "rich_help_panel", None) == MORE and command == "run"
+        panels.setdefault(more, []).append((f"`{words}`", shown, parameter.help))
+    head = ("option", "default", "meaning")
+    return "\nWith `--help-all`:\n\n".join(_table([head, *rows]) for rows in panels.values())
+
+
+def fields(document: str) -> str:
+    """A table per model of a document, then one of the types that have no fields described."""
+    whole = schema(document)
+    models = {whole["title"]: whole, **whole["$defs"]}
+    described = {
+        name: model
+        for name, model in models.items()
+        if any("description" in field for field in model.get("properties", {}).values())
     }
+    parts = [
+        f"### {name}\n\n{_summary(model)}\n\n" + _table(_field_rows(model, described))
+        for name, model in described.items()
+    ]
+    others = [
+        (name, " ".join(f"`{key}`" for key in model["properties"]), _summary(model))
+        for name, model in sorted(models.items())
+        if name not in described and "properties" in model
+    ]
+    parts.append("### Other types\n\n" + _table([("type", "keys", "meaning"), *others]))
+    return "\n".join(parts)
 
 
-def shown(name: str, page: str) -> str:
-    """The content of the fenced block that follows `<!-- name -->`."""
-    found = _fenced(name).search(page)
-    assert found is not None, name
-    return found["content"]
+def _summary(model: Mapping[str, Any]) -> str:
+    """The first paragraph of a model's docstring."""
+    return " ".join(model.get("description", "").partition("\n\n")[0].split())
 
 
-def _fenced(name: str) -> re.Pattern[str]:
-    start = rf"(?P<start><!-- {re.escape(name)} -->\n```\w*\n)"
-    return re.compile(start + r"(?P<content>.*?)(?P<end>^```$)", re.S | re.M)
+def _field_rows(
+    model: Mapping[str, Any], linked: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    yield "key", "type", "meaning"
+    for name, field in model["properties"].items():
+        yield f"`{name}`", _type(field, linked), field.get("description", "")
+
+
+def _type(field: Mapping[str, Any], linked: Mapping[str, Any]) -> str:
+    """The type of a value in JSON; `?` marks one that may be null."""
+    match field:
+        case {"$ref": ref}:
+            name = ref.rpartition("/")[2]
+            return f"[{name}](#{name.lower()})" if name in linked else name
+        case {"anyOf": choices}:
+            types = [_type(one, linked) for one in choices if one != {"type": "null"}]
+            return "/".join(types) + "?" * ({"type": "null"} in choices)
+        case {"type": [kind, "null"]}:
+            return f"{kind}?"
+        case {"enum": values}:
+            return "/".join(values)
+        case {"const": value}:
+            return str(value)
+        case {"items": items}:
+            return f"{_type(items, linked)}[]"
+        case {"prefixItems": items}:
+            return f"({','.join(_type(one, linked) for one in items)})"
+        case {"additionalProperties": dict() as values}:
+            return f"map of {_type(values, linked)}"
+    return str(field.get("type", "any"))
+
+
+# By the name in the marker; each gets the argument behind it.
+PARTS: Final[Mapping[str, Callable[[str], str]]] = {
+    "sample": sample,
+    "engine.yaml": lambda _: engine_yaml(example(), SERVE),
+    "options": options,
+    "fields": fields,
+}
+# `<!-- NAME: ARGUMENT -->` before a fenced block, or before lines up to `<!-- end -->`.
+_PART: Final = re.compile(
+    rf"(?P<start>^<!-- (?P<name>{'|'.join(PARTS)})(?:: (?P<argument>\w+))? -->\n"
+    r"(?P<fence>```\w*\n)?).*?(?P<end>^(?(fence)```|<!-- end -->)$)",
+    re.S | re.M,
+)
+
+
+def _fill(part: re.Match[str]) -> str:
+    return part["start"] + PARTS[part["name"]](part["argument"] or "") + part["end"]
+
+
+def generated() -> dict[Path, str]:
+    """Each file that is generated, whole or in part, and its text as it should be."""
+    pages = [README, *(ROOT / "docs").rglob("*.md")]
+    return {
+        **{page: _PART.sub(_fill, page.read_text("utf-8")) for page in pages},
+        **{
+            file_of(name): json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
+            for name in SCHEMA_NAMES
+        },
+        EXAMPLE / "engine.yaml": engine_yaml(example(), SERVE),
+    }
 
 
 def adopt(path: Path) -> None:
@@ -84,23 +165,11 @@ def adopt(path: Path) -> None:
     text = re.sub(r'(?<=")/[^"]*/(?=sample/)', "", path.read_text(encoding="utf-8"))
     text = re.sub(r"(?<=[ (])/[^ \"]*/(?=sample/)", "", text)
     text = re.sub(r'("mmcalib": "[\d.]+?)\.dev[^"]*', r"\1", text)
-    (EXAMPLE / "calibration.json").write_text(text, encoding="utf-8")
-
-
-def _filled(content: str, found: re.Match[str]) -> str:
-    return found["start"] + content + found["end"]
-
-
-def main() -> None:
-    for given in sys.argv[1:]:
-        adopt(Path(given))
-    for name, content in blocks().items():
-        path = ROOT / PAGES[name]
-        page = path.read_text(encoding="utf-8")
-        path.write_text(_fenced(name).sub(partial(_filled, content), page), encoding="utf-8")
-    (EXAMPLE / "engine.yaml").write_text(engine_yaml(example(), SERVE), encoding="utf-8")
-    (EXAMPLE / "report.md").write_text(markdown(example(), SERVE), encoding="utf-8")
+    (CALIBRATION).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    for new_run in sys.argv[1:]:
+        adopt(Path(new_run))
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")

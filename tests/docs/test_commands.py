@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ..schemas import ROOT
 from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
 from .pages import fenced, programs
-from .refresh import ROOT
 from .workspace import copy, execute, prepare
 
 # Library calls that need vLLM; tests/e2e makes them.
@@ -81,7 +81,8 @@ def test_pip_installs_extras_that_exist() -> None:
     assert asked - set(project["optional-dependencies"]) == set()
 
 
-def test_scripts_that_are_shown_exist() -> None:
-    shown = {words[1] for _, line in LINES for words in programs(line) if "python" in words[0]}
+def test_scripts_and_modules_that_are_shown_exist() -> None:
+    python = [words[1:] for _, line in LINES for words in programs(line) if "python" in words[0]]
+    shown = {f"{w[1].replace('.', '/')}.py" if w[0] == "-m" else w[0] for w in python}
     assert shown
     assert {name for name in shown if not (ROOT / name).is_file()} == set()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ..schemas import ROOT
 from .pages import TEXTS, anchors, links
-from .refresh import ROOT
 
 
 def leads_somewhere(page: str, target: str) -> bool:

@@ -22,7 +22,7 @@ from mmcalib.report.configurations import CONFIGURATIONS
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests
 from ..report.test_rehearsal_report import one
-from .refresh import EXAMPLE, ROOT
+from ..schemas import CALIBRATION, EXAMPLE, ROOT
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 SPEECH_HZ = 16_000
@@ -69,7 +69,7 @@ def _results(folder: Path) -> None:
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
-    deployed = CONFIGURATIONS["k8s"].render(Calibration.load(EXAMPLE / "calibration.json"))
+    deployed = CONFIGURATIONS["k8s"].render(Calibration.load(CALIBRATION))
     (folder / "deployment.yaml").write_text(deployed)
     (folder / "server.log").write_text(LOG)
     for name in ("old", "new"):

@@ -19,10 +19,10 @@ from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.report.configurations import CONFIGURATIONS
 from tests.engine.conftest import QWEN, folder_of
 from tests.programs import answer_of
+from tests.schemas import CALIBRATION
 
 pytestmark = pytest.mark.engine
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "docs" / "example" / "calibration.json"
 WORDS = 'words() { printf "%s\\0" "$@"; };'
 
 NASTY: dict[str, Any] = {
@@ -52,7 +52,7 @@ NASTY: dict[str, Any] = {
 
 
 def with_config(config: dict[str, Any]) -> Calibration:
-    return Calibration.load(EXAMPLE).model_copy(update={"engine_config": config})
+    return Calibration.load(CALIBRATION).model_copy(update={"engine_config": config})
 
 
 def shell(script: str, **variables: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def test_a_mode_of_two_modes_is_read_by_its_name(host: EngineHost) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [Calibration.load(EXAMPLE).engine_config, NASTY], ids=["example", "nasty"]
+    "config", [Calibration.load(CALIBRATION).engine_config, NASTY], ids=["example", "nasty"]
 )
 def test_vllm_reads_the_same_of_every_form(
     host: EngineHost, tmp_path: Path, config: dict[str, Any]

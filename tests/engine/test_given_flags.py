@@ -126,5 +126,5 @@ def test_what_pinning_writes_is_refused_by_any_of_its_names(
     host: EngineHost, flags: tuple[str, ...]
 ) -> None:
     assert said(host, *flags)
-    with pytest.raises(UsageError, match="and --pin-kv-cache are one or the other"):
+    with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
         said(host, *flags, pinned=True)

@@ -16,14 +16,14 @@ from mmcalib.workflows.run.job import Job
 
 @pytest.mark.parametrize("given", [{"max_model_len": 5}, {"limit_mm_per_prompt": {"image": 1}}])
 def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None:
-    with pytest.raises(UsageError, match="is derived"):
+    with pytest.raises(UsageError, match="sets --"):
         Job(model="m", data=["d"], engine_args=given)
 
 
 def test_a_pool_is_said_once() -> None:
     said = {"kv_cache_memory_bytes": 1 << 33}
     refuse_own(said, pinned=False)
-    with pytest.raises(UsageError, match="--pin-kv-cache are one or the other"):
+    with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
         refuse_own(said, pinned=True)
 
 

@@ -72,7 +72,7 @@ def test_the_library_refuses_what_the_command_line_does(
 
 
 def test_a_policy_from_a_dict(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a policy has no 'max_model_length'") as raised:
+    with pytest.raises(UsageError, match="unknown key 'max_model_length'") as raised:
         mmcalib.calibrate("m", tmp_path, policy={"max_model_length": 8})
     assert raised.value.hint == "max_model_len"
     with pytest.raises(TypeError, match="policy is a Policy or a dict of its fields, not list"):

@@ -18,8 +18,8 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 
 from mmcalib.engine.wheels import BUILDS, installed
-from tests.docs.refresh import EXAMPLE
 from tests.packaging.built import version_of
+from tests.schemas import CALIBRATION
 
 # With all that pip brings along, and byte code.
 MOST_BYTES = 300_000_000
@@ -68,9 +68,7 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
     assert "Qwen/Qwen2.5-VL-3B-Instruct" in mmcalib("list", "models")
     census = json.loads(mmcalib("scan", "--data", "media", "--json", "--quiet"))
     assert census["corpus"]["modalities"] == {"image": {"items": 2, "unique_shapes": 2}}
-    checked = mmcalib(
-        "check", "--calibration", str(EXAMPLE / "calibration.json"), "media", "--json"
-    )
+    checked = mmcalib("check", "--calibration", str(CALIBRATION), "media", "--json")
     assert json.loads(checked)["fits"] == 2
     installed_bytes = sum(
         file.stat().st_size

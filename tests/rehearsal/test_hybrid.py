@@ -148,7 +148,8 @@ def test_no_single_step_explains_vllm_52872(
     theatres: Callable[[str], Theatre], tokens: int, published: float
 ) -> None:
     """Rows `hybrid64-5090-52872-8192` and `-2048`: with its encoder profiled and six drafted tokens
-    both pass by the size of a step, beside what they reserved as well: docs/limits.md has why.
+    both pass by the size of a step, beside what they reserved as well; see
+    docs/explain/accuracy-and-limits.md.
     """
     found = theatres("RTX PRO 6000").rehearse(
         HYBRID,

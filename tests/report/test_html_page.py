@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,8 @@ from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
 from tests.report.huge import huge
+from tests.schemas import CALIBRATION
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-DEMO = ROOT / "docs" / "example" / "calibration.json"
 MOST_BYTES = 5_000_000
 
 SVG = re.compile(r"<svg .*?</svg>", re.S)
@@ -178,7 +176,7 @@ def test_what_is_not_known_is_said_in_one_line() -> None:
 
 
 def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
-    shown = rendered(Calibration.load(DEMO), thumbnails=False)
+    shown = rendered(Calibration.load(CALIBRATION), thumbnails=False)
     assert "vLLM defaults: 2.76 GiB short" in shown
     assert "would not start" in shown
     assert "290,928" in shown
@@ -208,7 +206,7 @@ def test_what_was_chosen_is_where_it_starts() -> None:
     """The chosen values were filled points in the zone where no engine starts, each with the others
     at their defaults, and the configuration that was emitted a hollow ring.
     """
-    found = Calibration.load(DEMO)
+    found = Calibration.load(CALIBRATION)
     kept = {point.kv_cache_tokens for point in found.frontier if point.choice == "chosen"}
     assert kept == {found.memory.calibrated.kv_cache_tokens} != {None}
     for figure in frontiers(found):

@@ -13,7 +13,7 @@ from mmcalib.results.part import CheckResult
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
-from tests.report.test_html_page import DEMO
+from tests.schemas import CALIBRATION
 
 FENCE = re.compile(r"^ {0,3}```")
 BORDER = re.compile(r"(?<!\\)(?:\\\\)*\|")
@@ -84,7 +84,7 @@ def test_golden_issue() -> None:
 
 
 def test_it_has_what_a_maintainer_asks_for() -> None:
-    found = Calibration.load(DEMO)
+    found = Calibration.load(CALIBRATION)
     text = issue(found)
     for said in (
         found.model.id,
@@ -122,5 +122,5 @@ def test_hostile_names_stay_text_in_an_issue(name: str) -> None:
 
 
 def test_it_is_the_same_of_a_calibration_without_names() -> None:
-    found = Calibration.load(DEMO)
+    found = Calibration.load(CALIBRATION)
     assert issue(redacted(found)[0]) == issue(found)

@@ -26,8 +26,8 @@ from mmcalib.workflows.corpus import read
 from tests.corpus.media import png as picture
 from tests.corpus.tars import END, member, png
 from tests.e2e.command import environment
+from tests.schemas import CALIBRATION
 from tests.security.bombs import MIB, slow_jpeg, spent
-from tests.security.test_working_folder import CALIBRATION
 
 GIB = 1 << 30
 

@@ -196,7 +196,7 @@ def test_whatever_a_field_holds_is_refused_or_shown_as_text(tmp_path: Path) -> N
         ('{"checks": [%s]}' % ",".join("0" * 30_000), "30,000 entries"),  # noqa: UP031
         (json.dumps(dict.fromkeys(map(str, range(3000)))), "3,000 keys"),
         ("\ufeff{}", "not JSON"),
-        ('{"schema_version": 3}', "a calibration of a newer mmcalib"),
+        ('{"schema_version": 3}', "written by a newer mmcalib"),
     ],
     ids=range(11),
 )

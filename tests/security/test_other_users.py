@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.tars import png
-from tests.docs.refresh import EXAMPLE
+from tests.schemas import CALIBRATION
 from tests.security.commands import ended
 
 NOBODY = 65534
@@ -116,7 +116,7 @@ def test_a_cache_that_may_not_be_written_is_a_note(name: str, home: Path) -> Non
 @pytest.mark.usefixtures("ordinary_user")
 def test_temporary_files_go_elsewhere_where_their_folder_is_locked(home: Path) -> None:
     (home / "locked").mkdir(mode=0o500)
-    words = ["check", "media", "--calibration", EXAMPLE / "calibration.json", "--allow-unknown"]
+    words = ["check", "media", "--calibration", CALIBRATION, "--allow-unknown"]
     done = ended(home, *words, TMPDIR=home / "locked")
     assert done.returncode in (0, 3), done.stderr
     assert os.listdir(home / "locked") == []

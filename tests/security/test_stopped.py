@@ -26,8 +26,8 @@ from mmcalib.storage.location import keep
 from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
-from tests.docs.refresh import ROOT
 from tests.processes import started_with, wait_until
+from tests.schemas import ROOT
 from tests.security.commands import started
 
 ALLOWED = ("--allowed-media-domains", "127.0.0.1")

@@ -18,6 +18,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.processes import safe_environment
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, environment
+from tests.schemas import CALIBRATION
 
 # Names of what Python, mmcalib, vLLM and Ray import: of the standard library, of packages, and what
 # Python runs by itself when it starts.
@@ -31,8 +32,6 @@ PACKAGES = ("torch", "vllm", "ray", "PIL")
 
 SCRIPT = (str(Path(sys.executable).with_name("mmcalib")),)
 MODULE = (sys.executable, "-m", "mmcalib")
-
-CALIBRATION = ROOT / "docs" / "example" / "calibration.json"
 
 
 @pytest.fixture
