@@ -66,8 +66,7 @@ def main() -> int:
         else:
             scores.append(score(case, known, fitted))
     starts = measured.load(ROOT / "reports" / "gpu" / "results.jsonl", fitted)
-    names = [path.name for path in logs]
-    page = report.render(scores, failed, excluded, fitted, names, starts)
+    page = report.render(scores, failed, excluded, fitted, starts)
     given.out.write_text(page, encoding="utf-8")
     for group, error in report.worst(scores).items():
         print(f"{group}: largest error of the KV pool {error:.2f} GiB")
