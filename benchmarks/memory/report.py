@@ -14,6 +14,8 @@ from mmcalib.models import gpus
 MIB = 2**20
 # What the page has to show: rows, mean error in percent of the card, GiB promised too much.
 OWN_ROWS, SHARE, PROMISED = 30, 0.3, 0.3
+# Rows that are promised too much and nobody knows why; the page has a section on them.
+_NOT_KNOWN = ("q35-08b-a100", "q36-35b-nvfp4-5090-wsl")
 _GROUPS = {
     "same": "published logs",
     "control": "text-only controls",
@@ -109,9 +111,10 @@ memory that was free when they began.
 Five starts of Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 (q36-35b-nvfp4-5090-wsl) are promised 1.15 to
 1.62 GiB too much. All are of one evening and one machine: 0.20.0, WSL 2, new containers, segments
 that expand. About 1.15 GiB are missing in each of them, also in the one that neither compiles nor
-captures graphs. Batches of 8,192 and 16,384 tokens add 0.13 and 0.47 GiB. With 0.24.0 on another
-RTX 5090 the same model is off by 0.00 and -0.03 GiB, and Qwen2.5-VL-7B under WSL 2 by 0.02 GiB
-(q25vl7b-4090-wsl).
+captures graphs. Batches of 8,192 and 16,384 tokens add 0.13 and 0.47 GiB. WSL 2 alone is not the
+cause: Qwen2.5-VL-7B is off by 0.02 GiB there (q25vl7b-4090-wsl). With 0.24.0 on another RTX 5090
+the model is off by 0.00 and -0.03 GiB, but that checkpoint keeps 16-bit activations. The five logs
+name FlashInfer's FP4 matrix product for the dense layers; what it takes on the GPU is not known.
 """
 
 
@@ -199,13 +202,18 @@ def _summary(scores: Sequence[Score], starts: Sequence[Start]) -> Iterator[str]:
     yield _pool_row("measured, without the model's own figures", held_out)
     yield _pool_row("**logs of the rehearsed release, and measured**", own + measured)
     yield _pool_row("**the same, measured ones held out**", own + held_out)
-    both = own + measured
-    worst = max(one.error for one in both if not one.unified) / GIB
-    share = 100 * mean_absolute(one.error / one.total_bytes for one in both)
+    known = [one for one in published if not one.case.id.startswith(_NOT_KNOWN)]
     yield f"\nAim: {OWN_ROWS} rows of the log's own release, a mean error of at most {SHARE} % of"
     yield f"the card, no card with its own memory promised more than {PROMISED} GiB too much."
-    yield f"Now: {len(published) + len(starts)} rows, {len(both)} of them with a KV pool; "
-    yield f"{share:.2f} %; {worst:.2f} GiB."
+    yield f"Now: {len(published) + len(starts)} rows, {_mean_and_worst(own + measured)}"
+    yield f"Without the {len(published) - len(known)} rows that are not explained (below):"
+    yield _mean_and_worst(_pools(known, "same") + measured)
+
+
+def _mean_and_worst(pools: Sequence[_Pool]) -> str:
+    worst = max(one.error for one in pools if not one.unified) / GIB
+    share = 100 * mean_absolute(one.error / one.total_bytes for one in pools)
+    return f"{len(pools)} with a KV pool, mean error {share:.2f} %, most promised {worst:.2f} GiB."
 
 
 def _cold() -> Iterator[str]:
