@@ -15,16 +15,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from memory import allowances, cases, rehearsals, report  # noqa: E402
+from memory import allowances, cases, measured, rehearsals, report  # noqa: E402
 from memory.scores import score  # noqa: E402
 
 HERE = ROOT / "benchmarks"
-DEFAULT_LOGS = ROOT.parent / "shared" / "facts" / "memory_logs.jsonl"
+SHARED = ROOT.parent / "shared" / "facts"
+DEFAULT_LOGS = (
+    *(SHARED / "memory_logs.jsonl", SHARED / "memory_logs_2.jsonl"),
+    HERE / "memory_logs.jsonl",
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--logs", type=Path, default=DEFAULT_LOGS, help="published startup logs")
+    parser.add_argument(
+        "--logs", type=Path, action="append", default=[], help="published startup logs; repeatable"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "memory-accuracy.md")
     parser.add_argument(
         "--python", action="append", default=[], metavar="RELEASE=PYTHON",
@@ -33,17 +39,16 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="rehearse this log alone")
     parser.add_argument("--log", type=Path, default=Path("memory-accuracy.log"))
     given = parser.parse_args()
-    if not given.logs.is_file():
-        print(
-            f"{given.logs} is not there: name a file of published logs with --logs", file=sys.stderr
-        )
+    logs = given.logs or list(DEFAULT_LOGS)
+    if missing := [str(path) for path in logs if not path.is_file()]:
+        print(f"no {', '.join(missing)}: name files of published logs with --logs", file=sys.stderr)
         return 2
     pythons = dict(pair.split("=", 1) for pair in given.python)
     for release, python in pythons.items():
         if (found := rehearsals.release_of(python)) != release:
             print(f"{python} has vLLM {found}, not {release}", file=sys.stderr)
             return 2
-    found_cases, excluded = cases.load(given.logs, HERE / "memory_cases.toml")
+    found_cases, excluded = cases.load(logs, HERE / "memory_cases.toml")
     fitted = allowances.load(HERE / "memory_allowances.toml")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     answers = rehearsals.Answers(given.out.with_suffix(".json"))
@@ -60,7 +65,8 @@ def main() -> int:
             failed.append((case, known))
         else:
             scores.append(score(case, known, fitted))
-    page = report.render(scores, failed, excluded, fitted, given.logs.name)
+    starts = measured.load(ROOT / "reports" / "gpu" / "results.jsonl", fitted)
+    page = report.render(scores, failed, excluded, fitted, starts)
     given.out.write_text(page, encoding="utf-8")
     for group, error in report.worst(scores).items():
         print(f"{group}: largest error of the KV pool {error:.2f} GiB")

@@ -19,7 +19,7 @@ OUTSIDE = ("older", "newer", "unified")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure in bytes; `log` is the case that it comes from, None where it is none.
+    """One figure in bytes; `cases` are the logs, or the measured models, that it comes from.
 
     Graphs are of a gated-delta model where `layers` is not 0; of these bytes a rehearsal computes
     `workspace_bytes`, which hold what the first graph takes.
@@ -29,7 +29,7 @@ class Figure:
     graphs: int
     layers: int
     workspace_bytes: float
-    log: str | None
+    cases: tuple[str, ...]
     what: str
     source: str
 
@@ -66,11 +66,15 @@ class Allowances:
     held_out: tuple[Figure, ...]
 
     def outside_bytes(self, kind: str, without: str | None = None) -> float:
-        """The median of the figures of such GPUs, but for those of one log."""
+        """Return the median of the figures of such GPUs, without those of one case."""
         return statistics.median(one.nbytes for one in _without(self.outside[kind], without))
 
+    def convolution_bytes(self, without: str | None = None) -> float:
+        """Return the most of these figures, without those of one case."""
+        return max(one.nbytes for one in _without(self.convolution, without))
+
     def fit(self, without: str | None = None) -> Coefficients:
-        """Least squares through both kinds, which share the first graph; but for one log."""
+        """Fit both kinds, which share the first graph, by least squares, without one case."""
         return _fit(_without(self.cuda_graphs, without))
 
     def errors(self) -> Iterator[tuple[str, Figure, float]]:
@@ -83,8 +87,8 @@ class Allowances:
             yield "held out", one, _graphs_error(self.cuda_graphs, one)
 
 
-def _without(figures: Sequence[Figure], log: str | None) -> list[Figure]:
-    return [one for one in figures if log is None or one.log != log]
+def _without(figures: Sequence[Figure], case: str | None) -> list[Figure]:
+    return [one for one in figures if case not in one.cases]
 
 
 def _fit(figures: Sequence[Figure]) -> Coefficients:
@@ -128,7 +132,7 @@ def _figure(entry: dict[str, Any]) -> Figure:
         graphs=entry.get("graphs", 0),
         layers=entry.get("layers", 0),
         workspace_bytes=entry.get("workspace_gib", 0) * GIB,
-        log=log,
+        cases=tuple(entry.get("models", [log] if log else [])),
         what=entry["what"],
         source=source,
     )

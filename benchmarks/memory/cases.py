@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Engine arguments that a log names in its own words, or that only say how it was found.
-_NOT_ARGUMENTS = {"quantization"}
+_NOT_ARGUMENTS = {"quantization", "speculative"}
 GIB = 2**30
 COMPONENTS = (
     "weights",
@@ -75,13 +76,14 @@ class Excluded:
     why: str
 
 
-def load(logs: Path, table: Path) -> tuple[list[Case], list[Excluded]]:
-    """Every log of the file as a case or as excluded, in the file's order."""
+def load(logs: Sequence[Path], table: Path) -> tuple[list[Case], list[Excluded]]:
+    """Return every log of the files as a case or as excluded, in the files' order."""
     document = tomllib.loads(table.read_text(encoding="utf-8"))
     entries = {entry["log"]: entry for entry in document["case"]}
     reasons = {entry["log"]: entry["why"] for entry in document["excluded"]}
     cases, excluded = [], []
-    for line in logs.read_text(encoding="utf-8").splitlines():
+    lines = (line for path in logs for line in path.read_text(encoding="utf-8").splitlines())
+    for line in lines:
         log = json.loads(line)
         if entry := entries.get(log["id"]):
             cases.append(_case(log, entry))

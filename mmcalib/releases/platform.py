@@ -87,10 +87,10 @@ def whole_numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def subtracts_graphs() -> bool:
-    """Whether startup subtracts its estimate of CUDA graphs: since 0.21, by the environment."""
+    """Whether startup subtracts its estimate of CUDA graphs: since 0.20, by the environment."""
     from vllm import envs
 
-    return release.VLLM_0_21.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+    return release.VLLM_0_20.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
 def loads_more(capability: tuple[int, int]) -> bool:
