@@ -86,5 +86,5 @@ def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:
     assert isinstance(ended.value, VllmMoved)
     assert "get_kv_cache_configs" in ended.value.message
     assert ended.value.hint == (
-        "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
+        "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
     )

@@ -110,8 +110,8 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--tensor-paralel-size", "2"), "vLLM does not take these flags"),
-        (("--tensor-parallel-size", "two"), "vLLM does not take these flags"),
+        (("--tensor-paralel-size", "2"), "vLLM rejects these flags"),
+        (("--tensor-parallel-size", "two"), "vLLM rejects these flags"),
     ],
 )
 def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...], why: str) -> None:
