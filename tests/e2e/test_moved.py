@@ -65,7 +65,7 @@ def test_one_capability_is_lost(without: Lacks, missing: str, lost: dict[str, st
     for one in found:
         if lost.get(one.name) == "moved":
             assert missing.rpartition(".")[2].rpartition(":")[2] in one.detail
-            assert "this is not the vLLM that mmcalib knows" in one.detail
+            assert "mmcalib does not fit this vLLM" in one.detail
 
 
 def test_a_run_goes_on_without_a_rehearsal(without: Lacks, tmp_path: Path) -> None:

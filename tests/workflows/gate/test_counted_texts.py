@@ -173,7 +173,7 @@ def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
 def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     template = "{% if messages[0].content[0].text == 'b' %}{{ raise_exception('no b') }}{% endif %}"
     counting = Counting(folder_of(tmp_path, template), HOW, "openai")
-    assert counting.tokens(says("b"), tokenise=False) == "the chat template refuses it: no b"
+    assert counting.tokens(says("b"), tokenise=False) == "the chat template rejects it: no b"
     assert counting.tokens(says("a"), tokenise=False) is None
 
 
