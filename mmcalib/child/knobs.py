@@ -34,16 +34,12 @@ class Trial:
         self._costs: dict[tuple[str, Modality], tuple[int, int] | None] = {}
 
     def part(self, name: str) -> Any:
-        """Return a part of the model's processor, such as its image processor, or None."""
         return getattr(self.info.get_hf_processor(), name, None)
 
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
-        """Yield spellings that affect this modality, with the other modalities they affect.
-
-        Spellings that affect only this modality come first.
-        """
+        """Yield spellings that affect this modality, with others they affect; clean ones first."""
         affecting_others = []
         for path, beside in spellings:
             setting = knobs.Setting(nested(path, value, beside))
@@ -78,7 +74,6 @@ class Trial:
 
 
 def nested(path: tuple[str, ...], value: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Return processor kwargs with `value` at `path` and the options `beside` it."""
     inner: dict[str, Any] = {path[-1]: value, **beside}
     for key in reversed(path[:-1]):
         inner = {key: inner}
@@ -90,7 +85,6 @@ _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
 def tiles(trial: Trial) -> Iterator[knobs.Knob]:
-    """Yield the knob for the most tiles of an image."""
     if "image" not in trial.modalities:
         return
     for name in _NAMES:
@@ -177,7 +171,6 @@ def _crops(trial: Trial) -> Iterator[knobs.Knob]:
 
 
 def _crop_default(trial: Trial, name: str) -> Any:
-    """Return the checkpoint's value, or the default of the processor's class."""
     own = getattr(trial.part("image_processor"), name, None)
     if own is not None:
         return own
@@ -267,7 +260,6 @@ def _spellings(scope: str, least: int) -> Iterator[Spelling]:
 
 
 def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
-    """Yield `max_soft_tokens` of Gemma 4."""
     value = getattr(trial.part("image_processor"), "max_soft_tokens", None)
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return

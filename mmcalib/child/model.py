@@ -128,7 +128,6 @@ class OpenedModel:
         return self.under(placed, **processors.device_transport())
 
     def under(self, setting: Setting, **more: Any) -> Processor:
-        """Return the processor of a server with this setting and `more` arguments."""
         if setting.key not in self._processors:
             config = engine.model_config(
                 {
@@ -146,7 +145,6 @@ class OpenedModel:
 
     @cached_property
     def engine_config(self) -> Any:
-        """vLLM's default configuration of a server of this model."""
         return engine.served_config(self._args)
 
     @cached_property

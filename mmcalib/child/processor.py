@@ -225,7 +225,6 @@ def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
 
 
 def _sample_size(blank: m.Blank, under: Processor) -> tuple[int, ...]:
-    """Return the size of the loader's output; () if the loader refuses the blank."""
     if isinstance(blank.shape, ImageShape):
         return blank.shape.width_px, blank.shape.height_px
     try:
@@ -317,7 +316,6 @@ def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
 
 
 def budget(request: m.AskBudget) -> Budget:
-    """Build the engine config of `vllm serve` and read its MultiModalBudget."""
     config = served_config(request.engine_args)
     mm = multimodal_budget(config)
     result = budget_of(config, mm, largest_clip)
@@ -400,7 +398,6 @@ def _process(under: Processor, modality: Modality, media: Any, device: torch.dev
 
 
 def _describe_tensors(name: str, data: Any) -> Iterator[str]:
-    """Yield name, dtype and shape of every tensor, and name and type of other values."""
     if isinstance(data, list | tuple):
         for number, part in enumerate(data):
             yield from _describe_tensors(f"{name}.{number}", part)

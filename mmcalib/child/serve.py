@@ -27,7 +27,6 @@ def _version(distribution_name: str) -> str:
 
 
 def main() -> None:
-    """Run vLLM's own command line with the arguments of this process."""
     importlib.metadata.version = _version
     sys.argv[0] = _NAME
     platform.run()

@@ -1,7 +1,4 @@
-"""Route requests to the code that answers them, describe failures, and probe the environment.
-
-Functions import torch when called.
-"""
+"""Route requests to the code that answers them, and describe failures; torch is imported late."""
 
 from __future__ import annotations
 
@@ -102,9 +99,9 @@ def _describe_no_room(match: re.Match[str]) -> str:
     share = int(free / total * 100) / 100
     remedy = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
     return (
-        f"only {match['free']} of {match['total']} GiB are free on {match['device'] or 'the GPU'}, "
-        f"and gpu_memory_utilization {match['share']} needs {match['wanted']} GiB: "
-        f"nvidia-smi lists the processes that use the rest{remedy}"
+        f"{match['free']} of {match['total']} GiB are free on {match['device'] or 'the GPU'}, "
+        f"but gpu_memory_utilization {match['share']} needs {match['wanted']} GiB: "
+        f"nvidia-smi lists what uses the rest{remedy}"
     )
 
 
@@ -122,10 +119,7 @@ _LIBRARIES = ("torchvision", "torchaudio")
 
 
 def probe_environment() -> m.Looked:
-    """Find the device that vLLM would use; this creates a CUDA context.
-
-    Raises ImportError if mmcalib does not fit this vLLM.
-    """
+    """Find vLLM's device; creates a CUDA context. Raises ImportError if mmcalib does not fit."""
     import torch
 
     importlib.import_module("mmcalib.child.model")
@@ -255,7 +249,6 @@ class Service:
 
 
 def serve(pipe: Connection) -> None:
-    """Answer requests until the parent closes the pipe."""
     service = Service(pipe)
     while True:
         try:

@@ -126,10 +126,7 @@ class TextCounter:
 def _turn(
     message: Mapping[str, Any], content_format: str, marks: Mapping[Modality, str]
 ) -> dict[str, Any]:
-    """Convert a message like vLLM 0.32 (`parse_chat_messages`, vllm/renderers/chat_utils.py).
-
-    Raises `Uncounted` for unusual messages instead of guessing.
-    """
+    """Convert a message like vLLM (`parse_chat_messages`, renderers/chat_utils.py, 0.32)."""
     role, content = message["role"], message.get("content")
     odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
     if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
@@ -168,7 +165,6 @@ def _join_parts(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modal
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """Parse the call's arguments, and order its fields like pydantic."""
     if call.keys() == {"id", "type", "function"}:
         match call["function"]:
             case {"name": str(name), "arguments": str(text), **more} if not more:

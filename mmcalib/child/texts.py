@@ -61,7 +61,6 @@ ONE = ChatRequest.of_user("a")
 
 
 def with_items(modality: Modality, count: int, words: str = "a") -> ChatRequest:
-    """Return one message with `count` items between words."""
     parts = [url_part(PART_OF[modality], "x") for _ in range(count)]
     last = text_part("b" if words == "a" else words)
     return ChatRequest.of_user([text_part(words), *parts, last]).bare()
@@ -98,7 +97,6 @@ def conversations() -> Iterator[ChatRequest]:
 
 
 def with_fields() -> Iterator[ChatRequest]:
-    """Yield requests with tools, and with other fields that a template may read."""
     strict = {"type": "function", "function": {**_BARE["function"], "strict": True, "x": 1}}
     tool_turns = [turn for chat in conversations() for turn in chat.messages if len(turn) > 2]
     for tools in ([_TOOL], [_BARE, strict], [_TOOL] * 3):
@@ -117,7 +115,6 @@ def with_fields() -> Iterator[ChatRequest]:
 
 
 def mixed(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
-    """Yield items of several modalities in one message, and in two."""
     parts = [url_part(PART_OF[modality], "x") for modality in modalities]
     yield ChatRequest.of_user([*parts, text_part("a")]).bare()
     twice = ChatRequest.of_user([*parts, text_part("a"), *parts[::-1]]).bare()
@@ -126,7 +123,6 @@ def mixed(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
 
 
 def worded() -> Iterator[ChatRequest]:
-    """Yield all special texts in turns of the user and the assistant, and in content parts."""
     for words in _WORDS:
         yield ChatRequest.of_user(words)
         yield ChatRequest([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
@@ -152,14 +148,10 @@ class TextRenderer:
 
     @property
     def folder(self) -> Path:
-        """The folder of the tokenizer's files."""
         return Path(self._model.config.tokenizer)
 
     def rendered(self, request: ChatRequest) -> tuple[str, list[int]]:
-        """Return the rendered prompt and its tokens before placeholders expand.
-
-        Raises vLLM's own errors.
-        """
+        """Return the prompt and its tokens before placeholders expand. Raises vLLM's errors."""
         return processors.rendered(self.renderer, request.messages, request.fields, self.prompting)
 
     @property
@@ -173,15 +165,11 @@ class TextRenderer:
         return len(ids) + self.grown(ids, request.items())
 
     def grown(self, ids: list[int], items: Mapping[Modality, int]) -> int:
-        """Return how many text tokens the prompt gains when vLLM inserts the items.
-
-        It is negative if the template wrote a token for each item.
-        """
+        """Return the text tokens gained by inserting items; negative if marks are replaced."""
         prompt = self._split(ids, items)
         return sum(len(part) for part in prompt if not isinstance(part, str)) - len(ids)
 
     def split(self, request: ChatRequest) -> SplitPrompt:
-        """Return the prompt with its items in place."""
         return self._split(self.rendered(request)[1], request.items())
 
     def _split(self, ids: list[int], items: Mapping[Modality, int]) -> SplitPrompt:
@@ -214,7 +202,6 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
 
 
 def split_texts(texts: TextRenderer, request: SplitTexts) -> TextsSplit:
-    """Split every request in order."""
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
@@ -404,7 +391,6 @@ def _find_bound(
 
 
 def _replaced_tokens(texts: TextRenderer, request: ChatRequest) -> int:
-    """Return the tokens of the rendered prompt that placeholders replace."""
     items = request.items()
     return -texts.grown(texts.rendered(request)[1], items) if items else 0
 

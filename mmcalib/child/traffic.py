@@ -34,7 +34,6 @@ class StepBooks:
         """Change the engine config before vLLM uses it."""
 
     def profile(self, worker: Any, method: Callable[[], Any]) -> Any:
-        """Run the worker's startup profile."""
         return method()
 
     def began(self, core: SteppedCore) -> None:
@@ -103,7 +102,6 @@ class Prompts:
         return tuple(_FIRST_WORD + word for word in words[: max(1, tokens)])
 
     def _process(self, shape: Shape) -> tuple[list[int], Any, Any]:
-        """Return a blank item's placeholder tokens, its processor output, and its position."""
         if shape not in self._processed:
             media, _ = load(Blank(shape), self._under)
             modality = shape.modality

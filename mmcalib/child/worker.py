@@ -73,7 +73,6 @@ class WorkerMethods:
         return runner.bytes_per_token(self.model_runner.get_kv_cache_spec().values())
 
     def mmcalib_budget(self) -> dict[str, Any]:
-        """Return the encoder budget of this worker."""
         budget = runner.worker_budget(self)
         if budget is None or not budget.mm_max_toks_per_item:
             return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
@@ -86,7 +85,6 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        """Return the CUDA worker's memory figures, with the peaks of a second profile."""
         memory = runner.worker_memory(self, subtracts_graphs=subtracts_graphs())
         return runner.with_phases(memory, phase_peaks(self.model_runner))
 

@@ -124,7 +124,7 @@ class Span:
             indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
             listed = ", ".join(map(_yaml_word, words))
             return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
-        return at, at, "".join(self.glue + self.written(*one) for one in more.items())
+        return at, at, "".join(self.glue + self.written(*option) for option in more.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +186,9 @@ class WrittenConfiguration:
         return text
 
     def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
-        """Return a unified diff from the text to the tuned one."""
         name = str(self.source) if self.spans and self.source else "vllm serve"
-        shown = self if self.spans else command_line(self)
-        old, new = (t.splitlines() for t in (shown.text, shown.tuned(engine_args, read)))
+        written = self if self.spans else command_line(self)
+        old, new = (t.splitlines() for t in (written.text, written.tuned(engine_args, read)))
         lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
         return "".join(f"{line}\n" for line in lines)
 
@@ -253,7 +252,6 @@ def pasted_flags(words: Sequence[str]) -> list[str]:
 
 
 def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
-    """Return it as the text of a command, one option per line."""
     lines = [["vllm", "serve", *([of.model] if of.model else [])]]
     for word in (*of.written, *of.flags):
         if word.startswith("-"):
@@ -319,10 +317,7 @@ def _from_vllm_file(
 
 
 def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]:
-    """Find the words for `vllm serve` and the model in each container that names vLLM.
-
-    If no container names vLLM, return those that have any flags.
-    """
+    """Find words and model in each container that names vLLM; if none does, in those with flags."""
     of_vllm: list[tuple[list[Span], str | None]] = []
     others: list[tuple[list[Span], str | None]] = []
     for path in _mappings(root, ()):
@@ -381,7 +376,6 @@ def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
 
 
 def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> list[Span]:
-    """Split a command line in one YAML scalar into words."""
     quote = node.style or ""
     start, end = node.start_mark.index, _end(node)
     if quote in ("|", ">"):
@@ -413,7 +407,6 @@ def _shell_words(text: str, *, script: bool = False) -> list[Span]:
 
 
 def _after_vllm_serve(words: Sequence[Span]) -> tuple[list[Span], bool]:
-    """Return the words after the start of the server and True, or all words and False."""
     place = _serve_slice([word.text for word in words])
     return list(words[place or slice(None)]), place is not None
 
@@ -499,7 +492,6 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _spans(words: Sequence[Span]) -> Iterator[Span]:
-    """Join each option with its values."""
     at = 0
     while at < len(words):
         first = last = words[at]

@@ -50,7 +50,6 @@ def child_environment(
 
 
 def serve_command(config: Path) -> str:
-    """Return the command that serves this file in this installation."""
     program = "vllm" if vllm_serves() else "mmcalib"
     return shlex.join([program, "serve", "--config", str(config)])
 

@@ -36,7 +36,6 @@ class Shares:
 
     @property
     def left(self) -> int:
-        """Subjects not handed out yet."""
         return len(self._waiting) * SHARE
 
     def take(self) -> int | None:
@@ -46,11 +45,9 @@ class Shares:
         return None
 
     def question(self, start: int) -> m.Measure:
-        """Return the request for the share that begins at `start`."""
         return replace(self._request, subjects=self._request.subjects[start : start + SHARE])
 
     def stop(self) -> None:
-        """Hand out no more shares."""
         self._waiting.clear()
 
     def collect(self, start: int) -> list[m.Measured] | None:
@@ -185,7 +182,6 @@ class CrewHost(EngineHost):
             self._ready.discard(helper)
 
     def _dismiss(self) -> None:
-        """Kill the helpers, which ends their threads."""
         helpers, self._helpers = self._helpers, []
         for helper in helpers:
             helper.kill()
@@ -207,7 +203,7 @@ class OnceHost(CrewHost):
     def _converse(
         self, request: m.Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
-        if not request.repeatable:
+        if not request.cacheable:
             yield from super()._converse(request, doing, silence_s)
             return
         key = m.encode(request)

@@ -169,7 +169,6 @@ class EngineHost(Closing):
 
     @property
     def ended(self) -> bool:
-        """True once the child was closed or has died."""
         return self._child.closed
 
     @property

@@ -43,14 +43,14 @@ R = TypeVar("R")
 
 
 class Request(Message, Generic[R]):
-    """Ends with one reply R. `sets_state`: changes later answers. `repeatable`: can be cached."""
+    """Ends with one reply R. `sets_state`: changes later answers. `cacheable`: same answer each time."""
 
     sets_state: ClassVar[bool]
-    repeatable: ClassVar[bool]
+    cacheable: ClassVar[bool]
 
-    def __init_subclass__(cls, *, sets_state: bool = False, repeatable: bool = False) -> None:
+    def __init_subclass__(cls, *, sets_state: bool = False, cacheable: bool = False) -> None:
         super().__init_subclass__()
-        cls.sets_state, cls.repeatable = sets_state, repeatable
+        cls.sets_state, cls.cacheable = sets_state, cacheable
         Message.named.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
@@ -78,11 +78,10 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.named[name])
 
 
-class AskBudget(Request[Budget], repeatable=True):
+class AskBudget(Request[Budget], cacheable=True):
     """Compute vLLM's MultiModalBudget for these engine arguments (underscored names).
 
-    `build_dummy` also builds dummy items (gigabytes); `only_profiled` builds only those that the
-    profile uses.
+    `build_dummy` also builds dummy items (gigabytes); `only_profiled`: only those of the profile.
     """
 
     engine_args: dict[str, Any]
@@ -112,10 +111,7 @@ class Failed(Message):
 
 
 class Looked(Message):
-    """vLLM's name for its `device` (empty: none), and the GPU's memory (None without a GPU).
-
-    `failing` maps each library that does not import to its error.
-    """
+    """vLLM's `device` (empty: none), the GPU's memory, and libraries that do not import."""
 
     device: str
     free_bytes: int | None
@@ -158,7 +154,7 @@ class File:
     path: str
 
 
-class Measure(Request[Done], repeatable=True):
+class Measure(Request[Done], cacheable=True):
     """Measure the cost of every subject under the setting: one `Measured` each, in order."""
 
     setting: Setting
@@ -170,10 +166,9 @@ class Measure(Request[Done], repeatable=True):
 
 
 class Measured(Interim):
-    """The cost of subject `index`, or why vLLM refuses it or host memory is too small.
+    """The cost of subject `index`, or the reason without one.
 
-    `resampled`: samples of a sound at the model's rate, by vLLM and by librosa; empty if not
-    compared.
+    `resampled`: samples of a sound at the model's rate, by vLLM and by librosa, if compared.
     """
 
     index: int
@@ -184,16 +179,14 @@ class Measured(Interim):
 
 
 class Counted(Message):
-    """Embeds (None if the model cannot count) and `sampled` as in `Cost`; `parts` as in
-    `VllmCount`.
-    """
+    """Embeds (None: unknown) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
     embeds: tuple[int | None, ...]
     sampled: tuple[tuple[int, ...], ...]
     parts: tuple[int | None, ...] = ()
 
 
-class CountEmbeds(Request[Counted], repeatable=True):
+class CountEmbeds(Request[Counted], cacheable=True):
     """Count the embeds of each blank item with vLLM's own code, from its size."""
 
     setting: Setting
@@ -223,7 +216,7 @@ class Imagine(Request[Done], sets_state=True):
     gpu: Gpu
 
 
-class Rehearse(Request[Rehearsed], repeatable=True):
+class Rehearse(Request[Rehearsed], cacheable=True):
     """Run vLLM's startup on an imaginary GPU up to the size of its KV cache, then `steps`.
 
     The child cannot rehearse another GPU afterwards. `engine_args` includes the model's folder.
@@ -234,11 +227,10 @@ class Rehearse(Request[Rehearsed], repeatable=True):
     steps: tuple[EncoderStep, ...] = ()
 
 
-class ServeTraffic(Request[Traffic], repeatable=True):
+class ServeTraffic(Request[Traffic], cacheable=True):
     """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
-    Without a `gpu` the requests run on this machine's engine, and memory is unknown. Generated
-    tokens are placeholders.
+    Without a `gpu` this machine's engine runs, and memory is unknown. Answers are placeholders.
     """
 
     engine_args: dict[str, Any]
@@ -248,10 +240,10 @@ class ServeTraffic(Request[Traffic], repeatable=True):
 
 
 class ServeConfig(Message):
-    """Engine arguments that the file sets, as parsed; `values` holds every `vllm serve` argument.
+    """Engine arguments that the file sets, and the `values` of all arguments of `vllm serve`.
 
-    `reaching`: settings of the file itself that import, run, write or connect. `server`: arguments
-    set for the server, not the engine.
+    `reaching`: the file's own settings that import, run, write or connect. `server`: set arguments
+    that are not the engine's.
     """
 
     engine_args: dict[str, Any]
@@ -372,7 +364,7 @@ class TextsCounted(Message):
     tokens: tuple[int | str, ...]
 
 
-class CountTexts(Request[TextsCounted], repeatable=True):
+class CountTexts(Request[TextsCounted], cacheable=True):
     """Count the tokens of each request without the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
@@ -384,13 +376,13 @@ class TextsSplit(Message):
     prompts: tuple[SplitPrompt | None, ...]
 
 
-class SplitTexts(Request[TextsSplit], repeatable=True):
+class SplitTexts(Request[TextsSplit], cacheable=True):
     """Tokenize the text before, between and after the items of each request."""
 
     requests: tuple[ChatRequest, ...]
 
 
-class BoundTexts(Request[TextBound], repeatable=True):
+class BoundTexts(Request[TextBound], cacheable=True):
     """Find the limits on the text of any request."""
 
     modalities: tuple[Modality, ...]
@@ -403,7 +395,7 @@ class CountingFound(Message):
     why: str = ""
 
 
-class FindCounting(Request[CountingFound], repeatable=True):
+class FindCounting(Request[CountingFound], cacheable=True):
     """Find how to count texts with transformers, without vLLM."""
 
     modalities: tuple[Modality, ...]
@@ -415,7 +407,7 @@ class GrammarFound(Message):
     grammar: dict[str, Any]
 
 
-class AskGrammar(Request[GrammarFound], repeatable=True):
+class AskGrammar(Request[GrammarFound], cacheable=True):
     """Fetch the schema of chat requests, the types of parts, and the placeholders of items."""
 
     modalities: tuple[Modality, ...]

@@ -93,10 +93,7 @@ def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, t
 def refused_flags(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
-    """Return the error for flags that vLLM's parser rejects in its text `said`, else None.
-
-    `options` are the options that vLLM accepts, without dashes.
-    """
+    """Return the error for flags that vLLM's parser rejects by `said`; `options` have no dashes."""
     names = {_name(word) for word in flags}
     unknown: list[str] = []
     if said.startswith(_UNKNOWN):
@@ -135,12 +132,11 @@ def _literal(word: str) -> str:
     return json.dumps(word)
 
 
-def refuse_unknown(engine_args: Iterable[str], known: Collection[str]) -> None:
-    """Raise UsageError for the first name that is not an argument of vLLM's engine."""
+def refuse_unknown(engine_args: Iterable[str], arguments: Collection[str]) -> None:
     for name in engine_args:
-        if name in known:
+        if name in arguments:
             continue
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, arguments, n=1)
         hint = near[0] if near else "vllm serve --help=all (write its options with underscores)"
         if knob := next(retired_among({name: None}), None):
             hint = _successor(knob)
@@ -206,8 +202,8 @@ LISTS_MODELS = "mmcalib list models (multimodal ones)"
 
 def context_of(engine_args: Mapping[str, Any]) -> int | None:
     """Return the configured context in tokens; None if vLLM chooses it (unset or -1)."""
-    wanted = engine_args.get("max_model_len")
-    return wanted if isinstance(wanted, int) and wanted > 0 else None
+    tokens = engine_args.get("max_model_len")
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def open_model(
@@ -219,10 +215,7 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child. Its context defaults to the model's own.
-
-    Raises EngineError if vLLM refuses it, and `text_only` if it takes no media.
-    """
+    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
     request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
     with progress.step("opening the model in vLLM"):
         try:

@@ -10,7 +10,6 @@ _MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 
 
 def installed(package: str) -> str | None:
-    """Return the package's version; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -26,7 +25,6 @@ def mismatched(package: str) -> bool:
 def vllm_serves() -> bool:
     """Return True if the script `vllm` can start a server in this installation.
 
-    The script requires a package named `vllm` (vllm/entrypoints/cli/main.py, 0.32), and it imports
-    torch's media packages.
+    It needs a package `vllm` (vllm/entrypoints/cli/main.py, 0.32) and torch's media packages.
     """
     return installed(BUILDS[0]) is not None and not any(map(mismatched, _MEDIA_PACKAGES))

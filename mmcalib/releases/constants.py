@@ -152,24 +152,24 @@ _SPECULATION = "custom_class"
 
 
 def reaching(
-    arguments: Mapping[str, Any], given: Mapping[str, Any], names: tuple[str, ...]
+    arguments: Mapping[str, Any], baseline: Mapping[str, Any], names: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yield settings among `names` that import, run, write or connect; not those in `given`."""
+    """Yield settings among `names` that import, run, write or connect; not those in `baseline`."""
     for name in names:
         value = arguments.get(name)
-        if not value or value == given.get(name):
+        if not value or value == baseline.get(name):
             continue
         short = _NAMES.get(name)
         if name in _WHOLE or (short is not None and not short.fullmatch(str(value))):
             yield name
         else:
-            yield from (f"{name}.{path}" for path in _below(value, given.get(name)))
+            yield from (f"{name}.{path}" for path in _below(value, baseline.get(name)))
 
 
-def _below(value: Any, given: Any) -> Iterator[str]:
+def _below(value: Any, baseline: Any) -> Iterator[str]:
     if not isinstance(value, Mapping):
         return
-    before = given if isinstance(given, Mapping) else {}
+    before = baseline if isinstance(baseline, Mapping) else {}
     for key, inner in value.items():
         if not inner or inner == before.get(key):
             continue

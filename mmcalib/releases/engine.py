@@ -34,12 +34,10 @@ def start_llm(arguments: dict[str, Any]) -> Any:
 
 
 def _engine_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the arguments of the API server."""
     return {name: value for name, value in arguments.items() if name not in PROMPTING}
 
 
 def greedy(tokens: int) -> Any:
-    """Return deterministic sampling parameters for at most `tokens` tokens."""
     return SamplingParams(max_tokens=tokens, temperature=0.0)
 
 
@@ -90,7 +88,6 @@ ARGUMENTS = tuple(field.name for field in fields(EngineArgs))
 
 
 def served_config(arguments: Mapping[str, Any]) -> Any:
-    """Return the engine config of `vllm serve`."""
     engine_args = EngineArgs(**_engine_only(arguments))
     return engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
@@ -179,7 +176,6 @@ class PlacedItem:
 
     @property
     def embeds(self) -> int:
-        """Embeddings that the encoder produces for it."""
         return int(self.position.get_num_embeds())
 
 
@@ -226,7 +222,6 @@ class SteppedCore:
 
     @property
     def unfinished(self) -> int:
-        """Requests that wait or run."""
         return int(self.core.scheduler.get_num_unfinished_requests())
 
     @property
@@ -262,13 +257,11 @@ class SteppedCore:
 
     @property
     def encoding_tokens(self) -> int:
-        """Embeddings that the last step encodes."""
         encoded = self.decided.scheduled_encoder_inputs if self.decided else {}
         places = ((name, index) for name, indices in encoded.items() for index in indices)
         return sum(self._items[name][index].embeds for name, index in places)
 
     def encoder_outputs(self) -> list[Any]:
-        """Return the tensors in the runner's encoder cache."""
         cache = getattr(self.worker.model_runner, "encoder_cache", None)
         outputs: Mapping[str, Any] = getattr(cache, "encoder_outputs", cache) or {}
         return list(outputs.values())

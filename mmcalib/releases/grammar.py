@@ -72,7 +72,6 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
 
 
 def placeholders(model_config: Any, modalities: Sequence[Modality]) -> dict[Modality, str]:
-    """Return the placeholder of the first item of each modality in a prompt."""
     from vllm.model_executor.model_loader import get_model_cls
 
     model = get_model_cls(model_config)
@@ -98,7 +97,6 @@ def _strip_texts(schema: Any) -> Any:
 
 
 def _make_accepts(request_class: Any, model_config: Any) -> Accepts:
-    """Return a function that tests whether vLLM accepts a body, sampling parameters included."""
     import msgspec
 
     defaults = model_config.get_diff_sampling_param()

@@ -15,7 +15,6 @@ from mmcalib.releases.runner import uses_v2_runner
 
 
 def sampler() -> str:
-    """Return the implementation of top-k and top-p sampling."""
     if not VLLM_0_23.reached:
         # FlashInfer's sampler is off unless VLLM_USE_FLASHINFER_SAMPLER is set.
         return "torch"
@@ -56,14 +55,12 @@ def _tower_backends(model: Any) -> str | None:
 
 
 def attention_layer() -> type:
-    """Return the base class of layers with a KV cache."""
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
 
 
 def attention(config: Any) -> str:
-    """Return the attention backends of the decoder's layers."""
     from vllm.config import get_layers_from_vllm_config
 
     layers = get_layers_from_vllm_config(config, attention_layer()).values()
@@ -71,7 +68,6 @@ def attention(config: Any) -> str:
 
 
 def graph_mode(config: Any) -> str:
-    """Return the name of the CUDA graph mode."""
     mode = config.compilation_config.cudagraph_mode
     return "NONE" if mode is None else str(mode.name)
 
@@ -131,7 +127,6 @@ CHOOSE_THEMSELVES: Final = frozenset({"ChunkGatedDeltaRule"})
 
 
 def custom_op() -> Any:
-    """Return the class of layers with one of vLLM's CUDA kernels."""
     from vllm.model_executor.custom_op import CustomOp
 
     return CustomOp
@@ -171,9 +166,9 @@ class Captures:
 
 @contextmanager
 def estimated(worker: Any, mode: str) -> Iterator[Captures]:
-    """Give the worker this graph mode (if attention allows it) and the smallest KV cache.
+    """While open, the worker has this graph mode (if possible) and the smallest KV cache.
 
-    It follows `profile_cudagraph_memory`, and undoes both when it closes.
+    As in `profile_cudagraph_memory`, except that it undoes both when it closes.
     """
     from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
@@ -276,7 +271,6 @@ def _release_v2(runner: Any) -> None:
 
 
 def embeds_width(config: Any) -> int:
-    """Return the width of one encoder output as the decoder receives it."""
     if VLLM_0_13.reached:
         return int(config.model_config.get_inputs_embeds_size())
     return int(config.model_config.get_hidden_size())
@@ -320,14 +314,12 @@ def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any
 
 
 def built_under(config: Any) -> Any:
-    """While open, vLLM builds layers under this engine config."""
     from vllm.config import set_current_vllm_config
 
     return set_current_vllm_config(config)
 
 
 def quantizes() -> bool:
-    """Return True if vLLM is building a quantized model."""
     from vllm.config import get_current_vllm_config
 
     return get_current_vllm_config().quant_config is not None

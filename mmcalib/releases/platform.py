@@ -56,14 +56,12 @@ def fit_block_size(config: Any) -> None:
 
 
 def cuda_base() -> Any:
-    """Return the base class of vLLM's CUDA platforms."""
     from vllm.platforms.cuda import CudaPlatformBase
 
     return CudaPlatformBase
 
 
 def capability(major: int, minor: int) -> Any:
-    """Return a compute capability in vLLM's type."""
     from vllm.platforms.interface import DeviceCapability
 
     return DeviceCapability(major, minor)
@@ -85,8 +83,8 @@ def whole_numbers(names: Iterable[str]) -> dict[str, int]:
     """Return the values of those variables that this release's chat endpoint applies."""
     from vllm import envs
 
-    known = (name for name in names if name not in _SINCE or _SINCE[name].reached)
-    return {name: int(getattr(envs, name)) for name in known}
+    applied = (name for name in names if name not in _SINCE or _SINCE[name].reached)
+    return {name: int(getattr(envs, name)) for name in applied}
 
 
 def subtracts_graphs() -> bool:
@@ -126,7 +124,6 @@ def parsers() -> tuple[Any, Any]:
 
 
 def run() -> None:
-    """Run vLLM's own command line with the arguments of this process."""
     from vllm.entrypoints.cli.main import main
 
     main()

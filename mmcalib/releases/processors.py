@@ -36,7 +36,6 @@ from mmcalib.releases.release import VLLM_0_28, VLLM_0_29, VLLM_0_31
 
 
 def create_processor(config: Any) -> Any:
-    """Return the multimodal processor of a model config."""
     return MULTIMODAL_REGISTRY.create_processor(config)
 
 
@@ -82,10 +81,7 @@ def device_transport() -> dict[str, str]:
 
 
 def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
-    """Return a function that counts an image's tiles plus the whole image.
-
-    Returns None if the model does not cut images by a list of resolutions.
-    """
+    """Return a function that counts an image's tiles plus the whole; None without resolutions."""
     config = processor.info.get_hf_config()
     pinpoints = getattr(config, "image_grid_pinpoints", None)
     tile = getattr(getattr(config, "vision_config", None), "image_size", None)
@@ -115,7 +111,6 @@ def own_size(processor: Any, modality: str) -> dict[str, Any]:
 
 
 def item_bytes(kwargs: Any) -> int:
-    """Return the bytes of all tensors sent to the encoder, as vLLM's caches count them."""
     if VLLM_0_31.reached:
         from vllm.multimodal.cache.base import MultiModalCache
     else:
@@ -137,7 +132,6 @@ class _Features(dict[str, Any]):
 
 
 def feature_frames(item: Any) -> int | None:
-    """Return the feature frames of a processed sound; None if unknown."""
     data = item.get_data()
     frames = data.get(_LENGTHS, data.get(_MASK))
     return None if frames is None else int(frames.sum())
@@ -159,10 +153,7 @@ def framing(processor: Any) -> tuple[int, int] | None:
 def sound_embeds(
     processor: Any, samples: Sequence[int], frames: Sequence[int] = ()
 ) -> Iterator[int | None]:
-    """Yield the embeds of sounds with these samples, from the processor's prompt updates.
-
-    Yields None for a sound that it refuses.
-    """
+    """Yield the embeds of sounds from the processor's prompt updates; None for a refused sound."""
     for start in range(0, len(samples), _BATCH_SOUNDS):
         part = slice(start, start + _BATCH_SOUNDS)
         update = _audio_update(processor, samples[part], frames[part])
@@ -266,14 +257,12 @@ def video_processor_name(config: Any) -> str | None:
 
 
 def video_loader_name(config: Any) -> str | None:
-    """Return the name of this model's default video loader."""
     name = video_processor_name(config)
     backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     return backend
 
 
 def video_loader(config: Any, options: dict[str, Any]) -> Any:
-    """Return this model's video loader, with RGB frames."""
     backend = get_video_loader_backend_for_processor(video_processor_name(config))
     if backend and "video_backend" not in options:
         options = {**options, "video_backend": backend}
@@ -302,7 +291,6 @@ def decodes_by_torchcodec() -> bool:
 
 
 def renderer(engine_config: Any) -> Any:
-    """Return the renderer of chat requests in a server with this configuration."""
     from vllm.renderers import renderer_from_config
 
     return renderer_from_config(engine_config)
@@ -334,7 +322,6 @@ class Prompting:
         )
 
     def params(self, request: Any) -> Any:
-        """Return vLLM's chat parameters without tools."""
         chat = request.build_chat_params(self.template, self.content_format)
         return chat.with_defaults(dict(self.kwargs))
 

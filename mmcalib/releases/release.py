@@ -32,7 +32,6 @@ class Release:
 
 @cache
 def installed(package: str) -> str:
-    """Return the installed version, or `unknown`."""
     for name in _DISTRIBUTIONS.get(package, (package,)):
         try:
             return importlib.metadata.version(name)

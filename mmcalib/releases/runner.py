@@ -1,7 +1,4 @@
-"""vLLM's model runner, encoder budget, KV cache and memory counts.
-
-Functions import vLLM when called.
-"""
+"""vLLM's model runner, encoder budget, KV cache and memory counts; vLLM is imported late."""
 
 from __future__ import annotations
 
@@ -70,7 +67,6 @@ def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
 
 
 def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
-    """Run the model's encoder on batches, and return one output per item."""
     return [out for batch in batches for out in getattr(model, ENCODER)(**batch)]
 
 
@@ -265,12 +261,12 @@ def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
     )
 
 
-def with_phases(found: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
-    """Add peaks of a second profile, plus the workspaces that the first profile left in torch."""
-    own, highest = found.activation_peak_bytes or 0, max(peaks.values(), default=0)
-    left = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
-    raised = {name: peak + max(0, left) for name, peak in peaks.items()}
-    return replace(found, phases=raised)
+def with_phases(memory: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
+    """Add peaks of a second profile, plus the workspaces that the first left in torch."""
+    own, highest = memory.activation_peak_bytes or 0, max(peaks.values(), default=0)
+    workspaces = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
+    raised = {name: peak + max(0, workspaces) for name, peak in peaks.items()}
+    return replace(memory, phases=raised)
 
 
 _GRAPH_MEMORY = re.compile(r"Graph capturing finished in \S+ secs, took (\S+) GiB")

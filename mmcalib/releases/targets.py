@@ -31,10 +31,7 @@ class Target:
 
 
 def find(target: str | Target) -> tuple[Any, str] | None:
-    """Return the object that holds a target's last name, and that name.
-
-    Returns None if this release or build may miss it. Raises TargetMoved otherwise.
-    """
+    """Return a target's holder and last name; None if it may be missing here, else TargetMoved."""
     if isinstance(target, str):
         target = Target(target)
     parts = target.name.split(".")
