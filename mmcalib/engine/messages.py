@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class Request(Message, Generic[R]):
-    """Ends with one reply R. `sets_state`: changes later answers. `cacheable`: answers do not change."""
+    """Ends with one reply R; `sets_state` changes later answers, `cacheable` answers stay valid."""
 
     sets_state: ClassVar[bool]
     cacheable: ClassVar[bool]
