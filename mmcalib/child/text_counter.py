@@ -32,8 +32,8 @@ _ROLES = ("system", "user", "assistant")
 _BILLING = "x-anthropic-billing-header"
 
 
-class Uncounted(ValueError):  # noqa: N818 - a value in flight: the text stays bounded
-    """The text cannot be counted here; the message says why."""
+class Uncounted(ValueError):  # noqa: N818 - control flow, not a failure
+    """mmcalib cannot count the text; the message has the reason."""
 
 
 class Unrendered(Uncounted):

@@ -201,7 +201,7 @@ class EngineHost(Closing):
         silence_s = silence_s or self._silence_s
         if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
-            raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
+            raise EngineDied(f"the engine process ended before {doing}", hint=hint)
         try:
             self._child.pipe.send_bytes(m.encode(request))
         except BlockingIOError:
@@ -257,7 +257,7 @@ class EngineHost(Closing):
 
     def _death_error(self, doing: str) -> EngineDied:
         if self._closing:
-            return EngineDied(f"the engine process was ended while {doing}")
+            return EngineDied(f"mmcalib ended the engine process while {doing}")
         code = self._child.exit_code(_END_S)
         self._tail.follow()
         last, hint = last_line(self._log.path), self._log_hint("its log")

@@ -40,7 +40,7 @@ def installed(package: str) -> str:
     return "unknown"
 
 
-class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
+class TargetMoved(RuntimeError):  # noqa: N818 - named after the event
     """mmcalib must replace something that the installed vLLM or torch does not have there."""
 
     def __init__(self, target: str) -> None:

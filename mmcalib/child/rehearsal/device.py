@@ -219,7 +219,7 @@ def ensure() -> None:
     slots[_CUDA] = slots[_META]
 
 
-class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
+class NoFakeImplementation(RuntimeError):  # noqa: N818 - named after the event
     """An operation without a fake implementation; the message names the calling module."""
 
     def __init__(self, operation: str, module: str, why: str) -> None:
