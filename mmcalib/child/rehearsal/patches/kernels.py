@@ -238,7 +238,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def install_windows(machine: Stage) -> None:
-    """Replace the operation; call it when vLLM's own operations can be imported."""
+    """Replace the operation for encoder windows; vLLM's own operations must be importable."""
     if not targets.WINDOWS_ARE_AN_OPERATION:
         return
     # Importing its module makes vLLM register it.
