@@ -1,5 +1,5 @@
-"""Runs in the child process only, started as `python -m mmcalib.child`.
+"""Code of the child process, which the parent starts as `python -m mmcalib.child`.
 
-vLLM is reached through `mmcalib.releases` alone. `service` and `__main__` are on top, `rehearsal`
-uses the rest, and nothing else uses `rehearsal`.
+It imports vLLM only through `mmcalib.releases`. `__main__` and `service` are the entry. `rehearsal`
+imports the other modules, and only `service` imports `rehearsal`.
 """

@@ -1,4 +1,4 @@
-"""The child's loop: read a request, hand it to vLLM, answer. Ends when the parent goes away."""
+"""Entry of the child process: answer requests until the parent closes the pipe."""
 
 from __future__ import annotations
 

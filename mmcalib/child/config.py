@@ -1,4 +1,4 @@
-"""Reads a YAML file with the very parser that `vllm serve --config` uses."""
+"""Parse configurations with the parser of `vllm serve`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mmcalib.releases.constants import PROMPTING, reaching
 from mmcalib.releases.engine import ARGUMENTS
 from mmcalib.releases.platform import parsers
 
-# What a calibration is of: the engine, and how the server writes its prompts.
+# Arguments that a calibration covers: of the engine, and of the server's prompts.
 _CALIBRATED = (*ARGUMENTS, *PROMPTING)
-# What the parser notes of its own words.
+# Fields of the parser's result that are not arguments of the server.
 _NO_ARGUMENTS = ("config", "model_tag")
 
 
 def parse(request: ParseServeConfig) -> ServeConfig:
-    """The engine arguments that the file sets; those left at vLLM's defaults are not listed.
+    """Return the arguments that the file sets to other values than vLLM's defaults.
 
-    Raises ValueError with the parser's own complaint for a file that `vllm serve` would refuse.
+    Raises ValueError with the parser's own error for a file that `vllm serve` rejects.
     """
     config = ["--config", request.path] if request.path else []
-    # A model beside a file that names none is heard only right behind `serve`.
+    # With a file that names no model, vLLM accepts a model only directly after `serve`.
     first = 0 if not request.flags or request.flags[0].startswith("-") else 1
     model, flags = request.flags[:first], request.flags[first:]
     with_file = _arguments(["serve", *model, *config, *request.written, *flags])
@@ -34,22 +34,22 @@ def parse(request: ParseServeConfig) -> ServeConfig:
         for name in _CALIBRATED
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    far = tuple(reaching(with_file, without, _CALIBRATED)) if config or request.written else ()
-    if far and flags:
-        given = _arguments(["serve", str(with_file["model"]), *flags])
-        far = tuple(reaching(with_file, given, _CALIBRATED))
+    unsafe = tuple(reaching(with_file, without, _CALIBRATED)) if config or request.written else ()
+    if unsafe and flags:
+        own = _arguments(["serve", str(with_file["model"]), *flags])
+        unsafe = tuple(reaching(with_file, own, _CALIBRATED))
     server = tuple(
         name
         for name, value in with_file.items()
         if name not in (*_CALIBRATED, *_NO_ARGUMENTS) and value != without.get(name)
     )
-    return ServeConfig(changed, with_file, far, server)
+    return ServeConfig(changed, with_file, unsafe, server)
 
 
 def options() -> ServeOptions:
     """Map each option of `vllm serve`, without its dashes, to its argument; list the engine's."""
-    found = parsers()[1]._option_string_actions
-    arguments = {name[2:]: a.dest for name, a in found.items() if name[:2] == "--"}
+    actions = parsers()[1]._option_string_actions
+    arguments = {name[2:]: a.dest for name, a in actions.items() if name[:2] == "--"}
     return ServeOptions(arguments, _CALIBRATED)
 
 
@@ -57,7 +57,7 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     parsed = parsers()[0].parse_args(words)
     if getattr(parsed, "model_tag", None) is not None:
         parsed.model = parsed.model_tag
-    # Served from another folder, the file must still lead there.
+    # An absolute path still works if the file is served from another folder.
     for name in ("chat_template", "tool_parser_plugin"):
         if os.path.isfile(path := getattr(parsed, name, None) or ""):
             setattr(parsed, name, os.path.abspath(path))
@@ -65,11 +65,11 @@ def _arguments(words: list[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Nested dataclasses, enums and paths as JSON would carry them."""
+    """Convert nested dataclasses, enums and paths to values that JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _said(value)
+        return _changed_fields(value)
     if isinstance(value, enum.Enum):
-        # `CUDAGraphMode.FULL_DECODE_ONLY` is a pair, which vLLM takes back by its name alone.
+        # `CUDAGraphMode.FULL_DECODE_ONLY` is a pair; vLLM reads it only by its name.
         return value.name if isinstance(value.value, tuple) else value.value
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
@@ -80,13 +80,13 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _said(config: Any) -> dict[str, Any]:
-    """The changed fields of a vLLM config object, from which it can be rebuilt."""
-    given = [f.name for f in dataclasses.fields(config) if f.init]
-    values = {name: _plain(getattr(config, name)) for name in given}
+def _changed_fields(config: Any) -> dict[str, Any]:
+    """Return the changed fields of a vLLM config object, which suffice to build it again."""
+    names = [f.name for f in dataclasses.fields(config) if f.init]
+    values = {name: _plain(getattr(config, name)) for name in names}
     try:
         default = type(config)()
     except (TypeError, ValueError):
         return {name: value for name, value in values.items() if value is not None}
-    plain = {name: _plain(getattr(default, name)) for name in given}
+    plain = {name: _plain(getattr(default, name)) for name in names}
     return {name: value for name, value in values.items() if value != plain[name]}

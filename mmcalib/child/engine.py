@@ -1,4 +1,4 @@
-"""Start, replay, sweep the real engine."""
+"""Start vLLM's real engine, read its memory, and replay prompts on it."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ from mmcalib.releases.engine import RequestWatch, greedy
 from mmcalib.releases.models import weights_as_loaded
 from mmcalib.releases.runner import graphs_as_captured
 
-# Figures are read in the worker, and what is replayed lies anywhere.
+# Methods that read figures in the worker, and access to replayed media in any folder.
 _OURS = {
     "worker_extension_cls": "mmcalib.child.worker.WorkerMethods",
     "allowed_local_media_path": "/",
 }
-# Sides of the blank images whose encoding times give the estimate: the first warms up, the others
-# take about a second each on two cores and are far enough apart to tell linear from quadratic.
+# Sides of the blank images whose encoding times give the estimate. The first warms up. The others
+# take about a second each on two cores, and differ enough to tell linear from quadratic growth.
 _PROBE_SIDES_PX = (280, 560, 1120)
-# Quadratic attention makes the larger probe cost at least half more per token; less is noise.
+# With quadratic attention the larger probe costs at least 50% more per token; less is noise.
 _QUADRATIC_FROM = 1.4
 _LEAST_KV_BYTES = 256 << 20
-# Of the host memory that is free, how much a profile may be expected to take.
+# A profile may use this share of the free host memory.
 _MEMORY_SHARE = 0.7
 _TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
 def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
-    """Start `vllm.LLM` with the given engine arguments and read its figures. Raises MemoryError
-    before anything is filled where weights and KV cache need more memory than this machine has.
+    """Start `vllm.LLM` with these engine arguments and read its figures.
 
-    The profile runs only where its estimate stays within the request's budget and free memory, and
-    where the CPU computes in the type that is meant: bytes of weights and KV cache are those of it.
+    Raises MemoryError before loading if this machine is too small for weights and KV cache. The
+    profile runs only if its estimate is within the request's budget and free memory, and if the CPU
+    computes in the configured dtype. Bytes of weights and KV cache are those of that dtype.
     """
     say("loading the model into the engine")
-    # The allocator's events are traced on the CPU; of a GPU vLLM's worker keeps figures itself.
+    # On the CPU mmcalib traces the allocator's events; on a GPU vLLM's worker has the figures.
     traced = platform.current().is_cpu()
     args = {**request.engine_args, **_OURS}
-    # Bytes of the type that is meant, of one that is computed in.
-    share, held_bytes = 1.0, 0
+    # Bytes of the configured dtype per byte of the one that the CPU computes in.
+    share, reserved_bytes = 1.0, 0
     if traced:
         config = engine.offline_config(args)
         if emulates(config.model_config):
             share = config.model_config.dtype.itemsize / STAND_IN.itemsize
             args["dtype"] = str(STAND_IN).removeprefix("torch.")
         args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
-        # Of every sequence vLLM keeps an int32 and a bool for each token of the context.
+        # vLLM keeps an int32 and a bool per sequence and token of the context.
         # v1/worker/gpu_input_batch.py of 0.32.
         slots = int(config.scheduler_config.max_num_seqs) * int(config.model_config.max_model_len)
-        held_bytes = args["kv_cache_memory_bytes"] + 5 * slots
+        reserved_bytes = args["kv_cache_memory_bytes"] + 5 * slots
     else:
         args = _as_served(args)
     started = time.perf_counter()
 
     def require_room(weights_bytes: int) -> None:
         if traced:
-            require_host_memory(weights_bytes + held_bytes, _TOO_LITTLE)
+            require_host_memory(weights_bytes + reserved_bytes, _TOO_LITTLE)
 
     require_room(0)
     with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
         llm = engine.start_llm(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token = _ask(llm, "mmcalib_kv") * share
-    # A decoder's layer may have two caches (Whisper), or share another's.
+    # A decoder layer may have two caches (Whisper), or share one with another layer.
     layers = llm.llm_engine.model_config.hf_text_config.num_hidden_layers
     budget = _ask(llm, "mmcalib_budget")
     tokens = budget["max_tokens"] * budget["items"]
@@ -120,7 +120,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
 
 
 def _as_served(args: dict[str, Any]) -> dict[str, Any]:
-    """With the batch that `vllm serve` would have: on a GPU `LLM` has other defaults."""
+    """Add the batch limits of `vllm serve`; on a GPU `LLM` has other defaults."""
     names = ("max_num_batched_tokens", "max_num_seqs")
     if args.keys() >= {*names}:
         return args
@@ -129,7 +129,7 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kv_cache_bytes(config: Any) -> int:
-    """Room for one request of the whole context and a quarter, if all attention is full."""
+    """Return KV cache bytes for 1.25 requests of the whole context, if all attention is full."""
     model, parallel = config.model_config, config.parallel_config
     heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
@@ -142,9 +142,9 @@ def _ask(llm: Any, method: str, *args: Any) -> Any:
 
 
 def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
-    """(seconds per token at small sizes, seconds and bytes to encode `tokens`).
+    """Return seconds per token at small sizes, and seconds and bytes to encode `tokens`.
 
-    Seconds are fitted as a·n + b·n² through the probes, bytes as proportional to the largest.
+    Seconds follow a·n + b·n² through the probes; bytes are proportional to the largest probe.
     """
     points = [_ask(llm, "mmcalib_encode", *_probe(llm, side)) for side in _PROBE_SIDES_PX]
     (n1, t1, _), (n2, t2, peak) = points[-2], points[-1]
@@ -157,7 +157,7 @@ def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
 
 
 def _probe(llm: Any, side_px: int) -> tuple[str, Any]:
-    """A blank image, or a two-frame video for an engine that takes no images."""
+    """Return a blank image, or a two-frame video for an engine without images."""
     limits = llm.llm_engine.model_config.get_multimodal_config()
     if limits.get_limit_per_prompt("image") > 0:
         return "image", Image.new("RGB", (side_px, side_px))
@@ -168,20 +168,22 @@ def _probe(llm: Any, side_px: int) -> tuple[str, Any]:
     return "video", (frames, {**facts, "video_backend": "opencv", "do_sample_frames": False})
 
 
-# Every CPU has it.
+# Every CPU supports it.
 STAND_IN = torch.float32
 
 
 def emulates(model_config: Any) -> bool:
-    """Whether this CPU only emulates bfloat16, and the model can do without. PyTorch's emulation
-    took 200 times as long as float32 for 2048 × 2048. Quantised weights have types of their own.
+    """Return True if this CPU only emulates the model's bfloat16, and the model can run without it.
+
+    PyTorch's emulation took 200 times as long as float32 for 2048 × 2048. Quantised weights have
+    their own dtypes.
     """
     if model_config.quantization is not None or model_config.dtype != torch.bfloat16:
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-# One token proves that the prompt was admitted, encoded and prefilled; more would only cost time.
+# One token proves that the engine admitted, encoded and prefilled the prompt; more cost time.
 _ANSWER_TOKENS = 1
 
 
@@ -191,7 +193,7 @@ def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Re
     queued: dict[str, m.ReplayPrompt] = {}
     answers: list[m.Answered] = []
     admitted: list[m.Answered] = []
-    held = _peak(llm, None)
+    start_bytes = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             if error := _enqueue(llm, prompt, prompting):
@@ -207,11 +209,11 @@ def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Re
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
     for request_id, prompt in queued.items():
         output = outputs.get(request_id)
-        done = output is not None and output.finished
+        has_answer = output is not None and output.finished
         answers.append(
             m.Answered(
                 prompt.origin,
-                "" if done else "the engine gave no answer",
+                "" if has_answer else "the engine did not answer",
                 len(output.prompt_token_ids or ()) if output else 0,
                 watch.item_tokens[request_id],
             )
@@ -221,16 +223,16 @@ def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Re
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
         tuple(admitted),
-        peak_bytes=_peak(llm, held),
+        peak_bytes=_peak(llm, start_bytes),
     )
 
 
 def _peak(llm: Any, start_bytes: int | None) -> int | None:
-    """What the first worker holds on its GPU, or peaked at above that; None without a GPU."""
+    """Return the first worker's GPU bytes now, or its peak above them; None without a GPU."""
     if not platform.current().is_cuda():
         return None
-    found: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
-    return found
+    nbytes: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
+    return nbytes
 
 
 def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.Answered:
@@ -238,7 +240,7 @@ def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.Answered:
 
 
 def _enqueue(llm: Any, prompt: m.ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
-    """Queue one prompt; what vLLM raises where it rejects it, or the answer that it asks for."""
+    """Queue one prompt. Return vLLM's exception if it rejects the prompt or its answer."""
     sampling = greedy(_ANSWER_TOKENS)
     try:
         request = prompt.request
@@ -246,6 +248,6 @@ def _enqueue(llm: Any, prompt: m.ReplayPrompt, prompting: processors.Prompting) 
             request.messages, request.fields, llm.model_config, prompting
         )
         llm.enqueue_chat([request.messages], sampling, use_tqdm=False, **options)
-    except Exception as error:  # noqa: BLE001 - a rejection is what replay looks for
+    except Exception as error:  # noqa: BLE001 - replay looks for rejections
         return error
     return None

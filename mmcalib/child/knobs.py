@@ -1,4 +1,4 @@
-"""Which options are knobs, by trying."""
+"""Find the knobs of a model: options that change the cost of its items, by trying them."""
 
 from __future__ import annotations
 
@@ -19,75 +19,72 @@ _PROBES: Mapping[Modality, Shape] = {
     "audio": AudioShape(num_samples=48_000, sample_rate_hz=16_000),
 }
 
-# Where an option may be written, and what must stand beside it.
+# The path of an option, and other options that it requires.
 Spelling = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
 class Trial:
-    """One blank item of each modality, costed under any setting."""
+    """Measures one blank item of each modality under any setting."""
 
     def __init__(self, default: Processor, under: Callable[[knobs.Setting], Processor]) -> None:
         self.default = default
         self.under = under
         self.info = default.info
         self.modalities: list[Modality] = [m for m in _PROBES if m in self.info.supported_mm_limits]
-        self._known: dict[tuple[str, Modality], tuple[int, int] | None] = {}
+        self._costs: dict[tuple[str, Modality], tuple[int, int] | None] = {}
 
     def part(self, name: str) -> Any:
-        """A part of the model's processor, such as its image processor; None without one."""
         return getattr(self.info.get_hf_processor(), name, None)
 
     def heeded(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
-        """Spellings that move this modality, with those they bleed into; clean ones come first."""
-        bleeding = []
+        """Yield spellings that affect this modality, with others they affect; clean ones first."""
+        affecting_others = []
         for path, beside in spellings:
             setting = knobs.Setting(nested(path, value, beside))
             now = self.cost(setting, modality)
             if now is None or now == self.cost(knobs.DEFAULT, modality):
                 continue
-            others = (one for one in self.modalities if one != modality)
-            moved = tuple(m for m in others if self.cost(setting, m) != self.cost(knobs.DEFAULT, m))
-            if moved:
-                bleeding.append(((path, beside), moved))
+            others = (m for m in self.modalities if m != modality)
+            also = tuple(m for m in others if self.cost(setting, m) != self.cost(knobs.DEFAULT, m))
+            if also:
+                affecting_others.append(((path, beside), also))
             else:
                 yield (path, beside), ()
-        yield from bleeding
+        yield from affecting_others
 
     def of_images(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
-        """The path of an image option that works, and what it bleeds into; nothing if none does."""
+        """Yield the path of an image option that works, and other modalities it affects, if any."""
         spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
         for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
             yield path, bleeds
 
     def cost(self, setting: knobs.Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
-        if key not in self._known:
+        if key not in self._costs:
             try:
-                found = cost(Blank(_PROBES[modality]), self.under(setting))
-                self._known[key] = found.tokens, found.embeds
-            except Exception:  # noqa: BLE001 - an option that is refused is the answer
-                self._known[key] = None
-        return self._known[key]
+                measured = cost(Blank(_PROBES[modality]), self.under(setting))
+                self._costs[key] = measured.tokens, measured.embeds
+            except Exception:  # noqa: BLE001 - vLLM rejects the option
+                self._costs[key] = None
+        return self._costs[key]
 
 
 def nested(path: tuple[str, ...], value: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Processor kwargs with the value at `path` and the rest next to it."""
     inner: dict[str, Any] = {path[-1]: value, **beside}
     for key in reversed(path[:-1]):
         inner = {key: inner}
     return inner
 
 
-# InternVL and its heirs, Phi, MiniCPM-V, Llama 4 and Cohere: any of them only if it moves items.
+# Names in InternVL and its derivatives, Phi, MiniCPM-V, Llama 4 and Cohere.
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
 def tiles(trial: Trial) -> Iterator[knobs.Knob]:
-    """The most tiles of an image."""
     if "image" not in trial.modalities:
         return
     for name in _NAMES:
@@ -100,7 +97,7 @@ def tiles(trial: Trial) -> Iterator[knobs.Knob]:
 
 
 def tiles_images(default: Any) -> bool:
-    """Whether images are cut into tiles by a list of layouts, as InternVL's or LLaVA's are."""
+    """Return True if the model cuts images into tiles by a list of layouts (InternVL, LLaVA)."""
     names = ("max_dynamic_patch", "image_grid_pinpoints")
     return any(getattr(holder, name, None) for holder in _holders(default.info) for name in names)
 
@@ -111,21 +108,23 @@ def _holders(info: Any) -> tuple[Any, ...]:
 
 
 _SWITCH, _CROPS = "do_pan_and_scan", "pan_and_scan_max_num_crops"
-# A slim image is cut into no fewer; one crop alone would be the image again.
+# The processor cuts a slim image into at least two crops; one crop would be the whole image.
 _FEWEST = 2
-# A clip that every sampler has to thin out: half a minute at 30 frames a second.
+# A clip longer than any sampler keeps: half a minute at 30 frames per second.
 _CLIP = VideoShape(num_frames=900, fps=30.0, duration_s=30.0, width_px=64, height_px=64)
-# Values that are tried: so many equal steps up to the default.
+# Number of equal steps up to the default.
 _STEPS = 8
-# What Gemma 4's processor takes, and nothing between.
+# The only values that Gemma 4's processor accepts.
 _SOFT_TOKENS = (70, 140, 280, 560, 1120)
 
 
 def find_knobs(
     default: Processor, under: Callable[[knobs.Setting], Processor]
 ) -> Iterator[knobs.Knob]:
-    """Yield each knob of the model with its default, spelled so that it moves its own modality and,
-    if possible, no other. `under` gives the processor of another setting.
+    """Yield each knob of the model with its default.
+
+    Its spelling affects its own modality and, if possible, no other. `under` returns the processor
+    of another setting.
     """
     trial = Trial(default, under)
     for kind in knobs.KNOBS:
@@ -146,7 +145,7 @@ def find_knobs(
 
 
 def _edges(trial: Trial) -> Iterator[knobs.Knob]:
-    """`size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
+    """Yield `size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
     part = trial.part("image_processor")
     if part is None or "image" not in trial.modalities:
         return
@@ -160,7 +159,7 @@ def _edges(trial: Trial) -> Iterator[knobs.Knob]:
 
 
 def _crops(trial: Trial) -> Iterator[knobs.Knob]:
-    """Pan-and-scan of Gemma 3: the most crops; 0 switches them off, as most checkpoints do."""
+    """Yield Gemma 3's most pan-and-scan crops; 0 turns them off, as most checkpoints do."""
     most = _crop_default(trial, _CROPS)
     if "image" not in trial.modalities or not isinstance(most, int) or most < _FEWEST:
         return
@@ -172,7 +171,6 @@ def _crops(trial: Trial) -> Iterator[knobs.Knob]:
 
 
 def _crop_default(trial: Trial, name: str) -> Any:
-    """The checkpoint's own value, else that of the processor's class."""
     own = getattr(trial.part("image_processor"), name, None)
     if own is not None:
         return own
@@ -181,15 +179,15 @@ def _crop_default(trial: Trial, name: str) -> Any:
 
 
 def _frames(trial: Trial) -> Iterator[knobs.Knob]:
-    """The loader's `num_frames` or `fps`: whichever of them the model's own loader heeds."""
+    """Yield the loader's `num_frames` or `fps`, the one that the model's loader uses."""
     if "video" not in trial.modalities:
         return
-    kept = _sampled_frames(trial.default)
+    frames = _sampled_frames(trial.default)
     for name, tried in (("num_frames", 8), ("fps", 1)):
         now = _sampled_frames(trial.under(knobs.Setting(media_io_kwargs={"video": {name: tried}})))
-        if now == kept:
+        if now == frames:
             continue
-        value = kept if name == "num_frames" else whole_as_int(kept / _CLIP.duration_s)
+        value = frames if name == "num_frames" else whole_as_int(frames / _CLIP.duration_s)
         parts = [value * step / _STEPS for step in range(1, _STEPS + 1)]
         steps = {whole_as_int(part) if name == "fps" else max(1, round(part)) for part in parts}
         yield knobs.FrameSampling(path=("video", name), value=value, steps=tuple(sorted(steps)))
@@ -200,10 +198,10 @@ def _sampled_frames(processor: Processor) -> int:
     return load(Blank(_CLIP), processor)[1][0]
 
 
-# An edge length is at most some thousands of pixels, a pixel area at least some tens of thousands
-# (the smallest default area known is Qwen3-VL's 65,536): the two meanings of `longest_edge`.
+# `longest_edge` means an edge or an area. An edge has at most some thousands of pixels, an area at
+# least some tens of thousands (the smallest known default is Qwen3-VL's 65,536).
 SMALLEST_AREA_PX = 20_000
-# Small enough that it changes the probes.
+# Small enough to change the cost of the probes.
 _TRIED_PX = 100_000
 _PARTS: tuple[tuple[Modality, str, str], ...] = (
     ("image", "images_kwargs", "image_processor"),
@@ -212,26 +210,26 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 
 
 def areas(trial: Trial) -> Iterator[knobs.Knob]:
-    """Caps on the area of images and of video frames, by names that vLLM takes together."""
+    """Yield caps on the area of images and video frames, in spellings that work together."""
     first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
-    if _together(trial, first):
+    if _work_together(trial, first):
         yield from first
         return
-    every = product(*(_area_caps(trial, *part) for part in _PARTS))
-    yield from next((caps for caps in every if _together(trial, caps)), first)
+    combinations = product(*(_area_caps(trial, *part) for part in _PARTS))
+    yield from next((caps for caps in combinations if _work_together(trial, caps)), first)
 
 
-def _together(trial: Trial, caps: Iterable[knobs.AreaCap]) -> bool:
-    """Whether items of each modality cost under all of them what they do under their own."""
+def _work_together(trial: Trial, caps: Iterable[knobs.AreaCap]) -> bool:
+    """Return True if each modality costs the same under all caps as under its own."""
     settings = {cap.modality: cap.setting(max(cap.least_px, _TRIED_PX)) for cap in caps}
-    both = knobs.merged_settings(settings.values())
-    return all(trial.cost(both, one) == trial.cost(own, one) for one, own in settings.items())
+    merged = knobs.merged_settings(settings.values())
+    return all(trial.cost(merged, m) == trial.cost(own, m) for m, own in settings.items())
 
 
 def _area_caps(
     trial: Trial, modality: Modality, scope: str, attribute: str
 ) -> Iterator[knobs.AreaCap]:
-    """One of each spelling that is heeded, those first that bleed into nothing."""
+    """Yield a cap for each spelling that works; those that affect only this modality come first."""
     part = trial.part(attribute)
     if modality not in trial.modalities or part is None:
         return
@@ -255,14 +253,13 @@ def _area_caps(
 
 
 def _spellings(scope: str, least: int) -> Iterator[Spelling]:
-    """Of one modality first; today's names before yesterday's."""
+    """Yield spellings for one modality first, and new names before old ones."""
     for outer in ((scope,), ()):
         yield (*outer, "size", "longest_edge"), {"shortest_edge": least}
         yield (*outer, "max_pixels"), {"min_pixels": least}
 
 
 def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
-    """`max_soft_tokens` of Gemma 4."""
     value = getattr(trial.part("image_processor"), "max_soft_tokens", None)
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return

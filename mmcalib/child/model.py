@@ -1,4 +1,4 @@
-"""The opened model, its processors and server limits."""
+"""The opened model: its processors under any setting, and the limits of its server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
 from mmcalib.releases.release import installed
 
-# Per codec, by FFmpeg's name: an encoder of PyAV's FFmpeg, a container, and a pixel format.
+# FFmpeg's codec name → an encoder in PyAV's FFmpeg, a container, and a pixel format.
 _ENCODERS = {
     "h264": ("libx264", "mp4", "yuv420p"),
     "hevc": ("libx265", "mp4", "yuv420p"),
@@ -48,20 +48,20 @@ _ENCODERS = {
     "rawvideo": ("rawvideo", "avi", "yuv420p"),
 }
 _PROFILES = {"dnxhd": {"profile": "dnxhr_lb"}}
-# The least that DNxHR is made for.
+# The smallest size for DNxHR.
 _WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
 
 
 def read_server(*, videos: bool) -> Server:
-    """The server's limits; with `videos`, also which codecs it decodes, by clips encoded here."""
+    """Read the server's limits; with `videos`, also test which codecs it decodes."""
     limits = platforms.whole_numbers(VARIABLES)
-    found = Server(
+    server = Server(
         limits=limits,
         given=tuple(name for name in limits if name in os.environ),
         torchcodec=processors.decodes_by_torchcodec(),
     )
     if not videos:
-        return found
+        return server
     loader = processors.first_frames_loader()
     decodes: dict[str, bool] = {}
     with own_priority():
@@ -69,20 +69,20 @@ def read_server(*, videos: bool) -> Server:
             with contextlib.suppress(av.FFmpegError, ValueError):
                 decodes[codec] = _gets_frames(loader, _clip(*encoding))
         lone = _gets_frames(loader, _clip("mpeg4", "mp4", "yuv420p", frames=1))
-    return replace(found, decodes=decodes, lone_frames=lone)
+    return replace(server, decodes=decodes, lone_frames=lone)
 
 
 def _gets_frames(loader: Any, clip: bytes) -> bool:
     try:
         loaded = loader.load_bytes(clip)
-    except Exception:  # noqa: BLE001 - whatever it raises, a request would end with it
+    except Exception:  # noqa: BLE001 - any exception fails a server's request
         return False
     frames, _ = getattr(loaded, "media", loaded)
     return len(frames) > 0
 
 
 def _clip(encoder: str, container: str, pixels: str, frames: int = _FRAMES) -> bytes:
-    """Moving noise: some codecs leave out what does not change."""
+    """Encode moving noise, because some codecs drop unchanged frames."""
     page = io.BytesIO()
     with av.open(page, "w", format=container) as file:
         stream: Any = file.add_stream(encoder, rate=Fraction(_FPS))
@@ -122,13 +122,12 @@ class OpenedModel:
         self.video_loader = processors.video_loader_name(default.config)
 
     def on(self, setting: Setting, device: str) -> Processor:
-        """The processor on a torch device, its tensors left there as in an encode-only server."""
+        """Return the processor on a torch device; its tensors stay on that device."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
         return self.under(placed, **processors.device_transport())
 
     def under(self, setting: Setting, **more: Any) -> Processor:
-        """The processor as a server started with this setting, and `more` arguments, has it."""
         if setting.key not in self._processors:
             config = engine.model_config(
                 {
@@ -146,12 +145,11 @@ class OpenedModel:
 
     @cached_property
     def engine_config(self) -> Any:
-        """vLLM's whole configuration of a server of this model, by its defaults."""
         return engine.served_config(self._args)
 
     @cached_property
     def texts(self) -> TextRenderer:
-        """The renderer of such a server; made at the first call, in seconds."""
+        """The renderer of such a server; the first call takes seconds."""
         return TextRenderer(self)
 
     def describe(self) -> ModelInfo:
@@ -172,7 +170,7 @@ class OpenedModel:
                 "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_num_seqs": scheduler.max_num_seqs,
             },
-            # On CUDA vLLM also forbids it for attention both ways (vllm/platforms/cuda.py, 0.32).
+            # On CUDA vLLM also forbids it for bidirectional attention (platforms/cuda.py, 0.32).
             chunks_mm_input=not (scheduler.disable_chunked_mm_input or self.config.is_mm_prefix_lm),
             video_loader=self.video_loader,
             audio_rate_hz=processors.audio_rate_hz(default.processor),
@@ -194,7 +192,7 @@ class OpenedModel:
         )
 
     def _unless_moved(self, part: str, ask: Callable[[], T], unknown: T) -> T:
-        """The answer, or what stands for one where this release has the part elsewhere."""
+        """Return the answer, or `unknown` if mmcalib does not fit this release."""
         try:
             return ask()
         except Exception as error:

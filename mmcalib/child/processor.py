@@ -1,4 +1,4 @@
-"""vLLM's processor under a setting: what it makes of an item, counts of it, and budgets for it."""
+"""Measure and count items with vLLM's processor, and compute encoder budgets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mmcalib.text import GIB
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
 
-# vLLM's connector asks for a root; the parent decided which files may be read.
+# vLLM's connector requires a root folder. The parent has already decided which files to read.
 MEDIA_ROOT = "/"
 
 
@@ -52,22 +52,20 @@ class Processor:
 
 
 _SHARE = 0.8
-_PROCESSING = (
-    "processing it takes about {needed:.0f} GiB of host memory, {free:.0f} GiB are free here"
-)
+_PROCESSING = "processing needs about {needed:.0f} GiB of host memory; {free:.0f} GiB are free"
 
 
 def require_host_memory(needed_bytes: int, words: str = _PROCESSING) -> None:
-    """Raises MemoryError with both figures where so much is not free, in a container of its own."""
+    """Raise MemoryError with both figures if it exceeds 80% of the free (container) memory."""
     free = free_bytes()
     if free is not None and needed_bytes > _SHARE * free:
         raise MemoryError(words.format(needed=needed_bytes / GIB, free=free / GIB))
 
 
 def load(subject: m.Blank | m.File, under: Processor) -> tuple[Any, tuple[int, ...]]:
-    """Load one item through vLLM's connector; returns the media and what was sampled of it.
+    """Load one item through vLLM's connector; return the media and its sampled size.
 
-    Raises whatever the server's loader raises: the server would refuse such a request too.
+    Raises the server's exceptions: the server would refuse such a request too.
     """
     media = _file(subject, under) if isinstance(subject, m.File) else _blank(subject, under)
     sampled = sampled_of(getattr(media, "media", media))
@@ -99,7 +97,7 @@ def _blank(subject: m.Blank, under: Processor) -> Any:
         case AudioShape(num_samples=samples, sample_rate_hz=rate):
             return np.zeros(samples, dtype=np.float32), rate
         case VideoShape() as shape:
-            # Frames of zeros, as many as the model's own loader would sample of such a video.
+            # Blank frames, as many as the model's own loader samples from such a video.
             options = dict(under.setting.media_io_kwargs.get("video", {}))
             with processors.blank_videos(shape, require_host_memory):
                 return processors.video_loader(under.config, options).load_bytes(b"")
@@ -117,12 +115,12 @@ def sampled_of(media: Any) -> tuple[int, ...]:
 
 # Embeds, and frames of features.
 _Count = tuple[int | None, int | None]
-# Frames of features of a sound of so many samples.
+# Frames of features by the sound's samples.
 _Frames = Callable[[int], int]
 
 
 def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]:
-    """Counts of these sounds in order, as far as vLLM's code tells; None where it does not."""
+    """Count these sounds in order with vLLM's code; None if its code cannot count."""
     try:
         rate_hz = processors.audio_rate_hz(under.processor) if shapes else None
         if rate_hz is None:
@@ -134,31 +132,33 @@ def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]
         frames = list(map(_frames_rule(max(samples), rate_hz, *framing, under), samples))
         embeds = processors.sound_embeds(under.processor, samples, frames)
         return list(zip(embeds, frames, strict=True))
-    except Exception:  # noqa: BLE001 - then they are measured
+    except Exception:  # noqa: BLE001 - mmcalib then measures them
         return [(None, None)] * len(shapes)
 
 
 def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processor) -> _Frames:
-    """As a sound that is a bit longer than `most` shows: whether the processor cuts it off, and
-    whether it drops a last frame that is not whole of what is longer than it pads to.
+    """Find the rule for frames by processing a sound that is slightly longer than `most`.
+
+    It shows whether the processor truncates sounds, and whether it drops a partial last frame of
+    sounds longer than its padding.
     """
 
-    def begun(samples: int) -> int:
+    def round_up(samples: int) -> int:
         return -(-samples // hop)
 
-    longest = begun(most) * hop + 1
+    longest = round_up(most) * hop + 1
     media = np.zeros(longest, dtype=np.float32), rate_hz
     output = processors.process_item(under.processor, "audio", media)
-    shown = processors.feature_frames(output["mm_kwargs"]["audio"][0])
-    if shown is None or shown == begun(longest):
-        return begun
-    if shown == longest // hop:
-        return lambda samples: begun(samples) if samples <= padded else samples // hop
-    return lambda samples: min(begun(samples), shown)
+    frames = processors.feature_frames(output["mm_kwargs"]["audio"][0])
+    if frames is None or frames == round_up(longest):
+        return round_up
+    if frames == longest // hop:
+        return lambda samples: round_up(samples) if samples <= padded else samples // hop
+    return lambda samples: min(round_up(samples), frames)
 
 
 def resampled(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
-    """Samples at the model's rate, by vLLM and by librosa; empty unless librosa reads the sound."""
+    """Return samples at the model's rate, by vLLM and by librosa; empty if librosa fails."""
     rate_hz = processors.audio_rate_hz(under.processor)
     if not isinstance(subject, m.File) or subject.modality != "audio" or rate_hz is None:
         return ()
@@ -167,19 +167,18 @@ def resampled(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            heard, _ = librosa.load(subject.path, sr=rate_hz)
-        return processors.resampled_samples(under.processor, load(subject, under)[0]), len(heard)
-    except Exception:  # noqa: BLE001 - a second opinion is welcome, and not needed
+            sound, _ = librosa.load(subject.path, sr=rate_hz)
+        return processors.resampled_samples(under.processor, load(subject, under)[0]), len(sound)
+    except Exception:  # noqa: BLE001 - the comparison is optional
         return ()
 
 
 def measure(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
-    """Cost every subject in order; an item that vLLM refuses is answered with its reason."""
+    """Measure every subject in order; yield vLLM's reason for an item that it refuses."""
     under = model.under(request.setting)
     for index, subject in enumerate(request.subjects):
         try:
-            found = cost(subject, under)
-            yield m.Measured(index, found, resampled=resampled(subject, under))
+            yield m.Measured(index, cost(subject, under), resampled=resampled(subject, under))
         except MemoryError as error:
             yield m.Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
@@ -206,14 +205,13 @@ def cost(subject: m.Blank | m.File, under: Processor) -> Cost:
 
 
 def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
-    """Embeds and parts of every blank in order; None where the model's code has no count of it."""
+    """Count embeds and parts of every blank in order; None if the model's code cannot count it."""
     under = model.under(request.setting)
     shapes = [blank.shape for blank in request.subjects]
-    sampled = tuple(_sampled(blank, under) for blank in request.subjects)
+    sampled = tuple(_sample_size(blank, under) for blank in request.subjects)
     sounds = iter(count_sounds([shape for shape in shapes if isinstance(shape, AudioShape)], under))
-    counters = {
-        one: counter(one, under) for one in {shape.modality for shape in shapes} - {"audio"}
-    }
+    modalities = {shape.modality for shape in shapes} - {"audio"}
+    counters = {modality: counter(modality, under) for modality in modalities}
     tiles = processors.tiles_counter(under.processor)
 
     def count_one(shape: Shape, size: tuple[int, ...]) -> tuple[int | None, int | None]:
@@ -222,17 +220,16 @@ def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
         cut = tiles(*size) if tiles and isinstance(shape, ImageShape) else None
         return _count_embeds(counters[shape.modality], size), cut
 
-    found = [count_one(shape, size) for shape, size in zip(shapes, sampled, strict=True)]
-    return m.Counted(tuple(n for n, _ in found), sampled, tuple(parts for _, parts in found))
+    counts = [count_one(shape, size) for shape, size in zip(shapes, sampled, strict=True)]
+    return m.Counted(tuple(n for n, _ in counts), sampled, tuple(parts for _, parts in counts))
 
 
-def _sampled(blank: m.Blank, under: Processor) -> tuple[int, ...]:
-    """What the loader hands over; () where it refuses."""
+def _sample_size(blank: m.Blank, under: Processor) -> tuple[int, ...]:
     if isinstance(blank.shape, ImageShape):
         return blank.shape.width_px, blank.shape.height_px
     try:
         return load(blank, under)[1]
-    except Exception:  # noqa: BLE001 - a refusal is for the measurement to tell
+    except Exception:  # noqa: BLE001 - the measurement reports a refusal
         return ()
 
 
@@ -243,95 +240,94 @@ def _count_embeds(counter: Callable[..., int] | None, sampled: tuple[int, ...]) 
     extra = {"num_frames": frames[0]} if frames else {}
     try:
         return int(counter(image_width=width, image_height=height, **extra))
-    except Exception:  # noqa: BLE001 - then the item is measured
+    except Exception:  # noqa: BLE001 - mmcalib then measures the item
         return None
 
 
 def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
-    """vLLM's counting method with all but the size filled in by parameter name; models differ."""
+    """Return vLLM's counting method with all parameters except the size; models differ in them."""
     info = under.info
     method: Callable[..., Any] | None = getattr(info, f"get_num_{modality}_tokens", None)
     if method is None:
         return None
     part = getattr(info, f"get_{modality}_processor", None)
-    known = {
+    makers = {
         "processor": info.get_hf_processor,
         "image_processor": part or getattr(info, "get_image_processor", None),
         "mm_kwargs": lambda: processors.own_size(under.processor, modality),
     }
-    wanted = inspect.signature(method).parameters
+    parameters = inspect.signature(method).parameters
     try:
-        filled = {name: make() for name, make in known.items() if make and name in wanted}
-    except Exception:  # noqa: BLE001 - then the items are measured
+        arguments = {name: make() for name, make in makers.items() if make and name in parameters}
+    except Exception:  # noqa: BLE001 - mmcalib then measures the items
         return None
-    return lambda **size: method(**size, **filled)
+    return lambda **size: method(**size, **arguments)
 
 
-# Clips that any sampler thins out: a loader that keeps equally many frames of all has a most.
+# Long clips. A loader that keeps equally many frames of each has a maximum.
 _LONG = ((12_000, 30.0), (24_000, 30.0), (12_000, 1.0))
 _SIDE_PX = 8
-# Sides from one patch to what no camera has.
+# Sides from one patch to more than any camera has.
 _SIDES_PX = tuple(16 << step for step in range(10))
-# Wider than any camera or screen (32:9). Frames of up to 200:1 are taken, and many of them round to
-# several times what a cap of the whole clip promises (`smart_resize` of Qwen3-VL: each side is one
-# cell at least); a worst step of such clips would be of no use to anybody.
-_MOST_ASPECT = 4
+# Wider than any camera or screen (32:9). vLLM accepts frames of up to 200:1, but many of them round
+# to several times the cap of the whole clip (`smart_resize` of Qwen3-VL: each side has at least one
+# cell), so a worst step with such clips would be useless.
+_MAX_ASPECT = 4
 _FEWER = (1, 4, 16, 64)
 
-_known: dict[tuple[str, str], Clip | None] = {}
+_largest_clips: dict[tuple[str, str], Clip | None] = {}
 
 
 def largest_clip(config: Any, processor: Any) -> Clip | None:
-    """The clip of most embeds; None without a count or where the loader keeps any number."""
+    """Return the clip with the most embeds; None if uncountable or if frames are unlimited."""
     mm = config.multimodal_config
     setting = Setting(dict(mm.mm_processor_kwargs or {}), dict(mm.media_io_kwargs or {}))
     key = (str(config.model), setting.key)
-    if key not in _known:
+    if key not in _largest_clips:
         under = Processor(config, processor, setting)
         count = counter("video", under)
         most = None if count is None else _most_frames(under)
         clips = () if count is None or most is None else _clips(count, most)
-        _known[key] = max(clips, key=lambda clip: clip.embeds, default=None)
-    return _known[key]
+        _largest_clips[key] = max(clips, key=lambda clip: clip.embeds, default=None)
+    return _largest_clips[key]
 
 
 def _most_frames(under: Processor) -> int | None:
-    kept = set()
+    counts = set()
     for frames, fps in _LONG:
         shape = VideoShape(frames, fps, frames / fps, _SIDE_PX, _SIDE_PX)
         try:
-            kept.add(load(m.Blank(shape), under)[1][0])
-        except Exception:  # noqa: BLE001 - a loader that refuses it says nothing of its most
+            counts.add(load(m.Blank(shape), under)[1][0])
+        except Exception:  # noqa: BLE001 - the maximum of a loader that refuses it is unknown
             return None
-    return kept.pop() if len(kept) == 1 else None
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
-    """Clips of every size at most frames and fewer, where a cap on the clip rounds less away."""
+    """Yield clips of every size with the most frames and with fewer, where rounding loses less."""
     pairs = itertools.combinations_with_replacement(_SIDES_PX, 2)
-    sizes = [(low, high) for low, high in pairs if high <= low * _MOST_ASPECT]
+    sizes = [(low, high) for low, high in pairs if high <= low * _MAX_ASPECT]
     for frames in sorted({max(1, most_frames // fewer) for fewer in _FEWER}):
         for height, width in sizes:
-            # What the processor refuses is no clip.
+            # Skip a size that the processor refuses.
             with contextlib.suppress(Exception):
                 embeds = count(image_width=width, image_height=height, num_frames=frames)
                 yield Clip(int(embeds), frames, width, height)
 
 
 def budget(request: m.AskBudget) -> Budget:
-    """Build the engine config as `vllm serve` would and read its MultiModalBudget."""
     config = served_config(request.engine_args)
     mm = multimodal_budget(config)
-    found = budget_of(config, mm, largest_clip)
+    result = budget_of(config, mm, largest_clip)
     if not request.build_dummy:
-        return found
-    only = found.profiled_modality if request.only_profiled else None
-    names = [only] if only else found.max_tokens_per_item
-    return replace(found, dummies={name: dummy(mm.processor, name) for name in names})
+        return result
+    only = result.profiled_modality if request.only_profiled else None
+    names = [only] if only else result.max_tokens_per_item
+    return replace(result, dummies={name: dummy(mm.processor, name) for name in names})
 
 
 def dummy(processor: Any, modality: Modality) -> Dummy:
-    """The item that vLLM's dummy builder makes, clamped by the size hints as it clamps them."""
+    """Return the item of vLLM's dummy builder, which applies the size hints."""
     inputs = processors.dummy_inputs(processor, modality)
     placeholders = inputs["mm_placeholders"][modality]
     return Dummy(
@@ -360,24 +356,25 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
 
 
 def compare_devices(model: OpenedModel, request: m.CompareDevices) -> m.DevicesCompared:
-    """Process the subject on the CPU and on another device; a refusal by either is a reason."""
+    """Process the subject on the CPU and on another device; report a failure of either."""
     modality, device = request.subject.modality, torch.device(request.device)
-    made: list[Processed] = []
+    results: list[Processed] = []
     try:
         media, _ = load(request.subject, model.under(request.setting))
         for where in (torch.device("cpu"), device):
-            under = model.on(request.setting, str(where)) if made else model.under(request.setting)
+            setting = request.setting
+            under = model.on(setting, str(where)) if results else model.under(setting)
             if request.warm:
                 processors.process_item(under.processor, modality, media)
-            made.append(_process(under, modality, media, where))
+            results.append(_process(under, modality, media, where))
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
         reason = refusal_of(error)
     else:
-        return m.DevicesCompared(made[0], made[1])
-    # Out here nothing holds the tensors of the failed run any more.
+        return m.DevicesCompared(results[0], results[1])
+    # The exception no longer keeps the tensors of the failed run.
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return m.DevicesCompared(made[0] if made else None, None, reason)
+    return m.DevicesCompared(results[0] if results else None, None, reason)
 
 
 def _process(under: Processor, modality: Modality, media: Any, device: torch.device) -> Processed:
@@ -390,21 +387,20 @@ def _process(under: Processor, modality: Modality, media: Any, device: torch.dev
         tokens=sum(p.length for p in placeholders),
         embeds=sum(p.get_num_embeds() for p in placeholders),
         tensors=tuple(
-            said
+            text
             for item in output["mm_kwargs"][modality]
             for name, element in sorted(item.items())
-            for said in _tensors(name, getattr(element, "data", element))
+            for text in _describe_tensors(name, getattr(element, "data", element))
         ),
         seconds=seconds,
         peak_bytes=peak,
     )
 
 
-def _tensors(name: str, data: Any) -> Iterator[str]:
-    """Name, type and shape of every tensor; of another value its type."""
+def _describe_tensors(name: str, data: Any) -> Iterator[str]:
     if isinstance(data, list | tuple):
-        for number, one in enumerate(data):
-            yield from _tensors(f"{name}.{number}", one)
+        for number, part in enumerate(data):
+            yield from _describe_tensors(f"{name}.{number}", part)
     elif isinstance(data, torch.Tensor):
         yield f"{name} {str(data.dtype).removeprefix('torch.')} {'×'.join(map(str, data.shape))}"
     else:

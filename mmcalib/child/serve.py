@@ -1,4 +1,4 @@
-"""The script `vllm`, where the installed build is not the package of that name."""
+"""The script `vllm` for a build of vLLM whose package has another name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _ask = importlib.metadata.version
 
 
 def _version(distribution_name: str) -> str:
-    """As vLLM itself tells its CPU build (`vllm_version_matches_substr`, vllm/platforms of 0.32):
-    without `+cpu` it would take kernels for another platform.
+    """Return a version with `+cpu` for vLLM's CPU package.
+
+    vLLM recognizes its CPU build by it (`vllm_version_matches_substr`, vllm/platforms of 0.32);
+    without it vLLM would use kernels of another platform.
     """
     try:
         return _ask(distribution_name)
@@ -25,7 +27,6 @@ def _version(distribution_name: str) -> str:
 
 
 def main() -> None:
-    """Run vLLM's own command line with the words of this process."""
     importlib.metadata.version = _version
     sys.argv[0] = _NAME
     platform.run()

@@ -1,4 +1,4 @@
-"""Route requests, describe failures, look at the environment; imports torch inside functions."""
+"""Route requests to the code that answers them, and describe failures; torch is imported late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OURS = Path(__file__).resolve().parent.parent
 
 REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
-# Where in PyTorch's own code a condition did not hold.
+# PyTorch's prefix that names the failed condition in its code.
 _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
 
@@ -42,36 +42,36 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def refusal_of(error: Exception) -> str:
-    """Why vLLM refuses one of several things; raises it again where `releases` is out of date."""
+    """Return why vLLM refuses one of several things. Raises `error` if `releases` is outdated."""
     if moved(error, within=_OURS / "releases"):
         raise error
     return root_cause(error)
 
 
 def moved(error: BaseException, within: Path = _OURS) -> bool:
-    """Whether this release lacks what mmcalib's own line reached for, or takes it otherwise."""
+    """Return True if mmcalib's own line failed because it does not fit this release of vLLM."""
     if isinstance(error, TargetMoved):
         return True
     if not isinstance(error, AttributeError | ImportError | TypeError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    # A class may answer for missing attributes itself, in its own line.
+    # A class may raise for missing attributes in its own `__getattr__`.
     while frames and frames[-1].name == "__getattr__":
         frames.pop()
     return bool(frames) and Path(frames[-1].filename).is_relative_to(within)
 
 
 def root_cause(error: BaseException) -> str:
-    """The innermost message of a chain of errors: the outer ones only say where."""
+    """Return the innermost message of a chain of errors; the outer ones only name the place."""
     while error.__cause__ is not None:
         error = error.__cause__
     return _line(error)[:REFUSAL_CHARS]
 
 
 def exhausted(error: BaseException) -> str:
-    """The same of what vLLM raises, PyTorch or a GPU."""
-    if found := processes.exhausted(error):
-        return found
+    """Return the resource that ran out, also for errors of vLLM, PyTorch or a GPU; else empty."""
+    if resource := processes.exhausted(error):
+        return resource
     cause: BaseException | None = error
     while cause is not None:
         if type(cause).__name__ == "OutOfMemoryError" or MACHINE_FULL.search(str(cause)):
@@ -81,32 +81,32 @@ def exhausted(error: BaseException) -> str:
 
 
 def what_failed(error: BaseException) -> str:
-    """The outermost message, and the innermost where it says something else."""
+    """Return the outermost message, and the innermost if it differs, on one line."""
     if kind_of(error) == "moved":
-        return f"this is not the vLLM that mmcalib knows ({installed('vllm')}): {_line(error)}"
+        return f"mmcalib does not fit this vLLM ({installed('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
-    taken = NO_ROOM.search(outer) or NO_ROOM.search(inner)
-    if taken and not taken["external"]:
-        return _no_room(taken)
+    no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
+    if no_room and not no_room["external"]:
+        return _describe_no_room(no_room)
     if inner in outer:
         return outer[:FAILURE_CHARS]
     return f"{inner} (in: {outer})"[:FAILURE_CHARS]
 
 
-def _no_room(found: re.Match[str]) -> str:
-    free, total = float(found["free"]), float(found["total"])
-    # Rounded down: what is free may shrink a little until the next start.
+def _describe_no_room(match: re.Match[str]) -> str:
+    free, total = float(match["free"]), float(match["total"])
+    # Rounded down, because free memory may shrink a little until the next start.
     share = int(free / total * 100) / 100
-    less = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
+    remedy = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
     return (
-        f"{found['free']} of {found['total']} GiB are free on {found['device'] or 'the GPU'}, and "
-        f"gpu_memory_utilization {found['share']} wants {found['wanted']} GiB: nvidia-smi says who "
-        f"holds the rest{less}"
+        f"{match['free']} of {match['total']} GiB are free on {match['device'] or 'the GPU'}, "
+        f"but gpu_memory_utilization {match['share']} needs {match['wanted']} GiB: "
+        f"nvidia-smi lists what uses the rest{remedy}"
     )
 
 
 def _line(error: BaseException) -> str:
-    """Its words; of an error without any, such as a bare assertion, the line that raised it."""
+    """Return the error's message, or the line that raised it for one without (an assertion)."""
     if words := _ENFORCED.sub("", " ".join(str(error).split())):
         return words
     frames = traceback.extract_tb(error.__traceback__)
@@ -114,12 +114,12 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}{where}"
 
 
-# What vLLM resizes and resamples with.
+# vLLM resizes and resamples with these.
 _LIBRARIES = ("torchvision", "torchaudio")
 
 
 def probe_environment() -> m.Looked:
-    """Where vLLM would run; takes a CUDA context. Raises ImportError where vLLM lacks our names."""
+    """Find vLLM's device; creates a CUDA context. Raises ImportError if mmcalib does not fit."""
     import torch
 
     importlib.import_module("mmcalib.child.model")
@@ -131,20 +131,20 @@ def probe_environment() -> m.Looked:
     for name in _LIBRARIES:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - a native library fails in ways of its own
+        except Exception as error:  # noqa: BLE001 - native libraries raise various exceptions
             failing[name] = root_cause(error)
     return m.Looked(current.device_type or "", free, total, failing)
 
 
 class Service:
-    """State of one child: the opened model and, after a start, the engine; or an imaginary GPU."""
+    """State of one child: the opened model and, once started, the engine; or an imaginary GPU."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._model: OpenedModel | None = None
         self._engine: Any = None
         self._engine_args: dict[str, Any] = {}
-        self._stage: Stage | None = None
+        self._machine: Stage | None = None
 
     def say(self, answer: object) -> None:
         self._pipe.send_bytes(m.encode(answer))
@@ -159,9 +159,9 @@ class Service:
         return self._model
 
     def answer(self, request: m.Message) -> object:
-        """Do what the request asks and return its closing reply; imports are lazy."""
-        imagined = isinstance(request, m.ServeTraffic) and request.gpu is not None
-        if not imagined and not isinstance(request, m.Look | m.Imagine | m.Rehearse):
+        """Carry out the request and return its closing reply; imports are lazy."""
+        on_imaginary = isinstance(request, m.ServeTraffic) and request.gpu is not None
+        if not on_imaginary and not isinstance(request, m.Look | m.Imagine | m.Rehearse):
             from mmcalib.releases.platform import borrow_cpu
 
             borrow_cpu()
@@ -193,25 +193,25 @@ class Service:
 
                 return replay(self._engine, request, Prompting.of(self._engine_args))
             case m.Imagine():
-                self._imagine(request.gpu)
+                self._use_imaginary_gpu(request.gpu)
                 return m.Done()
             case m.Rehearse():
-                stage = self._imagine(request.gpu)
+                machine = self._use_imaginary_gpu(request.gpu)
                 from mmcalib.child.rehearsal.rehearse import rehearse
 
-                return rehearse(stage, request)
+                return rehearse(machine, request)
             case m.ServeTraffic(gpu=None):
                 from mmcalib.child.traffic import StepBooks, serve
 
                 return serve(request, StepBooks(), self._note)
             case m.ServeTraffic(gpu=Gpu() as gpu):
-                stage = self._imagine(gpu)
+                machine = self._use_imaginary_gpu(gpu)
                 from mmcalib.child.rehearsal.traffic import serve_imagined
 
-                return serve_imagined(stage, request, self._note)
-        return self._answer_of_items(request)
+                return serve_imagined(machine, request, self._note)
+        return self._answer_about_items(request)
 
-    def _answer_of_items(self, request: m.Message) -> object:
+    def _answer_about_items(self, request: m.Message) -> object:
         from mmcalib.child import processor, texts
 
         match request:
@@ -237,19 +237,18 @@ class Service:
                 return texts.find_grammar(self.model.texts, request.modalities)
         raise TypeError(f"unknown request {type(request).__name__}")
 
-    def _imagine(self, gpu: Gpu) -> Stage:
-        """The stage, set for this GPU at the first call. Raises ValueError for another GPU."""
+    def _use_imaginary_gpu(self, gpu: Gpu) -> Stage:
+        """Return the machine with this imaginary GPU. Raises ValueError after another GPU."""
         from mmcalib.child.rehearsal.startup import install
 
-        if self._stage is None:
-            self._stage = install(gpu)
-        if self._stage.gpu != gpu:
-            raise ValueError(f"this process imagines a {self._stage.gpu.name}, not a {gpu.name}")
-        return self._stage
+        if self._machine is None:
+            self._machine = install(gpu)
+        if self._machine.gpu != gpu:
+            raise ValueError(f"this process simulates {self._machine.gpu.name}, not {gpu.name}")
+        return self._machine
 
 
 def serve(pipe: Connection) -> None:
-    """Answer until the parent closes its end."""
     service = Service(pipe)
     while True:
         try:
@@ -258,6 +257,6 @@ def serve(pipe: Connection) -> None:
             return
         try:
             service.say(service.answer(request))
-        except Exception as error:  # noqa: BLE001 - whatever vLLM raises becomes one clear line
+        except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
             service.say(m.Failed(what_failed(error), kind_of(error), exhausted(error)))

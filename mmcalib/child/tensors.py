@@ -1,4 +1,4 @@
-"""Storages, specs and peaks of tensors; torch, no vLLM."""
+"""Storages of tensors, and the peak memory of a call; needs torch, not vLLM."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """The bytes of their distinct storages, each by its address."""
-    every = (tensor.untyped_storage() for tensor in tensors)
-    return {storage._cdata: storage.nbytes() for storage in every}
+    """Return the bytes of the tensors' distinct storages, by address."""
+    parts = (tensor.untyped_storage() for tensor in tensors)
+    return {storage._cdata: storage.nbytes() for storage in parts}
 
 
 T = TypeVar("T")
 
 
 def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
-    """Run it: (its result, seconds, peak of bytes allocated on the device since the start).
+    """Call `run`: (its result, seconds, peak bytes allocated on the device since the start).
 
-    Seconds are processor time over threads on a CPU, wall time until done on CUDA.
+    Seconds are processor time divided by threads on a CPU, and wall time on CUDA.
     """
     return _on_cuda(run, device) if device.type == "cuda" else _on_cpu(run)
 
 
 def timed(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
-    """Run it: (result, wall seconds until the device is done, peak if that is no CPU)."""
+    """Call `run`: (result, wall seconds until the device is done, peak bytes; None on a CPU)."""
     if device.type == "cuda":
         return _on_cuda(run, device)
     started = time.perf_counter()
@@ -42,11 +42,11 @@ def _on_cpu(run: Callable[[], T]) -> tuple[T, float, int]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         result = run()
     seconds = (time.process_time() - started) / torch.get_num_threads()
-    held = peak = 0
+    allocated = peak = 0
     for event in trace.profiler.kineto_results.events():
         if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+            allocated += event.nbytes()
+            peak = max(peak, allocated)
     return result, seconds, peak
 
 

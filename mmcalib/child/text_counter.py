@@ -1,7 +1,7 @@
-"""Counting the text of chat requests by transformers' tokenizer and chat template.
+"""Count the text of chat requests with transformers' tokenizer and chat template.
 
-As a process: `python -m mmcalib.child.text_counter PIPE LIMIT`. A template, the patterns of a
-tokenizer and the texts may come from somebody else, and may take for ever.
+It runs as a process, `python -m mmcalib.child.text_counter PIPE LIMIT`, because templates,
+tokenizer patterns and texts are untrusted and may never finish.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import confine, serve_parent
 
-# Fields of a request that vLLM gives to templates, before those of `chat_template_kwargs`, and of
-# these both that nothing else gives.
-_GIVEN = ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")
-_GROWS = {"add_generation_prompt": True, "continue_final_message": False}
-# pydantic reads them of "no" and 1, too.
+# Fields of a request that vLLM passes to templates; they win over `chat_template_kwargs`. The
+# second constant has the defaults of two of them.
+_PASSED = ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")
+_DEFAULTS = {"add_generation_prompt": True, "continue_final_message": False}
+# pydantic also accepts "no" and 1.
 _SWITCHES = TypeAdapter(dict[str, bool])
 _ROLES = ("system", "user", "assistant")
 # vLLM drops such a line of a system message (vllm/renderers/chat_utils.py:2039, 0.32).
 _BILLING = "x-anthropic-billing-header"
 
 
-class Uncounted(ValueError):  # noqa: N818 - a value in flight: the text stays bounded
-    """The text cannot be counted here; the message says why."""
+class Uncounted(ValueError):  # noqa: N818 - control flow, not a failure
+    """mmcalib cannot count the text; the message has the reason."""
 
 
 class Unrendered(Uncounted):
-    """The template itself refuses the text, and so will vLLM."""
+    """The template rejects the text, so vLLM rejects it too."""
 
 
 class TextCounter:
-    """By the tokenizer of a checkpoint folder, or of one in the hub cache, and by a template, its
-    own for one, which gets the `content` of a message as its parts ("openai") or as one text
-    ("string"). Raises `Uncounted` without a template, ImportError without transformers, and what
-    transformers raises.
+    """Counts texts with the tokenizer and template of a checkpoint folder or cached hub model.
+
+    `content`: the template gets a message as parts ("openai") or as one text ("string"). Raises
+    `Uncounted` without a template, ImportError without transformers, and transformers' exceptions.
     """
 
     def __init__(self, model: str, content: str, counting: TextCounting) -> None:
@@ -57,35 +57,36 @@ class TextCounter:
         )
         own = counting.template or self._tokenizer.chat_template
         if not isinstance(own or counting.processor, str):
-            raise Uncounted("it has no chat template, or several")
+            raise Uncounted("the model has no chat template, or several")
         self._template, self._plain = own, counting.processor or own
-        if any("strftime_now" in one for one in (own or "", self._plain)):
-            raise Uncounted("its chat template reads the clock")
+        if any("strftime_now" in template for template in (own or "", self._plain)):
+            raise Uncounted("the chat template reads the clock")
 
     def count(
         self, counting: TextCounting, request: ChatRequest, *, tokenise: bool = True
     ) -> int | None:
-        """Tokens of the prompt that are not within the placeholder of an item, as vLLM's renderer
-        makes it; without `tokenise` it is only rendered. Raises `Uncounted`.
+        """Count the tokens of vLLM's prompt outside the placeholders of items. Raises `Uncounted`.
+
+        Without `tokenise` it only renders the prompt and returns None.
         """
         fields, items = request.fields, request.items()
-        switches = {n: fields[n] for n in (*_GROWS, "add_special_tokens") if n in fields}
+        switches = {n: fields[n] for n in (*_DEFAULTS, "add_special_tokens") if n in fields}
         try:
             fields = fields | _SWITCHES.validate_python(switches)
         except ValidationError as error:
-            raise Uncounted("fields of an unusual kind") from error
+            raise Uncounted("unusual request fields") from error
         plain = request.is_plain and not fields.get("tools")
-        for one in request.messages:
-            plain &= one.keys() == {"role", "content"} and one["role"] in _ROLES
+        for message in request.messages:
+            plain &= message.keys() == {"role", "content"} and message["role"] in _ROLES
         if not (plain or counting.fields):
-            raise Uncounted("it gives the template more than messages")
+            raise Uncounted("the template receives more than messages")
         if request.kept_tokens is not None and (items or not request.kept_tokens):
-            raise Uncounted("a prompt that is cut between its items, or to nothing")
+            raise Uncounted("the prompt is truncated between its items, or completely")
         if missing := [m for m in items if m not in counting.around]:
-            raise Uncounted(f"what {missing[0]} items add to a text is not known")
+            raise Uncounted(f"the text tokens around {missing[0]} items are unknown")
         turns = [_turn(message, self._content, counting.marks) for message in request.messages]
         tools = [_tool(tool) for tool in fields.get("tools") or ()]
-        given = self._given(fields, counting.kwargs)
+        template_kwargs = self._template_kwargs(fields, counting.kwargs)
         from jinja2 import TemplateError
 
         try:
@@ -94,11 +95,11 @@ class TextCounter:
                 tools=tools or None,
                 chat_template=self._template if tools else self._plain,
                 tokenize=False,
-                **given,
+                **template_kwargs,
             )
-        # Of what it takes together transformers says ValueError.
+        # transformers raises ValueError for fields that exclude each other.
         except (TemplateError, ValueError) as error:
-            raise Unrendered(f"the chat template refuses it: {error}") from error
+            raise Unrendered(f"the chat template rejects it: {error}") from error
         except Exception as error:
             raise Uncounted(f"the chat template fails: {error}") from error
         if not tokenise:
@@ -107,94 +108,91 @@ class TextCounter:
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=special))
         return tokens + sum(counting.around[m] * count for m, count in items.items())
 
-    def _given(self, fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """As `build_chat_params` merges them
-        (vllm/entrypoints/openai/chat_completion/protocol.py, 0.32).
-        """
+    def _template_kwargs(
+        self, fields: Mapping[str, Any], defaults: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Merge them like `build_chat_params` (openai/chat_completion/protocol.py, 0.32)."""
         theirs = fields.get("chat_template_kwargs") or {}
-        ours = _GROWS | {name: fields[name] for name in _GIVEN if name in fields}
+        ours = _DEFAULTS | {name: fields[name] for name in _PASSED if name in fields}
         if fields.get("reasoning_effort") and "enable_thinking" not in theirs:
             ours["enable_thinking"] = fields["reasoning_effort"] != "none"
-        taken = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
-        if theirs.keys() & taken - ours.keys():
-            raise Uncounted("fields of an unusual kind")
-        given = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
-        return {**defaults, **{k: v for k, v in given.items() if v not in (None, "auto")}}
+        reserved = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
+        if theirs.keys() & reserved - ours.keys():
+            raise Uncounted("unusual request fields")
+        merged = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
+        return {**defaults, **{k: v for k, v in merged.items() if v not in (None, "auto")}}
 
 
 def _turn(
     message: Mapping[str, Any], content_format: str, marks: Mapping[Modality, str]
 ) -> dict[str, Any]:
-    """As vLLM 0.32 gives it to templates (`parse_chat_messages` in vllm/renderers/chat_utils.py).
-    What is written in an unusual way is not guessed at.
-    """
+    """Convert a message like vLLM (`parse_chat_messages`, renderers/chat_utils.py, 0.32)."""
     role, content = message["role"], message.get("content")
     odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
     if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
-        raise Uncounted("a message of an unusual kind")
+        raise Uncounted("an unusual message")
     parts = [*filter(None, map(_part, [content] if isinstance(content, str) else content or []))]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     if role == "system" and any(str(text).startswith(_BILLING) for text in texts):
         raise Uncounted("a header that vLLM drops")
-    made: dict[str, Any] = {"role": role, "content": parts}
+    turn: dict[str, Any] = {"role": role, "content": parts}
     try:
         if content_format == "string":
             kinds = [part["type"] for part in parts if part["type"] != "text"]
-            made["content"] = _joined([text for text in texts if text], kinds, marks)
+            turn["content"] = _join_parts([text for text in texts if text], kinds, marks)
         elif role == "tool" and len(texts) == len(parts):
-            made["content"] = "\n".join(texts)
+            turn["content"] = "\n".join(texts)
     except TypeError as error:
-        raise Unrendered(f"texts are joined, of which one is none: {error}") from error
+        raise Unrendered(f"a text part is not a string: {error}") from error
     if role == "assistant" and message.get("tool_calls"):
-        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+        turn["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     if role == "tool" and "tool_call_id" in message:
-        made["tool_call_id"] = message["tool_call_id"]
-    return made
+        turn["tool_call_id"] = message["tool_call_id"]
+    return turn
 
 
-def _joined(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modality, str]) -> str:
-    """As `_get_full_multimodal_text_prompt` puts marks that nobody wrote before the text."""
+def _join_parts(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modality, str]) -> str:
+    """Put missing placeholders before the text, as `_get_full_multimodal_text_prompt` does."""
     words = "\n".join(texts)
     if any(kind not in marks for kind in kinds):
-        raise Uncounted("items in a template of texts")
+        raise Uncounted("items in a template for texts")
     missing = list[str]()
     for mark, count in Counter(marks[kind] for kind in kinds).items():
-        if (left := count - words.count(mark)) < 0:
-            raise Unrendered(f"more {mark} in a text than the message has items")
-        missing += [mark] * left
+        if (missing_marks := count - words.count(mark)) < 0:
+            raise Unrendered(f"the text has more {mark} than the message has items")
+        missing += [mark] * missing_marks
     return "\n".join([*missing, words] if words else missing)
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """With its arguments as an object, and in the order of pydantic's fields."""
     if call.keys() == {"id", "type", "function"}:
         match call["function"]:
-            case {"name": str(name), "arguments": str(given), **more} if not more:
+            case {"name": str(name), "arguments": str(text), **more} if not more:
                 try:
-                    found = json.loads(given or "{}")
+                    parsed = json.loads(text or "{}")
                 except ValueError:
-                    found = {}
-                arguments = found if isinstance(found, dict) else {}
+                    parsed = {}
+                arguments = parsed if isinstance(parsed, dict) else {}
                 function = {"arguments": arguments, "name": name}
                 return {"id": call["id"], "function": function, "type": call["type"]}
-    raise Uncounted("a call of an unusual kind")
+    raise Uncounted("an unusual tool call")
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    """With all fields that vLLM's type has, and no others (`ChatCompletionToolsParam`)."""
+    """Return all fields of vLLM's type `ChatCompletionToolsParam`, and no others."""
     match tool:
         case {"type": "function", "function": {"name": str(), **more} as function, **others}:
             if not others and isinstance(more.get("strict"), bool | None):
-                made = {n: function.get(n) for n in ("name", "description", "parameters")}
+                fields = {n: function.get(n) for n in ("name", "description", "parameters")}
                 if more.get("strict") is not None:
-                    made["strict"] = more["strict"]
+                    fields["strict"] = more["strict"]
                 if "defer_loading" not in more:
-                    return {"type": "function", "function": made}
-    raise Uncounted("a tool of an unusual kind")
+                    return {"type": "function", "function": fields}
+    raise Uncounted("an unusual tool")
 
 
 def _part(part: Any) -> dict[str, Any] | None:
-    """None for what vLLM drops; texts may be of any type."""
+    """Convert a content part; None for one that vLLM drops. Texts may have any type."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if (medium := medium_of(part)) is not None:
@@ -202,16 +200,17 @@ def _part(part: Any) -> dict[str, Any] | None:
     kind = part.get("type")
     field = TEXT_FIELDS.get(kind)
     if field is None or part.keys() - {"type", field}:
-        raise Uncounted("a part of an unusual kind")
+        raise Uncounted("an unusual content part")
     words = part.get(field)
     return None if words is None and kind in WORDLESS else {"type": "text", "text": words}
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """The first message is the model, how its texts are counted and what its template takes,
-    answered by why they cannot be, or by nothing; each that follows is a request and whether to
-    tokenise it, answered by its tokens, by None where it is not counted, or by why its template
-    refuses it.
+    """Answer the parent's messages.
+
+    The first message has the model, its text counting and its template's content format; the answer
+    is the reason why it cannot count, or empty. Every other message has a request and whether to
+    tokenise it; the answer is its tokens, None if not counted, or the template's error.
     """
     # transformers takes five seconds to import with torch, and a second without.
     sys.modules["torch"] = None  # type: ignore[assignment]
@@ -222,20 +221,20 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     except ImportError:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with its files
+    except Exception as error:  # noqa: BLE001 - the model's files may have any fault
         pipe.send(f"{model}: {' '.join(str(error).split())[:200] or type(error).__name__}")
         return
     pipe.send("")
     while True:
         request, tokenise = pipe.recv()
-        found: int | str | None
+        answer: int | str | None
         try:
-            found = counter.count(counting, request, tokenise=tokenise)
+            answer = counter.count(counting, request, tokenise=tokenise)
         except Unrendered as error:
-            found = " ".join(str(error).split())[:200]
+            answer = " ".join(str(error).split())[:200]
         except Uncounted:
-            found = None
-        pipe.send(found)
+            answer = None
+        pipe.send(answer)
 
 
 if __name__ == "__main__":

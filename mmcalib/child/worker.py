@@ -1,4 +1,4 @@
-"""Worker extension inside vLLM."""
+"""Methods that mmcalib adds to vLLM's workers, to read their memory from inside."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mmcalib.releases.platform import subtracts_graphs
 
 
 def stay_on_card() -> None:
-    """Where `CARD` is set, torch's allocations beyond such a card fail from now on.
+    """If `CARD` is set, let torch's allocations fail beyond that card's memory.
 
-    What is taken by then counts. Later memory outside torch (kernels, NCCL) is not bounded.
+    Memory in use now counts. Later memory outside torch (kernels, NCCL) is not limited.
     """
     if CARD not in os.environ:
         return
     free, total = torch.cuda.mem_get_info()
     whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    left = int(os.environ[CARD]) - (total - free)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, left / whole)))
+    allowed = int(os.environ[CARD]) - (total - free)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / whole)))
 
 
 def phase_peaks(model_runner: Any) -> dict[str, int]:
-    """Run `profile_run` again: each phase's peak bytes above its start; empty where it fails."""
+    """Run `profile_run` again: each phase's peak bytes above its start; empty if it fails."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     start = torch.cuda.memory_allocated()
     peaks: dict[str, int] = {}
 
-    def watching(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **kwargs: Any) -> Any:
+    def wrap(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def record_peak(*args: Any, **kwargs: Any) -> Any:
             torch.cuda.reset_peak_memory_stats()
             result = method(*args, **kwargs)
             torch.cuda.synchronize()
@@ -45,13 +45,13 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
             peaks[name] = max(peaks.get(name, 0), peak)
             return result
 
-        return watched
+        return record_peak
 
     try:
         model = model_runner.get_model()
-        with runner.watched_phases(model_runner, model, watching), torch.inference_mode():
+        with runner.watched_phases(model_runner, model, wrap), torch.inference_mode():
             model_runner.profile_run()
-    except Exception:  # noqa: BLE001 - the engine has started, whatever a second profile does
+    except Exception:  # noqa: BLE001 - the engine works even if a second profile fails
         traceback.print_exc()
         peaks.clear()
     torch.cuda.empty_cache()
@@ -59,7 +59,7 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
     return peaks
 
 
-# vLLM imports this module in each worker, before it looks at the GPU.
+# vLLM imports this module in each worker before it reads the GPU's memory.
 stay_on_card()
 
 
@@ -69,11 +69,10 @@ class WorkerMethods:
     model_runner: Any
 
     def mmcalib_kv(self) -> float:
-        """KV cache: bytes per token over all layers of this worker."""
+        """Return KV cache bytes per token over all layers of this worker."""
         return runner.bytes_per_token(self.model_runner.get_kv_cache_spec().values())
 
     def mmcalib_budget(self) -> dict[str, Any]:
-        """The encoder budget that this worker really has."""
         budget = runner.worker_budget(self)
         if budget is None or not budget.mm_max_toks_per_item:
             return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
@@ -86,12 +85,11 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        """What the CUDA worker measured and decided, and the peaks of a second profile."""
-        found = runner.worker_memory(self, subtracts_graphs=subtracts_graphs())
-        return runner.with_phases(found, phase_peaks(self.model_runner))
+        memory = runner.worker_memory(self, subtracts_graphs=subtracts_graphs())
+        return runner.with_phases(memory, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
-        """Bytes held now, resetting the peak (None); else the peak's bytes above `start_bytes`."""
+        """Reset the peak and return the bytes in use (None), or the peak above `start_bytes`."""
         torch.cuda.synchronize()
         if start_bytes is None:
             torch.cuda.reset_peak_memory_stats()
@@ -107,7 +105,7 @@ class WorkerMethods:
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:
-        """Trace vLLM's own `profile_run`: (seconds, peak bytes above what was held before)."""
+        """Trace vLLM's own `profile_run`: (seconds, peak bytes above the start)."""
         with torch.inference_mode():
             _, seconds, peak = traced(self.model_runner.profile_run, self.model_runner.device)
         return seconds, peak

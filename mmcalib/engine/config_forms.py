@@ -1,4 +1,4 @@
-"""Reads the vLLM configuration that a user keeps, in any of its forms, and writes tuned values in.
+"""Read a user's vLLM configuration in any of its forms, and write tuned values into it.
 
 A form is a file for `vllm serve --config`, a Kubernetes manifest, a compose file, Helm values, a
 shell script, or flags alone.
@@ -26,17 +26,17 @@ from mmcalib.options.validation import DECIDED, TAKEN
 from mmcalib.results.engine_yaml import entry, serve_option
 from mmcalib.text import flag
 
-# vLLM's parser wants a model; what it is called does not matter to it.
+# vLLM's parser requires a model, and accepts any name.
 UNNAMED: Final = "unnamed"
 # A configuration with every option of `vllm serve` has some 300 lines.
-_MOST_BYTES: Final = 1 << 18
-# Values, each alias counted as what it stands for: vLLM writes them all out.
-_MOST_VALUES: Final = 100_000
-_MOST_DEPTH: Final = 50
+_MAX_BYTES: Final = 1 << 18
+# Values after YAML aliases are expanded, as vLLM expands them.
+_MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 50
 
-# Where manifests, compose files and charts keep the words of a container, in their order.
-_HOLDERS: Final = ("entrypoint", "command", "args", "extraArgs")
-# Options that production-stack's chart has fields for.
+# Keys of manifests, compose files and charts that hold a container's command line, in its order.
+_COMMAND_KEYS: Final = ("entrypoint", "command", "args", "extraArgs")
+# Options that have their own field in production-stack's chart.
 _CHART: Final = {
     "maxModelLen": "max_model_len",
     "maxNumSeqs": "max_num_seqs",
@@ -46,13 +46,13 @@ _CHART: Final = {
     "enableChunkedPrefill": "enable_chunked_prefill",
     "enablePrefixCaching": "enable_prefix_caching",
 }
-# KServe's runtime has these for itself, and hands the others on to vLLM.
+# KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Fields around a container that name its model.
 _MODELS: Final = ("modelURL", "storageUri", "uri", "model")
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
-# An image of vLLM; the options of `docker run` that take no value, which may stand before it.
+# A container image of vLLM, and the options of `docker run` that take no value and may precede it.
 _IMAGE: Final = re.compile(
     r"(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
 )
@@ -68,11 +68,11 @@ _WORD: Final = re.compile(
 _ENDS: Final = frozenset({"&&", "||", ";", "|", "&", "\n"})
 _VARIABLE: Final = re.compile(r"\$(?:\$|\((\w+)\)|\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
-# How far around a word its line is looked at.
+# Characters around a word in which its line is searched.
 _NEAR: Final = 1_000
 
 Form = Literal["entry", "item", "list", "shell", "field"]
-# What goes with an option that is taken out of the text.
+# Text before an option that is removed together with it.
 _BEFORE: Final[Mapping[Form, str]] = {
     "entry": r"\n[^\n]*\Z",
     "item": r"\n\s*-\s*\Z",
@@ -84,8 +84,10 @@ _BEFORE: Final[Mapping[Form, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A word, or an option with its values, by the argument that it sets, and its place, -1 where
-    the text has other characters. `glue` separates words, `quote` is YAML's around them.
+    """A word, or an option (named by its argument) with its values, and its place in the text.
+
+    The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
+    YAML's quote around them.
     """
 
     text: str
@@ -97,7 +99,7 @@ class Span:
     node: yaml.ScalarNode | None = None
 
     def written(self, name: str, value: Any) -> str:
-        """An option as it is written in this place."""
+        """Spell an option the way this place requires."""
         if self.form == "field":
             return json.dumps(value)
         if self.form == "entry":
@@ -109,11 +111,11 @@ class Span:
             # A colon before a space would end a plain scalar.
             dumps = partial(json.dumps, separators=(",", ":"))
             words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
-        said = shlex.join(words)
-        return {"'": said.replace("'", "''"), '"': json.dumps(said)[1:-1]}.get(self.quote, said)
+        line = shlex.join(words)
+        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
 
     def addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
-        """Where these options go behind this one, and as what."""
+        """Return the edit (start, end, text) that adds these options after this one."""
         line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
         at = self.end if self.form in ("list", "shell") else len(text)
         at = at if line_ends < 0 else line_ends
@@ -122,14 +124,15 @@ class Span:
             indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
             listed = ", ".join(map(_yaml_word, words))
             return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
-        return at, at, "".join(self.glue + self.written(*one) for one in more.items())
+        return at, at, "".join(self.glue + self.written(*option) for option in more.items())
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenConfiguration:
-    """A configuration of `vllm serve` before any release reads it: the `config` that vLLM itself
-    reads, with its `settings`, or the flags that any other form has `written`; `flags` beside it
-    win. `spans` are places in `text`.
+    """A configuration of `vllm serve` as written, before any release parses it.
+
+    It is either the `config` file that vLLM itself reads, with its `settings`, or the flags
+    `written` in another form. The user's `flags` win over both. `spans` are places in `text`.
     """
 
     source: Path | None = None
@@ -147,13 +150,13 @@ class WrittenConfiguration:
 
     @property
     def question(self) -> ParseServeConfig:
-        """What vLLM's parser is asked, with the model first, as it wants one."""
-        named = () if self.model is None and "model" in self.settings else (self.model or UNNAMED,)
+        """Return the request for vLLM's parser, with the model that it requires first."""
+        model = () if self.model is None and "model" in self.settings else (self.model or UNNAMED,)
         path = None if self.config is None else str(self.config)
-        return ParseServeConfig(path, (*named, *self.flags), self.written)
+        return ParseServeConfig(path, (*model, *self.flags), self.written)
 
     def tuned(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
-        """The text with these arguments in place of those that were `read` and mmcalib decides."""
+        """Return the text with mmcalib's arguments replaced; `read` are the values before."""
         text, done = self.text, set[str]()
         edits: list[tuple[int, int, str]] = []
         for span in self.spans:
@@ -175,7 +178,7 @@ class WrittenConfiguration:
             if name not in done and name != "model" and value != read.get(name)
         }
         if more and self.spans:
-            # A chart's own fields are few: others go to its list of arguments.
+            # A chart has few fields of its own; other options go to its list of arguments.
             last = max(self.spans, key=lambda span: (span.form != "field", span.end))
             edits.append(last.addition(text, more))
         for start, end, new in sorted(edits, reverse=True):
@@ -183,10 +186,9 @@ class WrittenConfiguration:
         return text
 
     def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
-        """A unified diff from the text to the tuned one."""
         name = str(self.source) if self.spans and self.source else "vllm serve"
-        shown = self if self.spans else command_line(self)
-        old, new = (t.splitlines() for t in (shown.text, shown.tuned(engine_args, read)))
+        written = self if self.spans else command_line(self)
+        old, new = (t.splitlines() for t in (written.text, written.tuned(engine_args, read)))
         lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
         return "".join(f"{line}\n" for line in lines)
 
@@ -194,8 +196,9 @@ class WrittenConfiguration:
 def read_configuration(
     config: Path | None, flags: Sequence[str] = (), model: str | None = None
 ) -> WrittenConfiguration:
-    """What file, flags and model say together. The flags may be a whole command, or name the file.
-    Raises UsageError where the file cannot be read, or file or command start no vLLM.
+    """Combine file, flags and model. The flags may be a whole command, or name the file.
+
+    Raises UsageError if the file cannot be read, or if the file or command does not start vLLM.
     """
     flags = pasted_flags(flags)
     if config is None and flags and flags[0].endswith((".yaml", ".yml", ".sh")):
@@ -204,102 +207,104 @@ def read_configuration(
         at = flags.index("--config")
         config, flags = Path(flags[at + 1]), [*flags[:at], *flags[at + 2 :]]
     model, flags = model_beside(model, flags)
-    beside = WrittenConfiguration(config, "", model, flags=tuple(flags))
+    written = WrittenConfiguration(config, "", model, flags=tuple(flags))
     if config is None:
-        return command_line(beside)
+        return command_line(written)
     text, documents = _read(config)
-    beside = replace(beside, text=text)
-    found = [one for root in documents for one in _commands(root, text)]
-    if not found and not (documents and isinstance(documents[0], yaml.MappingNode)):
-        script, starts = _behind_vllm(_shell_words(text, script=True))
-        found = [(script, None)] if starts else []
-    if len(found) > 1:
+    written = replace(written, text=text)
+    commands = [command for root in documents for command in _commands(root, text)]
+    if not commands and not (documents and isinstance(documents[0], yaml.MappingNode)):
+        script, starts = _after_vllm_serve(_shell_words(text, script=True))
+        commands = [(script, None)] if starts else []
+    if len(commands) > 1:
         raise UsageError(
-            f"--config {config}: {len(found)} containers of it start vLLM",
-            hint="a file with one of them",
+            f"--config {config} has {len(commands)} containers that start vLLM",
+            hint="pass a file with only one of them",
         )
-    if found:
-        return _of_words(beside, *found[0])
+    if commands:
+        return _from_words(written, *commands[0])
     if any("kind" in _fields(root) or "services" in _fields(root) for root in documents):
         raise UsageError(
-            f"--config {config}: no container of it has vLLM's flags in command or args",
-            hint="mmcalib ... -- and the flags of vllm serve",
+            f"--config {config} has no container with vLLM's flags in command or args",
+            hint="mmcalib ... -- followed by the flags of vllm serve",
         )
-    return _of_entries(beside, documents)
+    return _from_vllm_file(written, documents)
 
 
 def pasted_flags(words: Sequence[str]) -> list[str]:
-    """The words of `vllm serve` in a pasted command. Raises UsageError where it starts another."""
-    # A mark of a line that goes on is a word where a blank or nothing follows it.
-    said = [word for word in words if not word or word.strip("\\ \t\r\n")]
-    if len(said) == 1 and re.search(r"\s-", said[0]):
-        text = re.sub(r"\\[ \t]*\r?\n", " ", said[0]).strip()
-        said = [word.text for word in _shell_words(text, script=True)]
-    served = _served_words(said)
-    said = said[served or slice(None)]
-    while served is None and said and _ASSIGNMENT.match(said[0]):
-        del said[0]
-    if said and (Path(said[0]).name in _STARTERS or re.match(r"(.*/)?python[\d.]*$", said[0])):
+    """Find the words of `vllm serve` in a pasted command. Raises UsageError for other programs."""
+    # A line continuation that a blank or nothing follows arrives as a word of its own.
+    pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
+    if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
+        text = re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip()
+        pasted = [word.text for word in _shell_words(text, script=True)]
+    place = _serve_slice(pasted)
+    pasted = pasted[place or slice(None)]
+    while place is None and pasted and _ASSIGNMENT.match(pasted[0]):
+        del pasted[0]
+    first = pasted[0] if pasted else ""
+    if first and (Path(first).name in _STARTERS or re.match(r"(.*/)?python[\d.]*$", first)):
         raise UsageError(
-            f"{said[0]} ... does not start vllm serve, as far as mmcalib reads it",
-            hint="after --, leave out all that comes before the flags of vllm serve",
+            f"{first} ... does not start vllm serve as far as mmcalib can tell",
+            hint="after --, type only the flags of vllm serve",
         )
-    return said
+    return pasted
 
 
 def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
-    """The same as the text of a command, an option on each line."""
     lines = [["vllm", "serve", *([of.model] if of.model else [])]]
     for word in (*of.written, *of.flags):
         if word.startswith("-"):
             lines.append([])
         lines[-1].append(word)
     text = " \\\n    ".join(map(shlex.join, lines)) + "\n"
-    # With quotes around each JSON, and on a line of its own.
+    # JSON stays quoted, on its own line.
     spans = _spans([replace(w, glue=" \\\n    ") for w in _shell_words(text)])
     return replace(of, text=text, spans=tuple(spans))
 
 
 def trusted(parsed: ServeConfig, path: Path | None) -> ServeConfig:
-    """The same. Raises UsageError where the file names what vLLM would import or write."""
+    """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
     if parsed.reaching:
         raise UsageError(
-            f"--config {path} names what vLLM would import, run, write or connect to: "
+            f"--config {path} has settings that make vLLM import, run, write or connect: "
             f"{', '.join(parsed.reaching)}",
-            hint="remove it, or say it yourself, as a flag of vllm serve: mmcalib ... -- "
+            hint="remove them, or pass them yourself as flags: mmcalib ... -- "
             + " ".join(map(flag, parsed.reaching[:1])),
         )
     return parsed
 
 
-def _of_words(
-    beside: WrittenConfiguration, words: Sequence[Span], model: str | None
+def _from_words(
+    written: WrittenConfiguration, words: Sequence[Span], model: str | None
 ) -> WrittenConfiguration:
-    said = [word.text for word in words]
-    if any(word.partition("=")[0] == "--config" for word in said):
+    texts = [word.text for word in words]
+    if any(text.partition("=")[0] == "--config" for text in texts):
         raise UsageError(
-            f"--config {beside.source}: its vLLM reads a file of its own, with --config",
-            hint="--config that file",
+            f"--config {written.source} starts vLLM with another --config file",
+            hint="pass that file with --config",
         )
-    named, flags = model_beside(None, said)
-    known = all(word.start >= 0 for word in words)
+    own_model, flags = model_beside(None, texts)
+    has_places = all(word.start >= 0 for word in words)
     return replace(
-        beside,
-        model=beside.model or named or model,
+        written,
+        model=written.model or own_model or model,
         written=tuple(flags),
-        spans=tuple(_spans(words)) if known else (),
+        spans=tuple(_spans(words)) if has_places else (),
     )
 
 
-def _of_entries(beside: WrittenConfiguration, roots: Sequence[yaml.Node]) -> WrittenConfiguration:
-    """A file that vLLM reads itself, or finds fault with."""
+def _from_vllm_file(
+    written: WrittenConfiguration, roots: Sequence[yaml.Node]
+) -> WrittenConfiguration:
+    """Read a file for vLLM's own --config; vLLM reports the faults of one that cannot be read."""
     try:
-        settings = yaml.safe_load(beside.text)
+        settings = yaml.safe_load(written.text)
     except (yaml.YAMLError, ValueError, OverflowError):
         settings = None
     if not isinstance(settings, dict):
-        return replace(beside, config=beside.source)
-    text, root = beside.text, roots[0]
+        return replace(written, config=written.source)
+    text, root = written.text, roots[0]
     if isinstance(root, yaml.CollectionNode) and root.flow_style:
         text = yaml.safe_dump(settings, sort_keys=False)
         root = yaml.compose(text, yaml.SafeLoader) or root
@@ -308,41 +313,41 @@ def _of_entries(beside: WrittenConfiguration, roots: Sequence[yaml.Node]) -> Wri
         for key, value in root.value
     )
     keys = {str(key): value for key, value in settings.items()}
-    return replace(beside, text=text, config=beside.source, settings=keys, spans=spans)
+    return replace(written, text=text, config=written.source, settings=keys, spans=spans)
 
 
 def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]:
-    """The words for `vllm serve` in each container, those that name vLLM first, and its model."""
-    named: list[tuple[list[Span], str | None]] = []
+    """Find words and model in each container that names vLLM; if none does, in those with flags."""
+    of_vllm: list[tuple[list[Span], str | None]] = []
     others: list[tuple[list[Span], str | None]] = []
     for path in _mappings(root, ()):
         fields = _fields(path[-1])
-        words, starts = _behind_vllm(_container_words(fields, text))
-        charted = [
+        words, starts = _after_vllm_serve(_container_words(fields, text))
+        chart_words = [
             Span(word, node.start_mark.index, _end(node), "field")
             for key, name in _CHART.items()
             if isinstance(node := fields.get(key), yaml.ScalarNode)
             for word in serve_option(name, yaml.safe_load(node.value))
         ]
-        words = [*charted, *words]
+        words = [*chart_words, *words]
         if "modelFormat" in fields:
-            starts, given = True, [(word, *word.text.partition("=")) for word in words]
+            starts, parts = True, [(word, *word.text.partition("=")) for word in words]
             words = [
                 replace(word, text=f"{ours}={value}" if value else ours)
-                for word, name, _, value in given
+                for word, name, _, value in parts
                 if (ours := _KSERVE.get(_argument(name), name))
             ]
         image = fields.get("image")
         starts |= isinstance(image, yaml.ScalarNode) and "vllm" in image.value
         starts |= "extraArgs" in fields
         if any(word.text.startswith("--") for word in words) or (words and starts):
-            (named if starts else others).append((words, _model_around(path)))
-    return named or others
+            (of_vllm if starts else others).append((words, _model_around(path)))
+    return of_vllm or others
 
 
 def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
     words: list[Span] = []
-    for name in _HOLDERS:
+    for name in _COMMAND_KEYS:
         node = fields.get(name)
         if isinstance(node, yaml.SequenceNode):
             glue = ", " if node.flow_style else f"\n{' ' * node.start_mark.column}- "
@@ -360,18 +365,17 @@ def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
         words = _scalar_words(script, text, script=True) if script else []
     environment = dict(_environment(fields))
 
-    def value(found: re.Match[str]) -> str:
-        """Of a variable; one that the file does not say stays as it is."""
-        if found[0] == "$$":
+    def value(match: re.Match[str]) -> str:
+        """Expand a variable; one that the file does not set stays unchanged."""
+        if match[0] == "$$":
             return "$"
-        name = found[1] or found[2] or found[4]
-        return environment.get(name, found[0] if found[3] is None else found[3])
+        name = match[1] or match[2] or match[4]
+        return environment.get(name, match[0] if match[3] is None else match[3])
 
     return [replace(w, text=_VARIABLE.sub(value, w.text)) for w in words]
 
 
 def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> list[Span]:
-    """Those of a command line in one scalar."""
     quote = node.style or ""
     start, end = node.start_mark.index, _end(node)
     if quote in ("|", ">"):
@@ -386,31 +390,30 @@ def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> 
 
 
 def _shell_words(text: str, *, script: bool = False) -> list[Span]:
-    """As a shell reads them; of a `script` the operators and ends of lines are words, too."""
-    found = []
+    """Split like a shell; in a `script`, operators and line ends are words too."""
+    words = []
     for match in _WORD.finditer(text):
         if match[0] == "\\\n" or (match[0] in _ENDS and not script):
             continue
         if match[0] in _ENDS:
-            found.append(Span(match[0]))
+            words.append(Span(match[0]))
             continue
-        # White space before the word, with the mark of a line that goes on.
+        # White space before the word, with a line continuation.
         before = text[max(0, match.start() - _NEAR) : match.start()]
         glue = re.search(r"\s+(\\\n\s*)?\Z", before)
         word = "".join(shlex.split(match[0]))
-        found.append(Span(word, *match.span(), glue=glue[0] if glue else " "))
-    return found
+        words.append(Span(word, *match.span(), glue=glue[0] if glue else " "))
+    return words
 
 
-def _behind_vllm(words: Sequence[Span]) -> tuple[list[Span], bool]:
-    """What follows the start of the server in one command, else all; and whether there is one."""
-    served = _served_words([word.text for word in words])
-    return list(words[served or slice(None)]), served is not None
+def _after_vllm_serve(words: Sequence[Span]) -> tuple[list[Span], bool]:
+    place = _serve_slice([word.text for word in words])
+    return list(words[place or slice(None)]), place is not None
 
 
-def _served_words(said: Sequence[str]) -> slice | None:
-    """Where the words for `vllm serve` stand in a command; None where nothing starts it."""
-    pairs = list(zip(["", *said], said, strict=False))
+def _serve_slice(words: Sequence[str]) -> slice | None:
+    """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
+    pairs = list(zip(["", *words], words, strict=False))
     starts = [
         at + 1
         for at, (before, word) in enumerate(pairs)
@@ -420,13 +423,13 @@ def _served_words(said: Sequence[str]) -> slice | None:
         word == "run" and Path(before).name in _CONTAINERS for before, word in pairs
     ):
         starts = [
-            at + 1 + (said[at + 1 : at + 2] == ["serve"])
+            at + 1 + (words[at + 1 : at + 2] == ["serve"])
             for at, (before, word) in enumerate(pairs)
             if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before))
         ]
     if not starts:
         return None
-    rest = enumerate(said[starts[0] :], starts[0])
+    rest = enumerate(words[starts[0] :], starts[0])
     ends = (at for at, word in rest if word in _ENDS or re.match(r"\d?>", word))
     return slice(starts[0], next(ends, None))
 
@@ -442,9 +445,9 @@ def _model_around(path: Sequence[yaml.MappingNode]) -> str | None:
 
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str]]:
-    """What a container's environment says in the file itself."""
-    for holder in ("env", "environment"):
-        node = fields.get(holder)
+    """Yield the names and values of a container's environment that the file itself contains."""
+    for key in ("env", "environment"):
+        node = fields.get(key)
         if isinstance(node, yaml.MappingNode):
             yield from ((k, v.value) for k, v in _fields(node).items() if _is_text(v))
         for one in node.value if isinstance(node, yaml.SequenceNode) else ():
@@ -463,7 +466,7 @@ def _is_text(node: yaml.Node | None) -> bool:
 def _mappings(
     node: yaml.Node, path: tuple[yaml.MappingNode, ...]
 ) -> Iterator[tuple[yaml.MappingNode, ...]]:
-    """Every mapping, behind those that it is in."""
+    """Yield the path to every mapping, outermost first."""
     if isinstance(node, yaml.MappingNode):
         path = (*path, node)
         yield path
@@ -472,7 +475,7 @@ def _mappings(
 
 
 def _fields(node: yaml.Node) -> dict[str, yaml.Node]:
-    """The values of a mapping by their keys, those that are merged in below its own."""
+    """Return the values of a mapping by key; its own win over merged ones (`<<`)."""
     fields: dict[str, yaml.Node] = {}
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.value == "<<":
@@ -489,7 +492,6 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _spans(words: Sequence[Span]) -> Iterator[Span]:
-    """Each option with its values."""
     at = 0
     while at < len(words):
         first = last = words[at]
@@ -502,7 +504,7 @@ def _spans(words: Sequence[Span]) -> Iterator[Span]:
 
 
 def _argument(option: str) -> str:
-    """What an option sets, as far as its spelling tells: `--a-b.c=1` sets a_b."""
+    """Return the argument that an option sets, by its spelling: `--a-b.c=1` sets a_b."""
     return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
 
 
@@ -511,7 +513,7 @@ def _yaml_word(word: str) -> str:
 
 
 def _end(node: yaml.Node) -> int:
-    """Behind its last character: a block's own mark is where the next one begins."""
+    """Return the end of its last character; a block's own end mark is where the next one begins."""
     parts = _parts(node)
     if parts and isinstance(node, yaml.CollectionNode) and not node.flow_style:
         return _end(parts[-1])
@@ -522,38 +524,37 @@ def _end(node: yaml.Node) -> int:
 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node]]:
-    """The file's text and its YAML documents, as far as they can be read. Raises UsageError."""
+    """Return the file's text and the YAML documents before any error. Raises UsageError."""
     if not path.is_file():
         raise UsageError(
-            f"--config {path}: no such file", hint="--config names what vllm serve reads"
+            f"--config {path}: no such file", hint="pass the file that vllm serve reads"
         )
     documents: list[yaml.Node] = []
     try:
-        text = read_document(path, _MOST_BYTES).decode()
-        # Without tags, so that nothing is made of anything yet.
+        text = read_document(path, _MAX_BYTES).decode()
+        # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all(text, yaml.SafeLoader):
-            _size(root, 0, {})
+            _expanded_size(root, 0, {})
             documents.append(root)
     except yaml.YAMLError:
-        # Whoever parses it says what is wrong with it.
-        return text, documents
+        return text, documents  # vLLM's parser reports the error.
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"--config {path}: it is not UTF-8 text") from error
+        raise UsageError(f"--config {path} is not UTF-8 text") from error
     except (RecursionError, OverflowError) as error:
-        why = "it is nested too deeply, or its aliases stand for too much"
-        raise UsageError(f"--config {path}: {why}", hint="write out what the aliases mean") from (
-            error
-        )
+        raise UsageError(
+            f"--config {path} is nested too deeply, or its aliases expand to too many values",
+            hint="write the values out instead of aliases",
+        ) from error
     return text, documents
 
 
-def _size(node: yaml.Node, depth: int, known: dict[int, int]) -> int:
-    """How many values there are when no alias is left. Raises OverflowError for too many."""
-    if id(node) not in known and depth <= _MOST_DEPTH:
-        known[id(node)] = 0
-        known[id(node)] = 1 + sum(_size(part, depth + 1, known) for part in _parts(node))
-    if not 0 < known.get(id(node), 0) <= _MOST_VALUES:
+def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
+    """Count the values after aliases are expanded. Raises OverflowError for too many."""
+    if id(node) not in sizes and depth <= _MAX_DEPTH:
+        sizes[id(node)] = 0
+        sizes[id(node)] = 1 + sum(_expanded_size(part, depth + 1, sizes) for part in _parts(node))
+    if not 0 < sizes.get(id(node), 0) <= _MAX_VALUES:
         raise OverflowError
-    return known[id(node)]
+    return sizes[id(node)]

@@ -1,4 +1,4 @@
-"""The child environment, other interpreters, vllm serve."""
+"""Environment variables of the child process and of `vllm serve`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mmcalib.processes import safe_environment
 
 SHIM = Path(__file__).parent / "shim"
 
-# Set for the child's process, it makes every worker behave as on a card with so many bytes.
+# Set in the child's environment: workers behave as on a card with this many bytes.
 CARD = "MMCALIB_CARD_BYTES"
 
 
 def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment with what lets vLLM be imported on this installation."""
+    """Return the environment with the shim that makes vLLM importable in this installation."""
     env = safe_environment(base)
     env["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [env.get("PYTHONPATH")])])
     return env
@@ -28,11 +28,11 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
 def child_environment(
     base: Mapping[str, str], *, offline: bool, foreign: bool = False, threads: int | None = None
 ) -> dict[str, str]:
-    """The parent's environment with what vLLM needs to run quietly under a parent.
+    """Return the parent's environment with the variables that vLLM needs in the child.
 
-    A `foreign` interpreter gets nothing of the parent's path: it finds mmcalib by the shim. The
+    A `foreign` interpreter does not get the parent's path; it finds mmcalib through the shim. The
     engine core runs inside the child, logs go to stderr, usage statistics are off, and `offline`
-    keeps transformers from asking a hub for local models.
+    keeps transformers from contacting a hub for local models.
     """
     own = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     env = shimmed_environment(own if foreign else base)
@@ -50,12 +50,11 @@ def child_environment(
 
 
 def serve_command(config: Path) -> str:
-    """What to type to serve this file here."""
     program = "vllm" if vllm_serves() else "mmcalib"
     return shlex.join([program, "serve", "--config", str(config)])
 
 
 def become_server(words: Sequence[str], base: Mapping[str, str]) -> NoReturn:
-    """Replace this process by `vllm serve WORDS`, with what lets it start here."""
+    """Replace this process with `vllm serve WORDS`, with the shim on its path."""
     command = [sys.executable, "-P", "-m", "mmcalib.child.serve", "serve", *words]
     os.execve(command[0], command, shimmed_environment(base))  # noqa: S606 - the user asked for this very program

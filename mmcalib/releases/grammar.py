@@ -1,5 +1,6 @@
-"""What a chat request may say, asked of the installed vLLM: a JSON schema, with what vLLM checks
-beyond it written into it.
+"""Find the schema of chat requests that the installed vLLM accepts.
+
+It is vLLM's JSON schema plus the limits that vLLM checks elsewhere, found by trying values.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from mmcalib.releases.release import TargetMoved
 
 _BODY: Mapping[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
 _TOOL = {"type": "function", "function": {"name": "f"}}
-# A value of each field that vLLM looks at together with another. All are true to Python.
-_TOGETHER: Mapping[str, Any] = {
+# A truthy value of each field that vLLM checks together with another field.
+_RELATED: Mapping[str, Any] = {
     "stream": True,
     "stream_options": {"include_usage": True},
     "logprobs": True,
@@ -28,88 +29,86 @@ _TOGETHER: Mapping[str, Any] = {
     "continue_final_message": True,
 }
 _TRUE: Mapping[str, Any] = {"not": {"enum": [None, False, 0, "", [], {}, "none"]}}
-# As far as an answer may go: the context bounds it elsewhere.
+# Longest answer to allow here; the context limits it elsewhere.
 _ANSWER_TOKENS = 1 << 40
 _SEEDS = (0, 1, 0.5)
 _LADDER = tuple(2**power for power in range(66))
 _TRIES = 64
-# Lists and texts that are longer are bounded by nothing but the request.
+# Lists and texts accepted at this length count as unlimited.
 _LONGEST = 1 << 12
-# Fields that are taken only beside others.
-_BESIDE: Mapping[str, Mapping[str, Any]] = {
+# Fields that vLLM accepts only together with others.
+_REQUIRED: Mapping[str, Mapping[str, Any]] = {
     **{key: {"logprobs": True} for key in ("top_logprobs", "logprob_token_ids")},
     "n": {"temperature": 1},
 }
 # A calibration holds no larger numbers.
 _LARGEST = 1 << 53
-# What is less is no bound that somebody wrote.
+# A smaller bound is a rounding artifact of the search.
 _LEAST = 1e-9
 Accepts = Callable[[Mapping[str, Any]], bool]
 
 
 def request_grammar(model_config: Any) -> dict[str, Any]:
-    """The schema of chat requests, and the schema of each part type that the chat parser takes."""
+    """Return the schema of chat requests and of each content part that the chat parser accepts."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.renderers import chat_utils
 
-    schema = _bare(ChatCompletionRequest.model_json_schema())
-    accepts = _asking(ChatCompletionRequest, model_config)
+    schema = _strip_texts(ChatCompletionRequest.model_json_schema())
+    accepts = _make_accepts(ChatCompletionRequest, model_config)
     if not accepts({}):
         raise TargetMoved("SamplingParams.verify")
     for name, field in schema["properties"].items():
         if name != "messages":
             field.update(_bounds(accepts, name, field))
-    schema["allOf"] = [*_pairs(accepts), *_several(accepts)]
-    # Most parsers only cast; these are pydantic's (vllm/renderers/chat_utils.py, 0.32).
-    checked = {"image_url": "_ImageParser", "audio_url": "_AudioParser"}
-    checked |= {"video_url": "_VideoParser", "input_image": "_ResponsesInputImageParser"}
+    schema["allOf"] = [*_pairs(accepts), *_answer_counts(accepts)]
+    # Most parsers only cast; these validate with pydantic (vllm/renderers/chat_utils.py, 0.32).
+    validators = {"image_url": "_ImageParser", "audio_url": "_AudioParser"}
+    validators |= {"video_url": "_VideoParser", "input_image": "_ResponsesInputImageParser"}
     parts = {}
     for kind in chat_utils.MM_PARSER_MAP:
-        parser = getattr(getattr(chat_utils, checked.get(kind, ""), None), "__self__", None)
-        parts[kind] = _bare(parser.json_schema()) if parser else {}
+        parser = getattr(getattr(chat_utils, validators.get(kind, ""), None), "__self__", None)
+        parts[kind] = _strip_texts(parser.json_schema()) if parser else {}
     return {"schema": schema, "parts": parts}
 
 
 def placeholders(model_config: Any, modalities: Sequence[Modality]) -> dict[Modality, str]:
-    """What stands for the first item of a modality in a prompt."""
     from vllm.model_executor.model_loader import get_model_cls
 
-    found = get_model_cls(model_config)
-    named = {modality: found.get_placeholder_str(modality, 1) for modality in modalities}
-    return {modality: text for modality, text in named.items() if text}
+    model = get_model_cls(model_config)
+    texts = {modality: model.get_placeholder_str(modality, 1) for modality in modalities}
+    return {modality: text for modality, text in texts.items() if text}
 
 
-def _bare(schema: Any) -> Any:
-    """Without words for people; properties may have their names."""
+def _strip_texts(schema: Any) -> Any:
+    """Remove titles and descriptions, but not properties of these names."""
     if isinstance(schema, list):
-        return [_bare(one) for one in schema]
+        return [_strip_texts(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    kept: dict[str, Any] = {}
+    stripped: dict[str, Any] = {}
     for name, value in schema.items():
         if name in ("properties", "$defs"):
-            kept[name] = {inner: _bare(one) for inner, one in value.items()}
+            stripped[name] = {inner: _strip_texts(part) for inner, part in value.items()}
         elif name in ("minimum", "maximum") and abs(value) > _LARGEST:
-            kept[name] = str(value)
+            stripped[name] = str(value)
         elif not (name in ("title", "description") and isinstance(value, str)):
-            kept[name] = _bare(value)
-    return kept
+            stripped[name] = _strip_texts(value)
+    return stripped
 
 
-def _asking(request_class: Any, model_config: Any) -> Accepts:
-    """Whether vLLM takes a body up to where the engine gets its sampling parameters."""
+def _make_accepts(request_class: Any, model_config: Any) -> Accepts:
     import msgspec
 
-    given = model_config.get_diff_sampling_param()
+    defaults = model_config.get_diff_sampling_param()
 
     def accepts(fields: Mapping[str, Any]) -> bool:
         try:
             request = request_class.model_validate({**_BODY, **fields})
-            sampling = request.to_sampling_params(_ANSWER_TOKENS, given)
+            sampling = request.to_sampling_params(_ANSWER_TOKENS, defaults)
             sampling.verify(model_config, None, None, None)
-            # As it goes to the engine: integers of 64 bits.
+            # The message to the engine only holds 64-bit integers.
             msgspec.msgpack.encode(sampling)
-        except Exception:  # noqa: BLE001 - whatever it raises, the server refuses the request
+        except Exception:  # noqa: BLE001 - the server refuses the request for any exception
             return False
         return True
 
@@ -117,59 +116,59 @@ def _asking(request_class: Any, model_config: Any) -> Accepts:
 
 
 def _bounds(accepts: Accepts, name: str, field: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords that say which values of one field vLLM takes."""
+    """Return the schema keywords for the values of one field that vLLM accepts."""
     members = [field, *field.get("anyOf", ())]
-    kinds = {one.get("type") for one in members}
+    kinds = {member.get("type") for member in members}
 
     def takes(value: Any) -> bool:
-        return accepts({**_BESIDE.get(name, {}), name: value})
+        return accepts({**_REQUIRED.get(name, {}), name: value})
 
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     if kinds & {"integer", "number"}:
-        found |= _range(takes, whole="number" not in kinds)
-        # Some are compared before pydantic makes a number of them.
+        keywords |= _range(takes, whole="number" not in kinds)
+        # vLLM compares some fields before pydantic converts them to numbers.
         if takes(1) and not takes("1"):
-            found["not"] = {"type": "string"}
-    if any(one.get("items", {}).get("type") == "integer" for one in members):
+            keywords["not"] = {"type": "string"}
+    if any(member.get("items", {}).get("type") == "integer" for member in members):
         if items := _range(lambda value: takes([value]), whole=True):
-            found["items"] = items
+            keywords["items"] = items
         if takes([0]) and not takes([0] * _LONGEST):
-            found["maxItems"] = _edge(lambda n: takes([0] * n), 1, _LONGEST, whole=True)
+            keywords["maxItems"] = _edge(lambda n: takes([0] * n), 1, _LONGEST, whole=True)
     if "array" in kinds and not takes([]):
-        found["minItems"] = 1
+        keywords["minItems"] = 1
     if "array" in kinds and takes(["a"]) and not takes([""]):
-        found["not"] = {"type": "array", "contains": {"const": ""}}
+        keywords["not"] = {"type": "array", "contains": {"const": ""}}
     if "string" in kinds and not takes(""):
-        found["minLength"] = 1
+        keywords["minLength"] = 1
     if "string" in kinds and takes("a"):
         if not takes("a" * _LONGEST):
-            found["maxLength"] = _edge(lambda n: takes("a" * n), 1, _LONGEST, whole=True)
+            keywords["maxLength"] = _edge(lambda n: takes("a" * n), 1, _LONGEST, whole=True)
         if bad := [char for char in map(chr, range(128)) if not takes(f"a{char}")]:
-            found["pattern"] = rf"\A[^{re.escape(''.join(bad))}]*\Z"
-    return found
+            keywords["pattern"] = rf"\A[^{re.escape(''.join(bad))}]*\Z"
+    return keywords
 
 
 def _range(takes: Callable[[Any], bool], *, whole: bool) -> dict[str, Any]:
-    """The least and the greatest number that it takes."""
-    seeds = (one for one in _SEEDS if not whole or isinstance(one, int))
-    seed = next((one for one in seeds if takes(one)), None)
+    """Return the smallest and the largest number that it accepts, as schema keywords."""
+    seeds = (number for number in _SEEDS if not whole or isinstance(number, int))
+    seed = next((number for number in seeds if takes(number)), None)
     if seed is None:
         return {}
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for keyword, sign in (("minimum", -1), ("maximum", 1)):
         far = next((n for n in _LADDER if not takes(seed + sign * n)), None)
         if far is None:
             continue
         edge = _edge(takes, seed, seed + sign * far, whole=whole)
         if 0 < edge < _LEAST:
-            found["exclusiveMinimum"] = 0
+            keywords["exclusiveMinimum"] = 0
         elif abs(edge) != _ANSWER_TOKENS:
-            found[keyword] = edge if abs(edge) <= _LARGEST else str(edge)
-    return found
+            keywords[keyword] = edge if abs(edge) <= _LARGEST else str(edge)
+    return keywords
 
 
-def _several(accepts: Accepts) -> list[dict[str, Any]]:
-    """Greedy sampling has one answer (`SamplingParams._verify_greedy_sampling`)."""
+def _answer_counts(accepts: Accepts) -> list[dict[str, Any]]:
+    """Allow one answer for greedy sampling (`SamplingParams._verify_greedy_sampling`)."""
     if accepts({"n": 2, "temperature": 0}) or not accepts({"n": 2, "temperature": 1}):
         return []
     several = {"required": ["n"], "properties": {"n": {"type": "integer", "minimum": 2}}}
@@ -181,7 +180,7 @@ def _several(accepts: Accepts) -> list[dict[str, Any]]:
 
 
 def _edge(takes: Callable[[Any], bool], inside: float, outside: float, *, whole: bool) -> float:
-    """The last value that is taken on the way from one that is to one that is not."""
+    """Bisect for the last accepted value between an accepted and a rejected one."""
     for _ in range(_TRIES):
         between = (inside + outside) // 2 if whole else (inside + outside) / 2
         if between in (inside, outside):
@@ -193,16 +192,16 @@ def _edge(takes: Callable[[Any], bool], inside: float, outside: float, *, whole:
 
 
 def _pairs(accepts: Accepts) -> list[dict[str, Any]]:
-    """Which fields need another, and which vLLM does not take together."""
-    both: dict[str, Any] = {
-        name: {"required": [name], "properties": {name: _TRUE}} for name in _TOGETHER
+    """Return rules for fields that require another, and for fields that exclude each other."""
+    is_set: dict[str, Any] = {
+        name: {"required": [name], "properties": {name: _TRUE}} for name in _RELATED
     }
-    alone = {name: accepts({name: value}) for name, value in _TOGETHER.items()}
+    valid_alone = {name: accepts({name: value}) for name, value in _RELATED.items()}
     rules = list[dict[str, Any]]()
-    for (one, value), (other, beside) in itertools.permutations(_TOGETHER.items(), 2):
-        together = accepts({one: value, other: beside})
-        if together and not alone[one] and alone[other]:
-            rules.append({"if": both[one], "then": both[other]})
-        elif not together and alone[one] and alone[other] and one < other:
-            rules.append({"not": {"allOf": [both[one], both[other]]}})
+    for (one, value), (other, other_value) in itertools.permutations(_RELATED.items(), 2):
+        valid_pair = accepts({one: value, other: other_value})
+        if valid_pair and not valid_alone[one] and valid_alone[other]:
+            rules.append({"if": is_set[one], "then": is_set[other]})
+        elif not valid_pair and valid_alone[one] and valid_alone[other] and one < other:
+            rules.append({"not": {"allOf": [is_set[one], is_set[other]]}})
     return rules

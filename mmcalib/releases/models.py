@@ -1,4 +1,4 @@
-"""Model build, backends, graphs."""
+"""vLLM's models: how they are built, their attention backends, their CUDA graphs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from mmcalib.releases.runner import uses_v2_runner
 
 
 def sampler() -> str:
-    """Which implementation top-k and top-p sampling has."""
     if not VLLM_0_23.reached:
-        # Off unless VLLM_USE_FLASHINFER_SAMPLER turns it on.
+        # FlashInfer's sampler is off unless VLLM_USE_FLASHINFER_SAMPLER is set.
         return "torch"
     from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
 
@@ -25,17 +24,18 @@ def sampler() -> str:
 
 
 def encoder_attention(config: Any, runner: Any) -> str | None:
-    """The encoder's attention backends; None where they are not known before it runs."""
+    """Return the encoder's attention backends; None if unknown before it runs."""
     if not config.model_config.is_multimodal_model or not VLLM_0_13.reached:
         return None
     if VLLM_0_32.reached:
         from vllm.model_executor.layers.attention.mm_encoder_attention import MMEncoderAttention
 
-        found = (one for one in runner.model.modules() if isinstance(one, MMEncoderAttention))
-        names = {str(one.attn_backend.name) for one in found}
+        modules = runner.model.modules()
+        layers = (module for module in modules if isinstance(module, MMEncoderAttention))
+        names = {str(layer.attn_backend.name) for layer in layers}
         return ", ".join(sorted(names)) or None
     if not VLLM_0_15.reached:
-        return _towers(runner.model)
+        return _tower_backends(runner.model)
     from vllm.platforms import current_platform
 
     chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
@@ -45,24 +45,22 @@ def encoder_attention(config: Any, runner: Any) -> str | None:
     return str(supported[0].name) if supported else None
 
 
-def _towers(model: Any) -> str | None:
-    """Before 0.15 an encoder's layers may not know their backend; towers keep it beside them."""
+def _tower_backends(model: Any) -> str | None:
+    """Return the backends of encoder towers; before 0.15 layers may not know their own."""
     from vllm.attention.backends.registry import AttentionBackendEnum
 
-    chosen = (getattr(one, "attn_backend", None) for one in model.modules())
-    names = {one.name for one in chosen if isinstance(one, AttentionBackendEnum)}
+    backends = (getattr(module, "attn_backend", None) for module in model.modules())
+    names = {b.name for b in backends if isinstance(b, AttentionBackendEnum)}
     return ", ".join(sorted(names)) or None
 
 
 def attention_layer() -> type:
-    """The class of every layer that keeps a KV cache."""
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
 
 
 def attention(config: Any) -> str:
-    """The backends of the decoder's layers."""
     from vllm.config import get_layers_from_vllm_config
 
     layers = get_layers_from_vllm_config(config, attention_layer()).values()
@@ -70,13 +68,12 @@ def attention(config: Any) -> str:
 
 
 def graph_mode(config: Any) -> str:
-    """The name of the mode of CUDA graphs."""
     mode = config.compilation_config.cudagraph_mode
     return "NONE" if mode is None else str(mode.name)
 
 
 def capture_sizes(config: Any) -> tuple[int, ...]:
-    """The batches, in tokens, that CUDA graphs are captured of; none where they are off."""
+    """Return the batch sizes, in tokens, of captured CUDA graphs; empty if graphs are off."""
     if graph_mode(config) == "NONE":
         return ()
     return tuple(sorted(config.compilation_config.cudagraph_capture_sizes or ()))
@@ -87,56 +84,56 @@ def forgo(config: Any) -> None:
     from vllm.config.compilation import CUDAGraphMode
 
     config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-    # Wrapped for the compiler, a step would hide what it holds inside.
+    # The compiler's wrapper would hide the tensors inside a step.
     if VLLM_0_20.reached:
         config.compilation_config.ir_enable_torch_wrap = False
 
 
 @contextmanager
 def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
-    """While open, a KV cache is checked as for this mode of CUDA graphs, which the worker forgoes:
-    raises vLLM's ValueError where recurrent layers have fewer blocks than sequences, say.
+    """While open, vLLM checks a KV cache as if the worker captured graphs in this mode.
+
+    vLLM raises ValueError, for example if recurrent layers have fewer blocks than sequences.
     """
     from vllm.config.compilation import CUDAGraphMode
 
     kind, name = type(config.compilation_config), "resolve_cudagraph_mode_and_sizes"
-    # Older releases have no such check.
+    # Older releases do not check it.
     if (own := getattr(kind, name, None)) is None:
         yield
         return
 
-    def resolve(forgoing: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = copy.copy(forgoing)
-        asked.cudagraph_mode = CUDAGraphMode[mode]
-        # Speculative decoding rounds them in place.
-        asked.cudagraph_capture_sizes = list(asked.cudagraph_capture_sizes or ())
-        own(asked, *args, **kwargs)
-        return own(forgoing, *args, **kwargs)
+    def resolve(config_without: Any, *args: Any, **kwargs: Any) -> Any:
+        checked = copy.copy(config_without)
+        checked.cudagraph_mode = CUDAGraphMode[mode]
+        # Speculative decoding rounds the sizes in place.
+        checked.cudagraph_capture_sizes = list(checked.cudagraph_capture_sizes or ())
+        own(checked, *args, **kwargs)
+        return own(config_without, *args, **kwargs)
 
     with patch.object(kind, name, resolve):
         yield
 
 
 def forgo_warmup(config: Any) -> None:
-    """Change an engine config so that its worker, once it is up, tries no kernels."""
+    """Change an engine config so that its worker runs no kernel warmup."""
     if VLLM_0_32.reached:
         config.kernel_config.enable_jit_warmup = False
 
 
-# Operations that choose among kernels themselves, compiled or not: the name says native, but what
-# it calls are kernels of its own (model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py, 0.32).
+# Operations that choose kernels themselves, compiled or not. Their "native" method also calls
+# kernels (model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py, 0.32).
 CHOOSE_THEMSELVES: Final = frozenset({"ChunkGatedDeltaRule"})
 
 
 def custom_op() -> Any:
-    """The class of layers that have a CUDA kernel of vLLM's own."""
     from vllm.model_executor.custom_op import CustomOp
 
     return CustomOp
 
 
 def eager_priorities(config: Any) -> Any:
-    """Which kernels an engine takes that does not compile; None before they had an order."""
+    """Return the kernel priorities of an engine without compilation; None before 0.20."""
     if not VLLM_0_20.reached:
         return None
     from vllm.config.compilation import CompilationMode
@@ -148,17 +145,17 @@ def eager_priorities(config: Any) -> Any:
     return current_platform.get_default_ir_op_priority(eager)
 
 
-# Graphs of each mode that both runners' estimates capture, the largest first.
+# Both runners' estimates capture this many graphs of each mode, the largest first.
 _SAMPLES: Final = 2
 _FLASHINFER: Final = "vllm.v1.attention.backends.flashinfer"
 
 
 @dataclass(frozen=True, slots=True)
 class Captures:
-    """Steps of the graphs that an estimate samples; of the full ones there would be `full`.
+    """Steps of the graphs that an estimate samples; the engine would capture `full` full graphs.
 
-    `overlaid`: of each mode's first graph the larger is taken, as vLLM's first runner does where
-    there are both. `before` is what attention allocated when it was set up, ahead of any capture.
+    `overlaid`: the estimate uses the larger of the two modes' first graphs, as vLLM's V1 runner
+    does if there are both. `before` holds what attention allocated in its setup before any capture.
     """
 
     steps: tuple[Callable[[], Any], ...]
@@ -169,39 +166,42 @@ class Captures:
 
 @contextmanager
 def estimated(worker: Any, mode: str) -> Iterator[Captures]:
-    """While open, the worker has this graph mode, as far as attention allows, and the smallest KV
-    cache, as `profile_cudagraph_memory` makes it; afterwards nothing of either.
+    """While open, the worker has this graph mode (if possible) and the smallest KV cache.
+
+    As in `profile_cudagraph_memory`, except that it undoes both when it closes.
     """
     from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
 
     runner = worker.model_runner
     compilation = runner.compilation_config
-    kept = dict(vars(compilation))
+    original = dict(vars(compilation))
     compilation.cudagraph_mode = CUDAGraphMode[mode]
-    # Speculative decoding rounds them in place.
+    # Speculative decoding rounds the sizes in place.
     if compilation.cudagraph_capture_sizes is not None:
         compilation.cudagraph_capture_sizes = list(compilation.cudagraph_capture_sizes)
-    captures, release = (_second, _release_second) if uses_v2_runner(worker) else (_first, _release)
+    captures, release = (_captures_v1, _release_v1)
+    if uses_v2_runner(worker):
+        captures, release = (_captures_v2, _release_v2)
     try:
         with set_current_vllm_config(worker.vllm_config):
             yield captures(runner)
     finally:
         release(runner)
-        vars(compilation).update(kept)
+        vars(compilation).update(original)
         forget_workspaces()
 
 
 def forget_workspaces() -> None:
-    """FlashInfer's second workspace outlives a worker, in a global of vLLM's module."""
+    """Drop FlashInfer's second workspace, which outlives a worker in a global of vLLM's module."""
     if (module := sys.modules.get(_FLASHINFER)) is None:
         return
-    # The second is its name until 0.24.
+    # The second name is the one before 0.24.
     for name in vars(module).keys() & {"trtllm_workspace_buffer", "trtllm_gen_workspace_buffer"}:
         setattr(module, name, None)
 
 
-def _first(runner: Any) -> Captures:
+def _captures_v1(runner: Any) -> Captures:
     from vllm.config.compilation import CUDAGraphMode
 
     runner._init_minimal_kv_cache_for_profiling()
@@ -221,14 +221,14 @@ def _first(runner: Any) -> Captures:
     return Captures(steps, len(full), overlaid=len(groups) > 1)
 
 
-def _release(runner: Any) -> None:
+def _release_v1(runner: Any) -> None:
     for keys in runner.cudagraph_dispatcher.cudagraph_keys.values():
         keys.clear()
     runner.cudagraph_dispatcher.keys_initialized = False
     runner._cleanup_profiling_kv_cache()
 
 
-def _second(runner: Any) -> Captures:
+def _captures_v2(runner: Any) -> Captures:
     from vllm.config.compilation import CUDAGraphMode
     from vllm.v1.worker.gpu import cudagraph_utils
 
@@ -236,7 +236,7 @@ def _second(runner: Any) -> Captures:
         cudagraph_utils._init_minimal_kv_cache_for_profiling(runner)
     groups = runner.cudagraph_manager._capture_descs
     full = groups.get(CUDAGraphMode.FULL, [])
-    # Of these all are captured; the largest may be prompts, the smallest is not.
+    # The engine captures all piecewise graphs. The largest may be for prompts; the smallest is not.
     pieces = groups.get(CUDAGraphMode.PIECEWISE, [])
     pieces = [pieces[0], pieces[-1]] if pieces else []
 
@@ -245,17 +245,15 @@ def _second(runner: Any) -> Captures:
         return lambda: runner._dummy_run(graph.num_tokens, uniform_decode=uniform, skip_attn=False)
 
     steps = tuple(step(graph) for graph in (*pieces, *full[:_SAMPLES]))
-    # `init_attn_backend` allocates it, for all groups one (vllm/v1/worker/gpu/attn_utils.py).
-    builders = (
-        one for groups in runner.attn_groups for group in groups for one in group.metadata_builders
-    )
-    found = (getattr(one, "_workspace_buffer", None) for one in builders)
-    before = {id(one): one for one in found if one is not None}
+    # `init_attn_backend` allocates one for all groups (vllm/v1/worker/gpu/attn_utils.py).
+    builders = (b for groups in runner.attn_groups for g in groups for b in g.metadata_builders)
+    buffers = (getattr(builder, "_workspace_buffer", None) for builder in builders)
+    before = {id(buffer): buffer for buffer in buffers if buffer is not None}
     return Captures(steps, len(full), overlaid=False, before=tuple(before.values()))
 
 
 def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
-    """While open, the model passes for compiled: else the V2 runner has no pieces (0.30)."""
+    """While open, the model counts as compiled; otherwise V2 makes no piecewise graphs (0.30)."""
     from vllm.config.compilation import CompilationMode
     from vllm.v1.worker.gpu import model_runner
 
@@ -266,21 +264,20 @@ def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
     return patch.object(model_runner, name, lambda model: True)
 
 
-def _release_second(runner: Any) -> None:
+def _release_v2(runner: Any) -> None:
     from vllm.v1.worker.gpu import cudagraph_utils
 
     cudagraph_utils._teardown_profiling_state(runner)
 
 
 def embeds_width(config: Any) -> int:
-    """Entries of one encoder output as the decoder takes it."""
     if VLLM_0_13.reached:
         return int(config.model_config.get_inputs_embeds_size())
     return int(config.model_config.get_hidden_size())
 
 
 def forget_models() -> None:
-    """vLLM keeps tables for the next model of the process: they are of this GPU's era."""
+    """Clear tables that vLLM keeps for the next model; they belong to the imaginary GPU."""
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()
@@ -293,9 +290,9 @@ def forget_models() -> None:
 
 @contextmanager
 def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    """While open, a built model leaves its parameters' sizes, and `on_built` hears their sum.
+    """Record the bytes of each parameter of models built while open; `on_built` gets the sum.
 
-    Read before anything is filled: CPU kernels later repack weights into tensors of their own.
+    Sizes are read before weights load, because CPU kernels later repack weights.
     """
     from vllm.model_executor.model_loader import base_loader
 
@@ -317,14 +314,12 @@ def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any
 
 
 def built_under(config: Any) -> Any:
-    """While open, vLLM's layers are built under this engine config."""
     from vllm.config import set_current_vllm_config
 
     return set_current_vllm_config(config)
 
 
 def quantizes() -> bool:
-    """Whether the model that is being built is quantized."""
     from vllm.config import get_current_vllm_config
 
     return get_current_vllm_config().quant_config is not None

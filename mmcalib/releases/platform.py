@@ -1,4 +1,4 @@
-"""Platform, environment variables, command line; imports vLLM only inside functions."""
+"""vLLM's platform, environment variables and command line; functions import vLLM when called."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from mmcalib.releases import release
 
 
 def current() -> Any:
-    """vLLM's own answer: `is_cpu`, `is_cuda`, `is_cuda_alike`, `device_type`."""
+    """Return vLLM's platform: `is_cpu`, `is_cuda`, `is_cuda_alike`, `device_type`."""
     from vllm.platforms import current_platform
 
     return current_platform
 
 
 def borrow_cpu() -> None:
-    """Where vLLM finds nothing to run on (a build for GPUs without one), let its processors and
-    configurations take the CPU for its platform. They compute there anyway; an engine does not.
+    """Make the CPU vLLM's platform if it finds none (a GPU build on a machine without a GPU).
+
+    Its processors and configurations work on the CPU anyway; an engine does not.
     """
     import vllm.platforms
     from vllm.platforms.interface import PlatformEnum
 
-    # `is_unspecified` is younger than some releases that are rehearsed.
+    # The oldest releases do not have `is_unspecified`.
     if vllm.platforms.current_platform._enum is PlatformEnum.UNSPECIFIED:
         vllm.platforms._current_platform = _borrowed_cpu()()
 
 
 def starts_engines() -> bool:
-    """Whether an engine can start here: not in a build without kernels for this machine."""
+    """Return True if this build of vLLM has kernels for this machine."""
     return not isinstance(current(), _borrowed_cpu())
 
 
@@ -40,34 +41,34 @@ def _borrowed_cpu() -> Any:
     from vllm.platforms.cpu import CpuPlatform
 
     class BorrowedCpu(CpuPlatform):  # type: ignore[misc] # vLLM has no stubs
-        """The CPU's, in a build without its kernels."""
+        """The CPU platform in a build without CPU kernels."""
 
     return BorrowedCpu
 
 
 def fit_block_size(config: Any) -> None:
-    """Fit the KV block to every attention backend, and to a page of a hybrid model's state, as
-    vLLM's executors do after loading. Before 0.19 the config itself did.
+    """Fit the KV block to the attention backends and to the pages of a hybrid model's state.
+
+    vLLM's executors do it after loading; before 0.19 the config itself did.
     """
     if release.VLLM_0_19.reached:
         current().update_block_size_for_backend(config)
 
 
 def cuda_base() -> Any:
-    """The class of CUDA platforms."""
     from vllm.platforms.cuda import CudaPlatformBase
 
     return CudaPlatformBase
 
 
 def capability(major: int, minor: int) -> Any:
-    """A compute capability as platforms tell it."""
     from vllm.platforms.interface import DeviceCapability
 
     return DeviceCapability(major, minor)
 
 
-# The first release whose chat heeds it: 0.28 knows a file's size for transcriptions alone.
+# The first release whose chat endpoint applies it; 0.28 limits a file's size only for
+# transcriptions.
 _SINCE = {
     model.AUDIO_FILE: release.VLLM_0_29,
     model.AUDIO_SECONDS: release.VLLM_0_26,
@@ -79,34 +80,34 @@ _SINCE = {
 
 
 def whole_numbers(names: Iterable[str]) -> dict[str, int]:
-    """The values of those that this release's chat heeds."""
+    """Return the values of those variables that this release's chat endpoint applies."""
     from vllm import envs
 
-    known = (name for name in names if name not in _SINCE or _SINCE[name].reached)
-    return {name: int(getattr(envs, name)) for name in known}
+    applied = (name for name in names if name not in _SINCE or _SINCE[name].reached)
+    return {name: int(getattr(envs, name)) for name in applied}
 
 
 def subtracts_graphs() -> bool:
-    """Whether startup subtracts its estimate of CUDA graphs: since 0.20, by the environment."""
+    """Return True if startup subtracts its estimate of CUDA graphs (since 0.20, configurable)."""
     from vllm import envs
 
     return release.VLLM_0_20.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
 def loads_more(capability: tuple[int, int]) -> bool:
-    """Whether this release takes more outside torch there (benchmarks/memory_allowances.toml)."""
+    """Return True for more non-torch memory (benchmarks/memory_allowances.toml)."""
     return capability >= (9, 0) and release.VLLM_0_20.reached
 
 
 @cache
-def _raising() -> Any:
+def _raising_parser() -> Any:
     if release.VLLM_0_13.reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
         from vllm.utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc] # vLLM has no stubs
-        """vLLM's parser, except that a complaint is raised instead of ending the process."""
+        """vLLM's parser, which raises errors instead of ending the process."""
 
         def error(self, message: str) -> Any:
             raise argparse.ArgumentTypeError(message)
@@ -115,15 +116,14 @@ def _raising() -> Any:
 
 
 def parsers() -> tuple[Any, Any]:
-    """vLLM's parser, and its part for `serve`. A complaint is an ArgumentTypeError."""
+    """Return vLLM's parser and its subparser for `serve`. They raise ArgumentTypeError."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
-    parser = _raising()(prog="vllm")
+    parser = _raising_parser()(prog="vllm")
     return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
 
 
 def run() -> None:
-    """vLLM's own command line, with the words of this process."""
     from vllm.entrypoints.cli.main import main
 
     main()

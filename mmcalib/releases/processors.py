@@ -1,4 +1,4 @@
-"""Processors, loaders of media, blanks, chat renderers (vLLM at the top)."""
+"""vLLM's processors, media loaders and chat renderers, and blank media for them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from mmcalib.releases.release import VLLM_0_28, VLLM_0_29, VLLM_0_31
 
 
 def create_processor(config: Any) -> Any:
-    """That of a model config."""
     return MULTIMODAL_REGISTRY.create_processor(config)
 
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     """Run a multimodal processor on loaded media, as the server's renderer does.
 
-    On one thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32): more would spin.
+    It uses one thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32), because more
+    threads would only spin.
     """
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
@@ -52,14 +52,14 @@ def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
 
 
 def process_item(processor: Any, modality: str, media: Any) -> Any:
-    """One loaded item, in the prompt that vLLM's own profile writes for it."""
+    """Process one loaded item in the prompt of vLLM's own profile."""
     text = processor.dummy_inputs.get_dummy_text({modality: 1})
     ids = processor.info.get_tokenizer().encode(text)
     return apply_processor(processor, ids, {modality: [media]})
 
 
 def dummy_inputs(processor: Any, modality: str) -> Any:
-    """One item of vLLM's dummy builder, processed as for the profile."""
+    """Process one item of vLLM's dummy builder, as the profile does."""
     if VLLM_0_31.reached:
         return processor.get_dummy_mm_inputs({modality: 1})
     config = processor.info.ctx.model_config
@@ -67,7 +67,7 @@ def dummy_inputs(processor: Any, modality: str) -> Any:
 
 
 def audio_rate_hz(processor: Any) -> int | None:
-    """The rate to which vLLM resamples every clip for this model, None where it takes no audio."""
+    """Return the rate to which vLLM resamples audio for this model; None without audio."""
     if "audio" not in processor.info.supported_mm_limits:
         return None
     resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
@@ -76,12 +76,12 @@ def audio_rate_hz(processor: Any) -> int | None:
 
 
 def device_transport() -> dict[str, str]:
-    """Keeps on the device what a processor makes there (`_postprocess_output`, context.py)."""
+    """Return options that keep a processor's output on the device (`_postprocess_output`)."""
     return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.reached else {}
 
 
 def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
-    """Counts an image's tiles and the whole, by the model's list of resolutions, if it has one."""
+    """Return a function that counts an image's tiles plus the whole; None without resolutions."""
     config = processor.info.get_hf_config()
     pinpoints = getattr(config, "image_grid_pinpoints", None)
     tile = getattr(getattr(config, "vision_config", None), "image_size", None)
@@ -97,20 +97,20 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
 
 
 def own_size(processor: Any, modality: str) -> dict[str, Any]:
-    """`mm_kwargs` of vLLM's count with the picture size that Hugging Face's processor has for a
-    modality under this setting: vLLM knows the checkpoint's alone. Empty if it has none.
+    """Return `mm_kwargs` with the picture size that Hugging Face's processor uses here, or {}.
+
+    vLLM's count only knows the size in the checkpoint, not the one of this setting.
     """
     own = processor.info.get_hf_processor()
-    known = getattr(own, "valid_processor_kwargs", None)
+    kwargs_type = getattr(own, "valid_processor_kwargs", None)
     scope = f"{modality}s_kwargs"
-    if "size" not in getattr(known, "_defaults", {}).get(scope, {}):
+    if "size" not in getattr(kwargs_type, "_defaults", {}).get(scope, {}):
         return {}
-    given = processor.info.ctx.get_merged_mm_kwargs({})
-    return {scope: {"size": own._merge_kwargs(known, **given)[scope]["size"]}}
+    merged = processor.info.ctx.get_merged_mm_kwargs({})
+    return {scope: {"size": own._merge_kwargs(kwargs_type, **merged)[scope]["size"]}}
 
 
 def item_bytes(kwargs: Any) -> int:
-    """Bytes of all tensors that go to the encoder together, as vLLM's caches count them."""
     if VLLM_0_31.reached:
         from vllm.multimodal.cache.base import MultiModalCache
     else:
@@ -120,32 +120,31 @@ def item_bytes(kwargs: Any) -> int:
 
 # A sound's number of features (Qwen2.5-Omni), or their mask (Qwen2-Audio, Audio Flamingo).
 _LENGTHS, _MASK = "audio_feature_lengths", "feature_attention_mask"
-# Masks of so many sounds are held at once.
-_AT_A_TIME = 250
+# Sounds whose masks are in memory at once.
+_BATCH_SOUNDS = 250
 
 
 class _Features(dict[str, Any]):
-    """In place of processed items: of all that is in them, how many features each has."""
+    """Replaces processed items; it only holds how many features each has."""
 
     def get_data(self) -> dict[str, Any]:
         return self
 
 
 def feature_frames(item: Any) -> int | None:
-    """How many frames of features a processed sound has, None where nothing says so."""
     data = item.get_data()
-    found = data.get(_LENGTHS, data.get(_MASK))
-    return None if found is None else int(found.sum())
+    frames = data.get(_LENGTHS, data.get(_MASK))
+    return None if frames is None else int(frames.sum())
 
 
 def resampled_samples(processor: Any, media: Any) -> int:
-    """Samples of a loaded sound at the rate to which vLLM resamples it for this model."""
+    """Return the samples of a loaded sound after vLLM resamples it for this model."""
     items = processor.info.parse_mm_data({"audio": [media]})
     return int(items.get_items("audio", AudioProcessorItems).get_audio_length(0))
 
 
 def framing(processor: Any) -> tuple[int, int] | None:
-    """Samples per frame, and what sounds are padded to (0: unknown); None without extractor."""
+    """Return samples per frame and padded samples (0: unknown); None without an extractor."""
     extractor = getattr(processor.info.get_hf_processor(), "feature_extractor", None)
     hop = getattr(extractor, "hop_length", None)
     return (int(hop), int(getattr(extractor, "n_samples", 0))) if hop else None
@@ -154,23 +153,23 @@ def framing(processor: Any) -> tuple[int, int] | None:
 def sound_embeds(
     processor: Any, samples: Sequence[int], frames: Sequence[int] = ()
 ) -> Iterator[int | None]:
-    """Embeds of sounds of so many samples, by the processor's prompt updates; None if refused."""
-    for start in range(0, len(samples), _AT_A_TIME):
-        part = slice(start, start + _AT_A_TIME)
-        update = _update(processor, samples[part], frames[part])
+    """Yield the embeds of sounds from the processor's prompt updates; None for a refused sound."""
+    for start in range(0, len(samples), _BATCH_SOUNDS):
+        part = slice(start, start + _BATCH_SOUNDS)
+        update = _audio_update(processor, samples[part], frames[part])
         for index in range(len(samples[part])):
             try:
                 content = update.resolve(index).content
                 mask = content.is_embed and content.is_embed(content.full)
-            except Exception:  # noqa: BLE001 - then the sound is measured
+            except Exception:  # noqa: BLE001 - mmcalib then measures the sound
                 yield None
             else:
                 yield len(content.full) if mask is None else int(mask.sum())
 
 
-def _update(processor: Any, samples: Sequence[int], frames: Sequence[int]) -> Any:
-    """The one for sounds. Raises ValueError where there are several."""
-    # As long as the sound, in the memory of one sample.
+def _audio_update(processor: Any, samples: Sequence[int], frames: Sequence[int]) -> Any:
+    """Return the prompt update for sounds. Raises ValueError if there are several."""
+    # A broadcast array has the sound's length and the memory of one sample.
     silence = [np.broadcast_to(np.float32(0), (number,)) for number in samples]
     items = MultiModalDataItems({"audio": AudioProcessorItems(silence)})
     features = _Features()
@@ -178,11 +177,11 @@ def _update(processor: Any, samples: Sequence[int], frames: Sequence[int]) -> An
         features[_LENGTHS] = lengths = torch.tensor(frames)
         features[_MASK] = torch.arange(max(frames)) < lengths[:, None]
     updates = processor._get_prompt_updates(items, {}, features)
-    (update,) = (one for one in updates if one.modality == "audio")
+    (update,) = (u for u in updates if u.modality == "audio")
     return update
 
 
-# Frames as loaded, made contiguous, resized and cut into patches, all at once at the worst.
+# At worst memory holds frames as loaded, as contiguous copies, resized, and cut into patches.
 _COPIES_OF_FRAMES = 4
 
 Allow = Callable[[int], None]
@@ -191,8 +190,7 @@ Allow = Callable[[int], None]
 def blank_videos(shape: VideoShape, allow: Allow) -> Any:
     """While open, vLLM's loaders decode blank videos of this shape; before 0.29 only OpenCV's.
 
-    Which frames are sampled stays the loader's decision. `allow` raises where so many bytes may not
-    be taken.
+    The loader still decides which frames to sample. `allow` raises if it forbids that many bytes.
     """
     if VLLM_0_29.reached:
         return patch.multiple(vllm_video, **_decoder(shape, allow))
@@ -211,7 +209,7 @@ def _frames(shape: VideoShape, sampled: list[int], allow: Allow) -> Any:
 
 
 def _decoder(shape: VideoShape, allow: Allow) -> dict[str, Any]:
-    """One function decodes, whatever with."""
+    """Return a replacement for the one function that decodes with any library."""
 
     def decode(
         backend: str, loader: Any, data: bytes, target: Any, options: Any, *rest: Any, **kwargs: Any
@@ -224,7 +222,7 @@ def _decoder(shape: VideoShape, allow: Allow) -> dict[str, Any]:
 
 
 def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
-    """Before 0.29: a class that opens a clip, tells of it and reads its frames."""
+    """Return methods for the class that opens a clip and reads frames before 0.29."""
     facts = {
         cv2.CAP_PROP_FRAME_WIDTH: shape.width_px,
         cv2.CAP_PROP_FRAME_HEIGHT: shape.height_px,
@@ -245,12 +243,12 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
 
 
 def connector(options: dict[str, dict[str, Any]], root: str) -> Any:
-    """What a server loads media with; `options` by modality, files below `root`."""
+    """Return the server's media loader; `options` by modality, files only below `root`."""
     return MediaConnector(media_io_kwargs=options, allowed_local_media_path=root)
 
 
 def video_processor_name(config: Any) -> str | None:
-    """The class name by which vLLM picks the video loader, None where the model has none."""
+    """Return the class name by which vLLM picks the video loader; None without video."""
     try:
         name: str | None = get_video_processor_cls_name(config)
     except (ValueError, OSError, AttributeError):
@@ -259,14 +257,12 @@ def video_processor_name(config: Any) -> str | None:
 
 
 def video_loader_name(config: Any) -> str | None:
-    """The loader that serves this model's videos when nothing else is asked for."""
     name = video_processor_name(config)
     backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     return backend
 
 
 def video_loader(config: Any, options: dict[str, Any]) -> Any:
-    """The one of this model, of frames in RGB."""
     backend = get_video_loader_backend_for_processor(video_processor_name(config))
     if backend and "video_backend" not in options:
         options = {**options, "video_backend": backend}
@@ -274,12 +270,12 @@ def video_loader(config: Any, options: dict[str, Any]) -> Any:
 
 
 def first_frames_loader() -> Any:
-    """The one that takes every clip's first frame, whatever its rate; with the server's decoder."""
+    """Return a loader that keeps the first frame of any clip, with the server's decoder."""
     return VideoMediaIO(ImageMediaIO(), num_frames=2, video_backend="opencv")
 
 
 def decodes_by_torchcodec() -> bool:
-    """Whether torchcodec, vLLM's first choice for sound, is here and finds the system's FFmpeg."""
+    """Return True if torchcodec, vLLM's first choice for sound, works with the system's FFmpeg."""
     decoder = getattr(audio, "AudioDecoder", None)
     if decoder is None:
         return False
@@ -295,7 +291,6 @@ def decodes_by_torchcodec() -> bool:
 
 
 def renderer(engine_config: Any) -> Any:
-    """What makes prompts of chat requests in a server of this configuration."""
     from vllm.renderers import renderer_from_config
 
     return renderer_from_config(engine_config)
@@ -303,7 +298,7 @@ def renderer(engine_config: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """How a server makes prompts of chat requests, as in `init_app_state` (api_server, 0.32)."""
+    """How a server renders chat requests, as in `init_app_state` (api_server, 0.32)."""
 
     template: str | None = None
     content_format: Any = "auto"
@@ -312,11 +307,11 @@ class Prompting:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Prompting:
-        """Raises vLLM's error where it takes the template for a file that is not there."""
+        """Read the server's arguments. Raises vLLM's error for a missing template file."""
         if template := arguments.get("chat_template"):
             from vllm.renderers import hf
 
-            # The module of it has moved between releases, and is that of what the renderer uses.
+            # Its module differs between releases; the renderer's own import leads to it.
             utils = sys.modules[hf.parse_chat_messages.__module__]
             template = utils.load_chat_template(template)
         return cls(
@@ -327,7 +322,6 @@ class Prompting:
         )
 
     def params(self, request: Any) -> Any:
-        """vLLM's parameters of the chat, without its tools."""
         chat = request.build_chat_params(self.template, self.content_format)
         return chat.with_defaults(dict(self.kwargs))
 
@@ -340,7 +334,7 @@ class Prompting:
 def rendered(
     renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any], prompting: Prompting
 ) -> tuple[str, list[int]]:
-    """A chat request's prompt and tokens, uncut, without items, as in `preprocess_chat` (0.32)."""
+    """Render a chat request without items to text and uncut tokens (`preprocess_chat`, 0.32)."""
     from vllm.renderers.params import TokenizeParams
 
     request = _request(messages, fields)
@@ -355,7 +349,7 @@ def rendered(
 
 
 def content_format(renderer: Any, prompting: Prompting) -> Any:
-    """How the template takes message content. Raises ValueError where vLLM renders in code."""
+    """Return the template's content format. Raises ValueError if vLLM renders in code."""
     from vllm.renderers import hf
 
     if not isinstance(renderer, hf.HfRenderer):
@@ -370,18 +364,18 @@ def content_format(renderer: Any, prompting: Prompting) -> Any:
 
 
 def processor_template(renderer: Any) -> str | None:
-    """The template that its processor brings, which goes before that of the tokenizer."""
+    """Return the processor's own template, which wins over the tokenizer's; None without one."""
     from vllm.renderers import hf
 
     tokenizer, config = renderer.get_tokenizer(), renderer.model_config
-    found = hf.resolve_chat_template(tokenizer, None, None, model_config=config)
-    return None if found == tokenizer.chat_template else found
+    template = hf.resolve_chat_template(tokenizer, None, None, model_config=config)
+    return None if template == tokenizer.chat_template else template
 
 
 def enqueue_options(
     messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: Prompting
 ) -> dict[str, Any]:
-    """Arguments of `LLM.enqueue_chat` to render as a server does, and raise as it refuses."""
+    """Return arguments of `LLM.enqueue_chat` that render, and refuse, like a server."""
     request = _request(messages, fields)
     request.build_tok_params(model_config)
     chat = prompting.params(request).chat_template_kwargs

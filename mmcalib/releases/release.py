@@ -1,4 +1,4 @@
-"""Releases of vLLM, torch and Triton: all their differences are dated by these."""
+"""Releases of vLLM, torch and Triton, for rules that differ between them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ class Release:
 
     @property
     def reached(self) -> bool:
-        """Whether the installed one is this or a later one; one that is not installed is not."""
-        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed(self.package))
-        if found is None:
+        """True if the installed version is this one or later; False if not installed."""
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed(self.package))
+        if match is None:
             return False
-        return tuple(int(n or 0) for n in found.groups()) >= (self.major, self.minor, self.patch)
+        return tuple(int(n or 0) for n in match.groups()) >= (self.major, self.minor, self.patch)
 
 
 @cache
 def installed(package: str) -> str:
-    """The installed version, `unknown` where there is none."""
     for name in _DISTRIBUTIONS.get(package, (package,)):
         try:
             return importlib.metadata.version(name)
@@ -41,17 +40,15 @@ def installed(package: str) -> str:
     return "unknown"
 
 
-class TargetMoved(RuntimeError):  # noqa: N818 - what happened, not what kind
-    """What a stand-in should replace is not where it was: another version of vLLM or torch."""
+class TargetMoved(RuntimeError):  # noqa: N818 - named after the event
+    """mmcalib must replace something that the installed vLLM or torch does not have there."""
 
     def __init__(self, target: str) -> None:
-        super().__init__(
-            f"the rehearsal replaces {target}, which the installed version does not have"
-        )
+        super().__init__(f"the installed version does not have {target}, which mmcalib replaces")
 
 
-# Each is the first release that has what is dated by it, of those that benchmarks/releases.py
-# rehearses with: all but 0.12 and 0.14.
+# Releases that benchmarks/releases.py rehearses: all but 0.12 and 0.14. Each constant below is the
+# first of them with some new rule.
 TRIED = ("0.11", "0.13", *(f"0.{minor}" for minor in range(15, 28)), *TESTED)
 VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)

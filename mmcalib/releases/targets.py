@@ -1,4 +1,4 @@
-"""What a rehearsal replaces, and how: one way to do it, which notices a moved target."""
+"""Functions of vLLM and torch that a rehearsal replaces; a missing one raises TargetMoved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mmcalib.releases.release import (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A dotted name. A release before `since` may lack it, and a build what is `optional`."""
+    """A dotted name. It may be missing before `since`, and in any build if `optional`."""
 
     name: str
     since: Release | None = None
@@ -31,10 +31,7 @@ class Target:
 
 
 def find(target: str | Target) -> tuple[Any, str] | None:
-    """The object that holds the last name of a dotted target, and that name.
-
-    Where it is not there, None if this release or build may lack it; otherwise raises TargetMoved.
-    """
+    """Return a target's holder and last name; None if it may be missing here, else TargetMoved."""
     if isinstance(target, str):
         target = Target(target)
     parts = target.name.split(".")
@@ -56,12 +53,12 @@ def find(target: str | Target) -> tuple[Any, str] | None:
 
 
 def replace(target: str | Target, value: Any) -> Any:
-    """Put `value` where the target is, and return what was there; None as in `find`."""
-    if (found := find(target)) is None:
+    """Replace the target with `value` and return the original; None if `find` returns None."""
+    if (place := find(target)) is None:
         return None
-    before = getattr(*found)
-    setattr(*found, value)
-    return before
+    original = getattr(*place)
+    setattr(*place, value)
+    return original
 
 
 def accelerator(name: str) -> Target:
@@ -73,11 +70,11 @@ def triton(name: str) -> Target:
 
 
 def custom_ops(name: str) -> Target:
-    """A question of support that vLLM asks its kernels."""
+    """Return a function that tells vLLM which kernels work."""
     return Target(f"vllm._custom_ops.{name}", VLLM_0_32)
 
 
-# The platform. A CPU wheel says so in its version, by the first.
+# The platform. The first function recognizes a CPU wheel by its version.
 VERSION_SAYS = Target("vllm.platforms.vllm_version_matches_substr")
 PLATFORM = Target("vllm.platforms._current_platform")
 SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
@@ -95,18 +92,18 @@ COMPILER_START = Target("vllm.compilation.compiler_interface.trigger_inductor_la
 # Loading.
 _LOADER = "vllm.model_executor.model_loader"
 _INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_20.reached else "initialize_dummy_weights"
-# Where it is defined, and where the loader has it by name: both take part, as releases go.
+# Its definition, and the loader's own reference; releases differ in which one they call.
 DUMMY_WEIGHTS = tuple(
     Target(f"{_LOADER}.{module}.{_INITIALIZE}") for module in ("weight_utils", "dummy_loader")
 )
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 
-# GPTQ reads its layers from the weights; before 0.32 a folder without any has none.
+# GPTQ finds its layers in the weights; before 0.32 it finds no layers in a folder without weights.
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
 GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_24)
 
-# Parameters: quantized layers ask them how they are packed.
+# Parameters: quantized layers read from them how they are packed.
 PARAMETERS_ARE_FAKED = VLLM_0_24.reached
 PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")
 SHALLOW_COPY = Target(
@@ -114,7 +111,7 @@ SHALLOW_COPY = Target(
 )
 MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
 
-# Attention: an encoder's windows are an operation of vLLM's own.
+# Attention: vLLM has its own operation for an encoder's windows.
 WINDOWS_ARE_AN_OPERATION = VLLM_0_32.reached
 WINDOWS = Target("vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper")
 FLASH_ATTENTION = "vllm.vllm_flash_attn"
@@ -128,17 +125,17 @@ DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
 
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
 
-# Experts' weights, where the functions are called: packed for Marlin one expert after the other.
+# Functions, at their call sites, that pack experts' weights for Marlin one expert at a time.
 _ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
 PACKED_ONE_BY_ONE = (
     Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
 )
 
-# Kernels of a package that CUDA builds bring; it asks the driver what GPU is there.
+# A kernel package in CUDA builds; it asks the driver for the GPU.
 HUMMING_DEVICE = Target("humming.device._get_device_info_extension", optional=True)
 
-# In `vllm.third_party` of CUDA wheels.
+# CUDA wheels contain it in `vllm.third_party`.
 DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached
 
 # Dummy media.
@@ -159,7 +156,7 @@ MESSAGE_QUEUE = Target(f"{_COMMUNICATORS}.shm_broadcast.MessageQueue.create_from
 
 
 MEMORY_ALLOCATOR = "vllm.cumem_allocator"
-# Importing one of these would load a CUDA library, or a CPU build's other operations.
+# Importing one of these would load a CUDA library, or the operations of a CPU build.
 EXTENSIONS = (
     "vllm._C",
     "vllm._C_stable_libtorch",
@@ -170,7 +167,7 @@ EXTENSIONS = (
 )
 NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
 
-# Operations of vLLM 0.32's torch bindings that return nothing, as their schemas say.
+# Operations of vLLM 0.32's torch bindings that return nothing, by their schemas.
 _WRITE_ONLY_NAMES = """
 apply_repetition_penalties_ batched_moe_align_block_size concat_and_cache_mla convert_fp8
 cutlass_fp4_group_mm cutlass_moe_mm cutlass_scaled_fp4_mm cutlass_scaled_mm
@@ -191,7 +188,7 @@ swap_blocks_batch swigluoai_and_mul topk_sigmoid topk_softmax topk_softplus_sqrt
 vocab_parallel_embedding
 """
 WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())
-# Argument that is an operation's output and result; 0.32's fake takes fewer arguments.
+# Index of the argument that is an operation's output; 0.32's fake takes fewer arguments.
 OUTPUTS = {"moe_wna16_marlin_gemm": 1}
-# Questions whose answer is yes in a CUDA build.
+# Operations that return True in a CUDA build.
 YES = ("moe_permute_unpermute_supported",)

@@ -65,7 +65,7 @@ def test_one_capability_is_lost(without: Lacks, missing: str, lost: dict[str, st
     for one in found:
         if lost.get(one.name) == "moved":
             assert missing.rpartition(".")[2].rpartition(":")[2] in one.detail
-            assert "this is not the vLLM that mmcalib knows" in one.detail
+            assert "mmcalib does not fit this vLLM" in one.detail
 
 
 def test_a_run_goes_on_without_a_rehearsal(without: Lacks, tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:
     assert isinstance(ended.value, VllmMoved)
     assert "get_kv_cache_configs" in ended.value.message
     assert ended.value.hint == (
-        "mmcalib doctor says whether mmcalib is tested with this release of vLLM"
+        "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
     )

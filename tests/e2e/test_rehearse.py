@@ -32,7 +32,7 @@ def test_json_has_what_scripts_rely_on(engine_cache: Path) -> None:
     assert found.memory.kv_bytes_per_token == 36_864
     assert found.memory.weights_bytes == pytest.approx(7.155 * 2**30, rel=0.001)
     assert found.starts
-    assert any("outside torch: an allowance" in line for line in found.assumptions)
+    assert any("allowance for non-torch memory" in line for line in found.assumptions)
 
 
 def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ TAKEN = (
 def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type() -> None:
     assert what_failed(ValueError(TAKEN)) == what_failed(chained("failed to start", TAKEN))
     assert what_failed(ValueError(TAKEN)) == (
-        "9.53 of 139.72 GiB are free on cuda:0, and gpu_memory_utilization 0.92 wants 128.54 GiB: "
-        "nvidia-smi says who holds the rest; --gpu-memory-utilization 0.06 would fit"
+        "9.53 of 139.72 GiB are free on cuda:0, but gpu_memory_utilization 0.92 needs 128.54 GiB: "
+        "nvidia-smi lists what uses the rest; --gpu-memory-utilization 0.06 would fit"
     )
     full = TAKEN.replace("9.53", "0.01")
-    assert what_failed(ValueError(full)).endswith("nvidia-smi says who holds the rest")
+    assert what_failed(ValueError(full)).endswith("lists what uses the rest")
     held = TAKEN.replace(
         "desired GPU memory utilization",
         "the engine's budget after excluding external process's weights",

@@ -51,7 +51,7 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
 def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log", silence_s=1.0) as host:
         os.kill(host.pid, signal.SIGSTOP)
-        with pytest.raises(EngineSilent, match="said nothing for 1 s while waiting"):
+        with pytest.raises(EngineSilent, match="did not respond for 1 s while waiting"):
             host.ask(OpenModel("nowhere"), "waiting")
         wait_until(lambda: not alive(host.pid), 5)
 

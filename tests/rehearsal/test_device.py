@@ -38,7 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImaginaryGpu]:
 
 
 def machine(gpu: ImaginaryGpu) -> Machine:
-    return gpu.ledger._machine
+    return gpu.ledger._gpu_memory
 
 
 def held(gpu: ImaginaryGpu) -> int:

@@ -169,6 +169,6 @@ def test_it_is_one_line(cli: Cli, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "a.yaml").write_text("model: org/m\nworker-cls: evil.Worker\n")
     said = cli(*command, "--config", "a.yaml", "--quiet")
     assert said.code == 2
-    assert "error: --config a.yaml names what vLLM would import" in said.err
+    assert "error: --config a.yaml has settings that make vLLM import" in said.err
     assert "worker_cls" in said.err
     assert "-- --worker-cls" in said.err

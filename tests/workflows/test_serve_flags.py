@@ -32,7 +32,7 @@ def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
     flags = pasted.split()
     assert model_beside(None, flags) == ("a/b", ("--max-model-len", "8192"))
     assert model_beside("a/b", flags)[0] == "a/b"
-    with pytest.raises(UsageError, match="two models are named: c/d and a/b"):
+    with pytest.raises(UsageError, match="two different models: c/d and a/b"):
         model_beside("c/d", flags)
 
 
@@ -77,7 +77,7 @@ def test_a_pasted_command_is_the_flags_of_its_server(pasted: str) -> None:
 def test_a_command_that_starts_no_server_is_one_line(pasted: str) -> None:
     with pytest.raises(UsageError, match="does not start vllm serve") as error:
         read_configuration(None, pasted.split())
-    assert "leave out all that comes before the flags" in error.value.hint
+    assert "type only the flags of vllm serve" in error.value.hint
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_flags_without_a_model_stay_as_they_are() -> None:
         (
             "--swap-space 4 --disable_log_requests",
             "unrecognized arguments: --swap-space 4 --disable-log-requests",
-            "leave out --swap-space, gone since vLLM 0.18.0; "
+            "leave out --swap-space, removed in vLLM 0.18.0; "
             "--no-enable-log-requests for --disable-log-requests",
         ),
         (
@@ -134,7 +134,7 @@ def test_flags_without_a_model_stay_as_they_are() -> None:
             "argument --limit-mm-per-prompt: Value image=4,video=0 cannot be converted to JSON.",
             """--limit-mm-per-prompt '{"image": 4, "video": 0}'""",
         ),
-        ("--dtype x", "argument --dtype: invalid choice: 'x'", "vllm serve --help=all lists them"),
+        ("--dtype x", "argument --dtype: invalid choice: 'x'", "vllm serve --help=all"),
     ],
 )
 def test_a_refused_flag_has_what_to_type_instead(flags: str, said: str, hint: str) -> None:
@@ -153,9 +153,9 @@ def test_what_vllm_says_of_the_file_is_not_the_flags() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("foo", "vllm serve --help=all lists them, with dashes"),
+        ("foo", "vllm serve --help=all (write its options with underscores)"),
         ("max_modle_len", "max_model_len"),
-        ("swap_space", "leave out --swap-space, gone since vLLM 0.18.0"),
+        ("swap_space", "leave out --swap-space, removed in vLLM 0.18.0"),
     ],
 )
 def test_an_argument_that_vllm_has_not_is_the_user_s_mistake(name: str, hint: str) -> None:

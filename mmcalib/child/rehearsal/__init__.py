@@ -1,1 +1,1 @@
-"""vLLM's own startup, run on an imaginary GPU to learn what it would take of a real one."""
+"""Run vLLM's own startup on an imaginary GPU, to compute the memory it takes on a real one."""

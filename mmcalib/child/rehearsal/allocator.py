@@ -1,13 +1,13 @@
-"""PyTorch's CUDA caching allocators, replayed on addresses that nothing lies behind.
+"""PyTorch's CUDA caching allocators, replayed on addresses without memory.
 
-What torch reports as allocated is the size of blocks, not of tensors, and what vLLM subtracts from
-the GPU is the size of segments; both follow from the order of requests. The rules are those of
-`DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp (`round_size`, `get_pool`,
-`get_free_block`, `get_allocation_size`, `should_split`, `alloc_found_block`, `free_block`,
-`try_merge_blocks`, `release_cached_blocks`), which are the same from torch 2.8 to 2.13 for the
-native backend with one stream. Not replayed: private pools, which graphs are captured into, other
-streams' blocks waiting for events, the threshold of garbage collection, rounding to powers of two,
-and what torch gives back before it reports that it is out of memory.
+torch reports the size of blocks, not of tensors, as allocated, and vLLM subtracts the size of
+segments. Both depend on the order of requests. The rules are those of `DeviceCachingAllocator` in
+c10/cuda/CUDACachingAllocator.cpp (`round_size`, `get_pool`, `get_free_block`,
+`get_allocation_size`, `should_split`, `alloc_found_block`, `free_block`, `try_merge_blocks`,
+`release_cached_blocks`). They are the same from torch 2.8 to 2.13 for the native backend with one
+stream. Not replayed: private pools of CUDA graphs, other streams' blocks that wait for events, the
+garbage collection threshold, rounding to powers of two, and what torch frees before it reports out
+of memory.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LARGE_ROUNDING_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 ROUNDING_WITHOUT_SPLIT_BYTES = 20 * MIB
 
-# The first segment's address: anything but 0, which stands for no memory at all.
+# The first segment's address. 0 means no memory.
 _FIRST_ADDRESS = 1 << 30
 
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Free blocks by size, then address: the order in which the best fit is looked for."""
+    """Free blocks by size, then address, the search order for the best fit."""
 
     is_small: bool
     free: list[tuple[int, int]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Pool:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A part of a segment. Nothing lies behind addresses that are not `mapped`."""
+    """A part of a segment. Only `mapped` addresses have memory."""
 
     address: int
     size: int
@@ -55,7 +55,7 @@ class Block:
     mapped: bool = True
 
     def part(self, size: int, *, mapped: bool) -> Block:
-        """Shorten this block to `size`, and give what is behind it as a block of its own."""
+        """Shorten this block to `size`, and return the rest as a new block."""
         rest = Block(
             self.address + size, self.size - size, self.pool, self, self.after, mapped=mapped
         )
@@ -65,7 +65,7 @@ class Block:
         return rest
 
     def join(self, other: Block) -> None:
-        """Take in a neighbour, which is no block any more."""
+        """Merge a neighbour into this block."""
         if other is self.before:
             self.address, self.before = other.address, other.before
             if self.before is not None:
@@ -79,9 +79,9 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class CachingAllocator:
-    """One device's allocator. Bytes allocated are sizes of blocks, bytes reserved are of segments.
+    """One device's allocator; allocated bytes are of blocks, reserved bytes of segments.
 
-    `max_split_bytes` is torch's max_split_size, None for no limit, and may change at any time.
+    `max_split_bytes` is torch's max_split_size (None: no limit), which may change at any time.
     """
 
     max_split_bytes: int | None = None
@@ -96,13 +96,13 @@ class CachingAllocator:
     _large: Pool = field(default_factory=lambda: Pool(False), init=False)
 
     def allocate(self, nbytes: int) -> int:
-        """Take a block of at least so many bytes; its address, or 0 where none were asked for."""
+        """Allocate a block of at least `nbytes` and return its address; 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
         size = max(MIN_BLOCK_BYTES, rounded(nbytes, MIN_BLOCK_BYTES))
         pool = self._small if size <= SMALL_REQUEST_BYTES else self._large
-        block = self._best_fit(pool, size) or self._segment(pool, size)
-        if self._splits(block, size):
+        block = self._take_best_fit(pool, size) or self._add_segment(pool, size)
+        if self._should_split(block, size):
             self._put(block.part(size, mapped=True))
         self._live[block.address] = block
         self.allocated_bytes += block.size
@@ -110,7 +110,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Free a block and merge it with idle neighbours; 0 is none. KeyError if not in use."""
+        """Free a block (0: no block) and merge idle neighbours. Raises KeyError if not in use."""
         if address == 0:
             return
         block = self._live.pop(address)
@@ -119,11 +119,11 @@ class CachingAllocator:
         self._put(block)
 
     def size_of(self, address: int) -> int:
-        """Bytes of the block in use at an address: what was asked for, rounded and unsplit."""
+        """Return the bytes of the block at an address: the request, rounded, plus unsplit rest."""
         return self._live[address].size
 
     def empty_cache(self) -> None:
-        """Return every wholly free segment to the device, as torch.cuda.empty_cache does."""
+        """Return every completely free segment to the device, as torch.cuda.empty_cache does."""
         for pool in (self._small, self._large):
             for _, address in list(pool.free):
                 block = self._idle[address]
@@ -132,29 +132,28 @@ class CachingAllocator:
                     self.reserved_bytes -= block.size
 
     def reset_peak(self) -> None:
-        """Peaks start again at what is held now."""
         self.allocated_peak_bytes = self.allocated_bytes
         self.reserved_peak_bytes = self.reserved_bytes
 
     def _index(self, pool: Pool, size: int) -> int:
-        """Where among the free blocks the one is that fits best."""
+        """Return the index of the best fitting free block."""
         return bisect_left(pool.free, (size, 0))
 
-    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+    def _take_best_fit(self, pool: Pool, size: int) -> Block | None:
         index = self._index(pool, size)
         if index == len(pool.free):
             return None
-        found, address = pool.free[index]
+        nbytes, address = pool.free[index]
         limit = self.max_split_bytes
         if limit is not None:
-            if size < limit <= found:
+            if size < limit <= nbytes:
                 return None
-            if size >= limit and found >= size + ROUNDING_WITHOUT_SPLIT_BYTES:
+            if size >= limit and nbytes >= size + ROUNDING_WITHOUT_SPLIT_BYTES:
                 return None
         del pool.free[index]
         return self._idle.pop(address)
 
-    def _segment(self, pool: Pool, size: int) -> Block:
+    def _add_segment(self, pool: Pool, size: int) -> Block:
         if pool.is_small:
             nbytes = SMALL_SEGMENT_BYTES
         elif size < LARGE_REQUEST_BYTES:
@@ -167,7 +166,7 @@ class CachingAllocator:
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
         return block
 
-    def _splits(self, block: Block, size: int) -> bool:
+    def _should_split(self, block: Block, size: int) -> bool:
         rest = block.size - size
         if block.pool.is_small:
             return rest >= MIN_BLOCK_BYTES
@@ -175,10 +174,10 @@ class CachingAllocator:
         return below and rest > SMALL_REQUEST_BYTES
 
     def _merge(self, block: Block) -> None:
-        for beside in (block.before, block.after):
-            if beside is not None and beside.address in self._idle:
-                self._take(beside)
-                block.join(beside)
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.address in self._idle:
+                self._take(neighbour)
+                block.join(neighbour)
 
     def _put(self, block: Block) -> None:
         self._idle[block.address] = block
@@ -194,33 +193,32 @@ def rounded(nbytes: int, unit: int) -> int:
     return -(-nbytes // unit) * unit
 
 
-# Addresses of one segment. torch reserves 1 1/8 of the GPU's memory, and another segment where
-# nothing fits between what is in use; here one is enough for all of it.
+# Addresses of one segment. torch reserves 1 1/8 of the GPU's memory, and a new segment if nothing
+# fits between blocks in use; this one is large enough for everything.
 _SPACE_BYTES = LARGE_SEGMENT_BYTES << 24
 
 
 @dataclass(slots=True, eq=False)
 class ExpandingAllocator(CachingAllocator):
-    """With `expandable_segments:True`: one segment for small blocks and one for large ones, to
-    which pages are added where they end and in which they may be missing. Bytes reserved are of
-    pages: 2 MiB for small blocks, 20 for large.
+    """Allocator with `expandable_segments:True`: a segment for small and one for large blocks.
 
-    The rules are those of `find_expandable_block`, `try_allocate_expandable_block`, `map_block`,
-    `unmap_block` and `ExpandableSegment`. No block is given whole because little of it would be
-    left, which is what this setting changes in what torch reports as allocated.
+    A segment grows by pages at its end, and may have unmapped pages inside. Reserved bytes are of
+    pages: 2 MiB for small blocks, 20 for large. The rules are those of `find_expandable_block`,
+    `try_allocate_expandable_block`, `map_block`, `unmap_block` and `ExpandableSegment`. A block is
+    always split, even if little remains; this changes what torch reports as allocated.
     """
 
-    # By pool, in the order of their addresses.
+    # Unmapped blocks of each pool, by address.
     _unmapped: dict[Pool, list[tuple[int, Block]]] = field(default_factory=dict, init=False)
 
     def empty_cache(self) -> None:
-        """Return the pages that lie wholly in free blocks."""
+        """Return the pages that only free blocks use."""
         for pool in (self._small, self._large):
             for _, address in list(pool.free):
                 self._unmap(self._idle[address])
 
     def _index(self, pool: Pool, size: int) -> int:
-        """A block that could grow counts as large as it could be."""
+        """Return the index of the best fitting free block; a block counts with its growth."""
         index = CachingAllocator._index(self, pool, size)
         while index + 1 < len(pool.free) and self._room(pool, index + 1) < self._room(pool, index):
             index += 1
@@ -231,10 +229,10 @@ class ExpandingAllocator(CachingAllocator):
         after = self._idle[address].after
         return size if after is None or after.mapped else size + after.size
 
-    def _splits(self, block: Block, size: int) -> bool:
+    def _should_split(self, block: Block, size: int) -> bool:
         return block.size - size >= MIN_BLOCK_BYTES
 
-    def _segment(self, pool: Pool, size: int) -> Block:
+    def _add_segment(self, pool: Pool, size: int) -> Block:
         block = self._candidate(pool, size)
         if not block.mapped:
             self._map(block, min(block.size, size))
@@ -247,7 +245,7 @@ class ExpandingAllocator(CachingAllocator):
         return block
 
     def _candidate(self, pool: Pool, size: int) -> Block:
-        """The first place where so much lies together, of which only a part may be mapped."""
+        """Return the first place with `size` contiguous free bytes, mapped or not."""
         places = self._unmapped.setdefault(pool, [])
         for _, place in places:
             before = place.before
@@ -262,13 +260,13 @@ class ExpandingAllocator(CachingAllocator):
         return space
 
     def _free_bytes(self, block: Block, enough: int) -> int:
-        found, at = 0, block
-        while found < enough:
-            found += at.size
+        nbytes, at = 0, block
+        while nbytes < enough:
+            nbytes += at.size
             if at.after is None or at.after.address in self._live:
-                return found
+                return nbytes
             at = at.after
-        return found
+        return nbytes
 
     def _map(self, block: Block, size: int) -> None:
         """Map at least `size` of an unmapped block and merge it with its free neighbours."""
@@ -300,10 +298,10 @@ class ExpandingAllocator(CachingAllocator):
         self.reserved_bytes -= whole.size
         whole.mapped = False
         places = self._unmapped[block.pool]
-        for beside in (whole.before, whole.after):
-            if beside is not None and not beside.mapped:
-                places.remove((beside.address, beside))
-                whole.join(beside)
+        for neighbour in (whole.before, whole.after):
+            if neighbour is not None and not neighbour.mapped:
+                places.remove((neighbour.address, neighbour))
+                whole.join(neighbour)
         insort(places, (whole.address, whole))
 
 
@@ -311,9 +309,9 @@ def _page_bytes(pool: Pool) -> int:
     return SMALL_SEGMENT_BYTES if pool.is_small else LARGE_SEGMENT_BYTES
 
 
-# The second is the name that torch had before 2.9, which most servers still set; the first wins.
+# The first wins. The second is the name before torch 2.9, which most servers still set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_CHANGES_THE_RULES = (
+_UNSUPPORTED = (
     *("large_segment_size_mb", "max_non_split_rounding_mb", "roundup_power2_divisions"),
     *("garbage_collection_threshold", "backend"),
 )
@@ -321,44 +319,43 @@ _CHANGES_THE_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """`max_split_bytes` is None for no limit, `expandable` where a text does not say."""
+    """Settings of torch's allocator; None means no limit, or not set."""
 
     max_split_bytes: int | None = None
     expandable: bool | None = None
 
 
 def parse_settings(text: str) -> AllocatorSettings:
-    """What a text sets, as torch's `AcceleratorAllocatorConfig::parseArgs`: one without
-    `max_split_size_mb` lifts the limit, one without `expandable_segments` leaves that as it is.
+    """Parse a setting like torch's `AcceleratorAllocatorConfig::parseArgs`.
 
-    Raises UsageError where the text cannot be meant, or changes rules that are not replayed.
+    A text without `max_split_size_mb` removes the limit; one without `expandable_segments` keeps
+    the current value. Raises UsageError for invalid texts and for rules that are not replayed.
     """
     limit, expandable = None, None
-    # Commas also part the members of a list in brackets.
+    # Commas also separate the members of a list in brackets.
     for piece in filter(None, map(str.strip, re.split(r",(?![^\[]*\])", text))):
         key, _, value = (part.strip() for part in piece.partition(":"))
         if key == "max_split_size_mb":
             if not value.isdigit() or int(value) * MIB < LARGE_SEGMENT_BYTES:
-                raise UsageError(f"{piece!r}: torch wants a whole number of at least 20")
+                raise UsageError(f"{piece!r}: torch requires a whole number of at least 20")
             limit = int(value) * MIB
         elif key == "expandable_segments":
             if value not in ("True", "False"):
-                raise UsageError(f"{piece!r}: torch wants True or False")
+                raise UsageError(f"{piece!r}: torch requires True or False")
             expandable = value == "True"
-        elif key in _CHANGES_THE_RULES and (key, value) != ("backend", "native"):
+        elif key in _UNSUPPORTED and (key, value) != ("backend", "native"):
             raise not_followed(piece)
     return AllocatorSettings(limit, expandable)
 
 
 def not_followed(piece: str) -> UsageError:
-    """The error for a setting that a rehearsal does not know the rules of."""
     return UsageError(
-        f"a rehearsal cannot follow torch's memory allocator with {piece!r}",
+        f"cannot rehearse torch's memory allocator with {piece!r}",
         hint="unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF for the rehearsal",
     )
 
 
 def given_settings(environment: Mapping[str, str]) -> AllocatorSettings:
-    """Those that torch starts with. Raises UsageError as `parse_settings` does."""
+    """Return the settings that torch starts with. Raises UsageError like `parse_settings`."""
     texts = (environment[name] for name in VARIABLES if name in environment)
     return parse_settings(next(texts, ""))

@@ -1,4 +1,4 @@
-"""An imaginary CUDA device: what its operations allocate, and the few values that are known."""
+"""An imaginary CUDA device: it records what operations allocate, and knows a few small values."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _INDEXED = {
 
 
 def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with every mask of known value turned into positions, as torch does first,
-    unless it only fills in a number. An unknown one that picks whole rows to be read lets all
-    through: encoders strip padding so, of which the largest item has none.
+    """Return the arguments with known masks turned into positions, as torch does first.
+
+    torch does not if the mask only fills in a number. An unknown mask that selects whole rows to
+    read selects all rows: encoders strip padding that way, and the largest item is not padded.
     """
     if func not in _INDEXED or (len(args) > 2 and _fills(args[2])):
         return args
@@ -68,13 +69,13 @@ def _fills(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
-# Not for this way of doing it: another has to.
+# Returned by a function that does not handle the operation.
 NOT_ASKED: Final = object()
 PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do the operation if it carries data over; NOT_ASKED if it is another kind."""
+    """Do the operation if it moves data between devices; otherwise return NOT_ASKED."""
     if func is aten._local_scalar_dense.default:
         if (value := gpu.values.of(args[0])) is not None:
             return value.item()
@@ -96,18 +97,18 @@ def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) ->
         if device == source.device.type or device == "meta":
             return NOT_ASKED
         if source.device.type == "cpu":
-            return _booked(gpu, gpu.empty_like_of(source, dtype, device), None)
+            return _book_copy(gpu, gpu.empty_like_of(source, dtype, device), None)
         return _to_host(gpu, source, dtype)
-    made = gpu.empty_like_of(source, dtype, device)
-    return _booked(gpu, made, source if device == "cuda" else None)
+    copy = gpu.empty_like_of(source, dtype, device)
+    return _book_copy(gpu, copy, source if device == "cuda" else None)
 
 
-def _booked(gpu: ImaginaryGpu, made: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor:
-    if made.device.type == "cuda":
-        gpu.ledger.book(made, "aten._to_copy.default")
+def _book_copy(gpu: ImaginaryGpu, copy: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor:
+    if copy.device.type == "cuda":
+        gpu.ledger.book(copy, "aten._to_copy.default")
         if value is not None:
-            gpu.values.learn(made, value)
-    return made
+            gpu.values.learn(copy, value)
+    return copy
 
 
 def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -129,7 +130,7 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
         if value is not None:
             target.copy_(value)
             return target
-        # What lies there is nobody's: a buffer that was made for this.
+        # The target is a buffer made for this copy, so its old values do not matter.
         target.zero_()
         if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
@@ -138,34 +139,34 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
     if value is None or not gpu.values.worth_knowing(value):
         gpu.values.forget(target)
         return target
-    known = gpu.values.of(target)
-    if known is not None:
-        known.copy_(value)
+    target_value = gpu.values.of(target)
+    if target_value is not None:
+        target_value.copy_(value)
     else:
         gpu.values.learn(target, value.expand(target.shape))
     return target
 
 
-# Token positions and patch grids of the largest items known take about two million entries.
-_MOST_BYTES = 32 << 20
-# Small enough to compute anything on; above it only whole numbers decide what code does next.
+# Token positions and patch grids of the largest known items have about two million entries.
+_MAX_BYTES = 32 << 20
+# Below this, values of any dtype are kept; above it only integers, which control what code does.
 _ANY_DTYPE_BYTES = 1 << 16
 
 
 class Values:
-    """Real host memory behind some fake storages, shared by all tensors that view them."""
+    """Real values of some fake storages, in host memory, shared by all tensors that view them."""
 
     def __init__(self) -> None:
         self._real: dict[int, torch.Tensor] = {}
 
     def worth_knowing(self, tensor: torch.Tensor) -> bool:
         nbytes = tensor.untyped_storage().nbytes()
-        if tensor.is_complex() or nbytes > _MOST_BYTES:
+        if tensor.is_complex() or nbytes > _MAX_BYTES:
             return False
         return nbytes <= _ANY_DTYPE_BYTES or not tensor.dtype.is_floating_point
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The value, of a fake one as a view that its aliases share; None where it is unknown."""
+        """Return a tensor's value (a view shared by aliases of a fake tensor); None if unknown."""
         if not isinstance(tensor, FakeTensor):
             return tensor
         if (flat := self._real.get(tensor.untyped_storage()._cdata)) is None:
@@ -174,23 +175,22 @@ class Values:
         return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def learn(self, fake: torch.Tensor, value: torch.Tensor) -> None:
-        """From now on the fake tensor holds a copy of this value, if it is worth knowing."""
         if not self.worth_knowing(fake):
             return
-        mine = self.of(fake)
-        if mine is None:
+        stored = self.of(fake)
+        if stored is None:
             storage = fake.untyped_storage()
             if storage.nbytes() != fake.numel() * fake.element_size():
                 return
             key = storage._cdata
             self._real[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
             weakref.finalize(storage, self._real.pop, key, None).atexit = False
-            mine = self.of(fake)
-        if mine is not None:
-            mine.copy_(value)
+            stored = self.of(fake)
+        if stored is not None:
+            stored.copy_(value)
 
     def forget(self, fake: torch.Tensor) -> None:
-        """Something unknown was written to it: no alias knows its value any more."""
+        """Drop the value, also for aliases, because something unknown was written to it."""
         self._real.pop(fake.untyped_storage()._cdata, None)
 
 
@@ -201,24 +201,26 @@ _CUDA, _META, _DEVICE_TYPES = 1, 14, 22
 
 @cache
 def ensure() -> None:
-    """Give CUDA a guard that does nothing. Raises RuntimeError where this torch keeps it elsewhere.
+    """Give CUDA a device guard that does nothing. Raises RuntimeError if torch changed its place.
 
-    A CPU build has none, and a CUDA build's asks the driver which device is current. None can be
-    registered from Python: CUDA is lent the one of the `meta` device, which does nothing.
+    A CPU build of torch does not register a guard for CUDA, and that of a CUDA build asks the
+    driver for the current device. Python cannot register one, so CUDA gets the guard of the `meta`
+    device, which does nothing.
     """
-    # Before torch 2.11 a CUDA build sets its own when it is imported.
+    # Before torch 2.11 a CUDA build sets its guard when torch is imported.
     if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
         torch._C._ensureCUDADeviceGuardSet()
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
     try:
         slots = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(ctypes.CDLL(str(library)), _REGISTRY)
     except (OSError, ValueError) as error:
-        raise RuntimeError(f"torch {torch.__version__} keeps device guards elsewhere") from error
+        version = torch.__version__
+        raise RuntimeError(f"mmcalib finds no device guards in torch {version}") from error
     slots[_CUDA] = slots[_META]
 
 
-class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not what kind
-    """An operation without a fake implementation, named with the module that called it."""
+class NoFakeImplementation(RuntimeError):  # noqa: N818 - named after the event
+    """An operation without a fake implementation; the message names the calling module."""
 
     def __init__(self, operation: str, module: str, why: str) -> None:
         self.operation = operation
@@ -226,18 +228,18 @@ class NoFakeImplementation(RuntimeError):  # noqa: N818 - what happened, not wha
         super().__init__(f"{operation} has no fake implementation{where}: {why}")
 
 
-# Host tensors above it are fake too: a profile's pixels take gigabytes, and only shapes matter.
+# Larger host tensors are fake too: a profile's pixels take gigabytes, and only shapes matter.
 LARGE_HOST_BYTES = 32 * MIB
-# Attention picks its kernel by device inside C++; its fake result is one tensor, as with flash.
+# Attention picks its kernel in C++ by device; its fake result is one tensor, like flash's.
 _WHOLE = {aten.scaled_dot_product_attention.default}
-# Fresh memory of a device holds zeros, or what nobody may rely on.
+# Code may not rely on the values of fresh memory, so they are zeros here.
 _EMPTIES = ("aten::empty", "aten::new_empty")
 _FRESH_BYTES = MIB
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", "convolution"}
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")
 _COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
-# Operations that vLLM wrote in Python, and collectives; others may be compiled for a driver.
+# vLLM's operations in Python, and collectives; other operations may need a driver.
 _RUN_AS_THEY_ARE = ("vllm", "c10d")
 _WRITTEN_IN_PYTHON = (
     *(torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd),
@@ -248,37 +250,37 @@ _DEVICE_ERRORS = (
     NotImplementedError,
 )
 
-# The fake mode has rules of its own for these, which differ where sizes are unknown.
+# The fake mode has its own rules for these; they differ only for unknown sizes.
 _ALIKE_WITH_KNOWN_SIZES: Final = {
     aten.view.default,
     aten._unsafe_view.default,
     aten.slice.Tensor,
     aten.select.int,
 }
-# Of a device that is named, or of values.
-_OTHERS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
+# Operations with these tags depend on more than their arguments' shapes.
+_EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 
 
 class MetaKernels:
-    """Results on the imaginary GPU of operations of which torch's meta kernels know all, with the
-    shapes, strides and aliases that the fake mode gives after much that is for tracing.
+    """Computes results with torch's meta kernels, faster than the fake mode.
 
-    Answers where every tensor of an operation is a fake one on that GPU and torch has a meta kernel
-    and no rule beside it.
+    Shapes, strides and aliases are those of the fake mode, which spends time on tracing. It handles
+    an operation if all its tensors are fake ones on the imaginary GPU and torch has a meta kernel
+    and no special rule.
     """
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
-        self._knows: dict[Operation, bool] = {}
+        self._handles: dict[Operation, bool] = {}
 
     def result(
         self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
     ) -> Any:
-        """`flat` are the leaves of both; NOT_ASKED where the fake mode must."""
-        knows = self._knows.get(func)
-        if knows is None:
-            knows = self._knows[func] = _known(func)
-        if not knows or "device" in kwargs:
+        """Compute the result; NOT_ASKED if the fake mode must. `flat`: all argument leaves."""
+        handles = self._handles.get(func)
+        if handles is None:
+            handles = self._handles[func] = _has_plain_meta_kernel(func)
+        if not handles or "device" in kwargs:
             return NOT_ASKED
         device = None
         for leaf in flat:
@@ -293,22 +295,23 @@ class MetaKernels:
             return NOT_ASKED
         try:
             with in_kernel_invocation_manager(self._fake):
-                made = func(*args, **kwargs)
+                out = func(*args, **kwargs)
         except NotImplementedError:
             return NOT_ASKED
-        if isinstance(made, torch.Tensor):
-            return self._on(device, made)
-        return tree_map_only(torch.Tensor, lambda one: self._on(device, one), made)
+        if isinstance(out, torch.Tensor):
+            return self._on(device, out)
+        return tree_map_only(torch.Tensor, lambda tensor: self._on(device, tensor), out)
 
-    def _on(self, device: torch.device, made: torch.Tensor) -> FakeTensor:
-        """What was written to is what was given."""
-        return made if isinstance(made, FakeTensor) else FakeTensor(self._fake, made, device)
+    def _on(self, device: torch.device, tensor: torch.Tensor) -> FakeTensor:
+        """Return the result as a fake tensor; an argument that was written to already is one."""
+        is_fake = isinstance(tensor, FakeTensor)
+        return tensor if is_fake else FakeTensor(self._fake, tensor, device)
 
 
-def _known(func: Operation) -> bool:
+def _has_plain_meta_kernel(func: Operation) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return False
-    if _OTHERS & set(func.tags):
+    if _EXCLUDED_TAGS & set(func.tags):
         return False
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
         return False
@@ -318,11 +321,11 @@ def _known(func: Operation) -> bool:
 
 
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
-    """While entered, every operation on a `cuda` tensor is booked instead of computed.
+    """While entered, records the memory of operations on `cuda` tensors instead of computing them.
 
-    Host tensors stay real, except large ones. Where code asks for a value that nobody knows it
-    gets zero, and `guesses` counts it by operation; a mask of rows that nobody knows lets all
-    through, and `whole_masks` counts those.
+    Host tensors stay real, except large ones. Code that reads an unknown value gets zero;
+    `guesses` counts these by operation. An unknown mask of rows selects all rows; `whole_masks`
+    counts these.
     """
 
     def __init__(
@@ -338,7 +341,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._lift_before: list[bool] = []
 
     def clear(self, on_matmul: Callable[[Operation], None]) -> None:
-        """Forget values and guesses; matrix products are told to another from now on."""
+        """Forget values and guesses, and report matrix products to `on_matmul` from now on."""
         self.values = Values()
         self.guesses.clear()
         self.whole_masks = 0
@@ -364,12 +367,12 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
     ) -> Any:
         kwargs = dict(kwargs or {})
         flat = tree_leaves((args, kwargs))
-        fakes = [one for one in flat if isinstance(one, FakeTensor)]
+        fakes = [leaf for leaf in flat if isinstance(leaf, FakeTensor)]
         if func is torch.ops.prim.device.default:
             return args[0].fake_device if fakes else func(*args)
-        key = self._kernel_in_parts(func)
-        if any(isinstance(one, torch.device) and one.type == "cuda" for one in flat):
-            args, kwargs = tree_map_only(torch.device, _indexed, (args, kwargs))
+        key = self._composite_kernel_key(func)
+        if any(isinstance(leaf, torch.device) and leaf.type == "cuda" for leaf in flat):
+            args, kwargs = tree_map_only(torch.device, _add_index, (args, kwargs))
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
         if key is not None:
@@ -382,56 +385,58 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         moved = move(self, func, args, kwargs)
         if moved is not NOT_ASKED:
             return moved
-        given, args = args, without_masks(self, func, args)
-        out = self._meta_kernels.result(func, args, kwargs, flat) if args is given else NOT_ASKED
+        original, args = args, without_masks(self, func, args)
+        unchanged = args is original
+        out = self._meta_kernels.result(func, args, kwargs, flat) if unchanged else NOT_ASKED
         if out is NOT_ASKED:
-            out = self._imagine(func, args, kwargs)
+            out = self._run_fake(func, args, kwargs)
         self._book(func, args, kwargs, out)
-        self._echo(func, args, kwargs, out)
+        self._update_values(func, args, kwargs, out)
         return out
 
     def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
-        """A fake of the same sizes and strides as a dense real tensor."""
+        """Return a fake tensor with the sizes and strides of a dense copy of `real`."""
         dense = real if real.is_contiguous() else torch.empty_like(real, device="meta")
         with self.fake:
-            made: torch.Tensor = torch.empty_strided(
+            fake: torch.Tensor = torch.empty_strided(
                 real.size(), dense.stride(), dtype=dtype, device=device
             )
-        return made
+        return fake
 
     def made_of(self, value: Any, operation: str) -> Any:
-        """Fakes on the device that hold these real tensors' values; other leaves unchanged."""
+        """Replace real tensors by fakes on the device that know their values."""
 
-        def one(leaf: Any) -> Any:
+        def to_fake(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
                 return leaf
-            made = self.empty_like_of(leaf, leaf.dtype, "cuda")
-            self.ledger.book(made, operation)
-            self.values.learn(made, leaf)
-            return made
+            fake = self.empty_like_of(leaf, leaf.dtype, "cuda")
+            self.ledger.book(fake, operation)
+            self.values.learn(fake, leaf)
+            return fake
 
-        return tree_map(one, value)
+        return tree_map(to_fake, value)
 
-    def _kernel_in_parts(self, func: Operation) -> Any:
-        """The key of a kernel that runs it as several operations, each then booked by itself.
+    def _composite_kernel_key(self, func: Operation) -> Any:
+        """Return the key of a kernel that runs `func` as several operations, or None.
 
-        Torch's composite kernels, and vLLM's in Python: its fakes hide what kernels allocate.
+        mmcalib then records each of them. These are torch's composite kernels, and vLLM's kernels
+        in Python, because vLLM's fakes hide what kernels allocate.
         """
         if func not in self._kernels:
             keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
             if func.namespace.startswith(_RUN_AS_THEY_ARE):
                 keys = _WRITTEN_IN_PYTHON
             has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-            found = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
-            self._kernels[func] = next(found, None)
+            usable = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
+            self._kernels[func] = next(usable, None)
         return self._kernels[func]
 
-    def _imagine(self, func: Operation, args: Any, kwargs: Any) -> Any:
+    def _run_fake(self, func: Operation, args: Any, kwargs: Any) -> Any:
         try:
             with self.fake:
                 return func(*args, **kwargs)
         except _DEVICE_ERRORS as error:
-            value = self._real(func, args, kwargs)
+            value = self._compute_value(func, args, kwargs)
             if value is not None:
                 return self.made_of(value, str(func))
             if not func._schema.returns:
@@ -444,62 +449,62 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         name = func._schema.name.rpartition("::")[2]
         if name in _MATMULS:
             self._on_matmul(func)
-        fakes = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
-        for one in fakes:
-            if one.device.type == "cuda":
-                self.ledger.book(one, str(func))
-        if any(one.device.type == "cuda" for one in fakes):
+        fakes = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
+        on_device = [fake for fake in fakes if fake.device.type == "cuda"]
+        for fake in on_device:
+            self.ledger.book(fake, str(func))
+        if on_device:
             self.ledger.scratch(scratch_bytes(name, args, kwargs), str(func))
 
-    def _echo(self, func: Operation, args: Any, kwargs: Any, out: Any) -> None:
-        """Do on known values what was done on the fakes; what becomes unknown is forgotten."""
-        outs = [one for one in tree_leaves(out) if isinstance(one, FakeTensor)]
-        written = list(_written(func, args, kwargs))
-        wanted = [one for one in outs if self.values.worth_knowing(one)]
-        if func.is_view or not (wanted or written):
+    def _update_values(self, func: Operation, args: Any, kwargs: Any, out: Any) -> None:
+        """Repeat the operation on known values, and forget values that become unknown."""
+        outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
+        targets = list(_write_targets(func, args, kwargs))
+        useful = [fake for fake in outs if self.values.worth_knowing(fake)]
+        if func.is_view or not (useful or targets):
             return
         if func._schema.name.startswith(_EMPTIES):
-            for one in wanted:
-                # Larger ones are packed weights, whose values would be worked on.
-                if one.untyped_storage().nbytes() <= _FRESH_BYTES:
-                    self.values.learn(one, torch.zeros((), dtype=one.dtype).expand(one.shape))
+            for fake in useful:
+                # Larger ones are packed weights; computing on their values would take long.
+                if fake.untyped_storage().nbytes() <= _FRESH_BYTES:
+                    self.values.learn(fake, torch.zeros((), dtype=fake.dtype).expand(fake.shape))
             return
-        value = self._real(func, args, kwargs) if wanted else None
+        value = self._compute_value(func, args, kwargs) if useful else None
         if value is None:
-            for one in written:
-                self.values.forget(one)
+            for target in targets:
+                self.values.forget(target)
             return
         for fake, real in zip(tree_leaves(out), tree_leaves(value), strict=False):
             if not isinstance(fake, FakeTensor) or not isinstance(real, torch.Tensor):
                 continue
-            if real.shape == fake.shape and not any(fake is one for one in written):
+            if real.shape == fake.shape and not any(fake is target for target in targets):
                 self.values.learn(fake, real)
 
-    def _real(self, func: Operation, args: Any, kwargs: Any) -> Any:
-        """The operation's result on the values of its inputs; None where one is unknown."""
+    def _compute_value(self, func: Operation, args: Any, kwargs: Any) -> Any:
+        """Run the operation on the values of its inputs; None if one is unknown."""
         if func.namespace not in ("aten", "prims"):
             return None
-        inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        known = {}
-        for one in inputs:
-            value = self.values.of(one)
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        values = {}
+        for tensor in inputs:
+            value = self.values.of(tensor)
             if value is None or not self.values.worth_knowing(value):
                 return None
-            known[id(one)] = value
+            values[id(tensor)] = value
 
-        def real(leaf: Any) -> Any:
+        def to_real(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
-                return known[id(leaf)]
+                return values[id(leaf)]
             return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
         try:
-            return func(*tree_map(real, args), **tree_map(real, kwargs))
+            return func(*tree_map(to_real, args), **tree_map(to_real, kwargs))
         except (RuntimeError, NotImplementedError, IndexError):
             return None
 
 
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The real operation. Large buffers are pages that nobody has touched, until somebody does."""
+    """Run the real operation. Large buffers are untouched pages, which take no memory yet."""
     kwargs.pop("pin_memory", None)
     if func in PINNING:
         return args[0]
@@ -511,30 +516,29 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _indexed(device: torch.device) -> torch.device:
-    """The device with its index: C++ would ask the guard for it, which knows of no CUDA."""
+def _add_index(device: torch.device) -> torch.device:
+    """Add the device's index, which C++ would otherwise read from the guard without CUDA."""
     return torch.device("cuda", 0) if device.type == "cuda" else device
 
 
 def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:
-    """Whether it may copy a large host tensor; reshaping may, which its parts show."""
+    """Return True if it may copy a large host tensor; a reshape may, in one of its parts."""
     large = any(
-        isinstance(one, torch.Tensor)
-        and one.numel() * one.element_size() > LARGE_HOST_BYTES
-        and one.device.type == "cpu"
-        for one in flat
+        isinstance(leaf, torch.Tensor)
+        and leaf.numel() * leaf.element_size() > LARGE_HOST_BYTES
+        and leaf.device.type == "cpu"
+        for leaf in flat
     )
     return large and not func._schema.is_mutable and (in_parts or not func.is_view)
 
 
-def _written(func: Operation, args: Any, kwargs: Any) -> Any:
-    """The fake tensors that the operation writes to, by its schema."""
+def _write_targets(func: Operation, args: Any, kwargs: Any) -> Any:
     if not func._schema.is_mutable:
         return
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
-        given = args[index] if index < len(args) else kwargs.get(argument.name)
-        for one in tree_leaves(given):
-            if isinstance(one, FakeTensor):
-                yield one
+        value = args[index] if index < len(args) else kwargs.get(argument.name)
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, FakeTensor):
+                yield leaf

@@ -1,4 +1,4 @@
-"""The imaginary GPU's memory: its machine, what lives there, and torch's workspaces."""
+"""Memory of the imaginary GPU: its allocator, its live tensors, and torch's workspaces."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mmcalib.domain.memory import LiveTensor
 from mmcalib.models.gpus import Gpu
 from mmcalib.text import KIB, MIB
 
-# As many as a server holds: vLLM refuses more ranks than GPUs.
+# GPUs of a typical server; vLLM refuses more ranks than GPUs.
 GPUS = 8
 
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU. `other_bytes` are outside torch (context, kernels); torch starts with `settings`."""
+    """One GPU; `other_bytes` are outside torch (context, kernels), `settings` are torch's."""
 
     gpu: Gpu
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
@@ -43,33 +43,33 @@ class Machine:
         return self.gpu.capability
 
     def memory_info(self) -> tuple[int, int]:
-        """(free, total) bytes, as cudaMemGetInfo has them; free may go below zero."""
+        """Return (free, total) bytes like cudaMemGetInfo, but free may be negative."""
         total = self.gpu.total_bytes
         return total - self.allocator.reserved_bytes - self.other_bytes, total
 
     def clear(self) -> None:
-        """A GPU on which nothing has run yet."""
+        """Empty the GPU."""
         kind = ExpandingAllocator if self.settings.expandable else CachingAllocator
         self.allocator = kind(self.settings.max_split_bytes)
         self.other_bytes = 0
 
     def set(self, given: AllocatorSettings) -> None:
-        """From now on. Raises UsageError where segments would start or stop to expand."""
+        """Apply new settings. Raises UsageError if they change `expandable_segments`."""
         if given.expandable not in (None, bool(self.settings.expandable)):
             raise not_followed(f"expandable_segments:{given.expandable}")
         self.allocator.max_split_bytes = given.max_split_bytes
 
 
-# A peak's listing is for a reader: what is smaller explains nothing.
+# The list of a peak's tensors leaves out smaller ones, which do not explain it.
 _WORTH_NAMING_BYTES = MIB
 
 
 @dataclass(slots=True)
 class LedgerPhase:
-    """Bytes allocated when it began, at its highest and at its end; what lived at the highest.
+    """Allocated bytes at a phase's start, peak and end, and its largest tensors at the peak.
 
-    `scratch_bytes` is the part of the peak that kernels take for themselves; `largest` excludes
-    what was there before the phase. `embeddings` is what an encoder made of its items.
+    `scratch_bytes` is the part of the peak inside kernels. `largest` leaves out tensors from before
+    the phase. `embeddings` counts the encoder's output for its items.
     """
 
     name: str
@@ -90,10 +90,10 @@ class LedgerPhase:
 
 
 class Ledger:
-    """Books storages of fake tensors into the allocator when they appear, and out when they die."""
+    """Allocates the storages of fake tensors when they appear, and frees them when they die."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, gpu_memory: Machine) -> None:
+        self._gpu_memory = gpu_memory
         self._era = 0
         self.live: dict[int, LiveTensor] = {}
         self.module = ""
@@ -102,53 +102,58 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no tensor takes; may go below zero."""
-        machine = self._machine
-        return machine.gpu.total_bytes - machine.allocator.allocated_bytes - machine.other_bytes
+        """Bytes that no tensor uses; may be negative."""
+        gpu_memory = self._gpu_memory
+        return (
+            gpu_memory.gpu.total_bytes
+            - gpu_memory.allocator.allocated_bytes
+            - gpu_memory.other_bytes
+        )
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
-        """Count the tensor's storage, once, however many tensors view it; follow its resizing."""
+        """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         nbytes = storage.nbytes()
-        known = self.live.get(key)
-        if known is not None:
-            if known.nbytes == nbytes:
+        booked = self.live.get(key)
+        if booked is not None:
+            if booked.nbytes == nbytes:
                 return
             self._release(key, self._era)
         else:
             weakref.finalize(storage, self._release, key, self._era).atexit = False
-        self._blocks[key] = self._machine.allocator.allocate(nbytes) if nbytes else None
+        self._blocks[key] = self._gpu_memory.allocator.allocate(nbytes) if nbytes else None
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self.live[key] = LiveTensor(nbytes, operation, shape, dtype, self.module)
         self._raise_peaks(0, "")
 
     def exempt(self, tensor: torch.Tensor) -> None:
-        """The tensor's storage is not on the device, whatever it says."""
+        """Do not count the tensor's storage, because it is host memory."""
         key = tensor.untyped_storage()._cdata
         self._release(key, self._era)
         self.live[key] = LiveTensor(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
         self._blocks[key] = None
 
     def drop(self, tensor: torch.Tensor) -> None:
-        """Nothing will read the tensor's storage again, though somebody may still hold it."""
+        """Free the tensor's storage, which is not read again, although a reference remains."""
         self._release(tensor.untyped_storage()._cdata, self._era)
 
     def scratch(self, nbytes: int, operation: str) -> None:
-        """A kernel takes so many bytes for itself while it runs: allocated and freed at once."""
+        """Allocate and free the bytes that a kernel uses while it runs."""
         if not nbytes:
             return
-        block = self._machine.allocator.allocate(nbytes)
+        block = self._gpu_memory.allocator.allocate(nbytes)
         self._raise_peaks(nbytes, operation)
-        self._machine.allocator.free(block)
+        self._gpu_memory.allocator.free(block)
 
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
-        """What the blocks of their storages take, each once."""
         blocks = (self._blocks.get(key) for key in storages(tensors))
-        return sum(self._machine.allocator.size_of(block) for block in blocks if block is not None)
+        return sum(
+            self._gpu_memory.allocator.size_of(block) for block in blocks if block is not None
+        )
 
     def made_after(self, part: LedgerPhase) -> int:
-        """Bytes alive now that were there neither before `part` nor, with `since`, at its end."""
+        """Return live bytes that were not there before `part` or, if it has `since`, at its end."""
         return sum(
             live.nbytes
             for key, live in self.live.items()
@@ -156,7 +161,7 @@ class Ledger:
         )
 
     def clear(self) -> None:
-        """Forget everything; what dies later was booked in an era that is over."""
+        """Forget everything; finalizers of older tensors then do nothing (`_era`)."""
         self._era += 1
         self.live.clear()
         self._blocks.clear()
@@ -172,30 +177,30 @@ class Ledger:
             return
         block = self._blocks.pop(key)
         if block is not None:
-            self._machine.allocator.free(block)
+            self._gpu_memory.allocator.free(block)
 
     def _raise_peaks(self, scratch_bytes: int, operation: str) -> None:
-        held = self._machine.allocator.allocated_bytes
+        allocated = self._gpu_memory.allocator.allocated_bytes
         for phase in self._phases:
-            if held > phase.peak_bytes:
-                phase.peak_bytes, phase._grown = held, True
+            if allocated > phase.peak_bytes:
+                phase.peak_bytes, phase._grown = allocated, True
                 phase.scratch_bytes, phase.scratch_operation = scratch_bytes, operation
 
     @contextmanager
     def phase(
         self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
     ) -> Iterator[LedgerPhase]:
-        """Watch its peak and keep its `largest` tensors; may nest, and begin where `since` did."""
-        held = self._machine.allocator.allocated_bytes
+        """Record a phase's peak and `largest` tensors, from the start of `since`; may nest."""
+        now = self._gpu_memory.allocator.allocated_bytes
         before = since._before if since else dict(self.live)
-        phase = LedgerPhase(name, since.start_bytes if since else held, held, _before=before)
+        phase = LedgerPhase(name, since.start_bytes if since else now, now, _before=before)
         phase._grown = since is not None
         self._phases.append(phase)
         try:
             yield phase
         finally:
             self._phases.remove(phase)
-            phase.end_bytes = self._machine.allocator.allocated_bytes
+            phase.end_bytes = self._gpu_memory.allocator.allocated_bytes
             if since is not None:
                 phase._left = dict(self.live)
             at_peak = self.live if phase._grown or phase._at_peak is None else phase._at_peak
@@ -204,23 +209,23 @@ class Ledger:
                 for key, live in at_peak.items()
                 if phase._before.get(key) is not live and live.nbytes >= _WORTH_NAMING_BYTES
             ]
-            phase.largest = tuple(sorted(new, key=lambda one: -one.nbytes)[:largest])
+            phase.largest = tuple(sorted(new, key=lambda live: -live.nbytes)[:largest])
             phase._at_peak = None
 
 
-# The workspaces that torch keeps for cuBLAS and cuBLASLt, out of its caching allocator, as in
+# torch keeps workspaces for cuBLAS and cuBLASLt, allocated from its caching allocator, as in
 # pytorch's aten/src/ATen/cuda/CublasHandlePool.cpp (before torch 2.9 CUDABlas.cpp has Lt's): one
-# for each pair of handle and stream, made by the first matrix product and never given back. Of
-# releases between the sources that were read, pull requests' merge dates decide.
-# parseChosenWorkspaceSize: ":4096:2:16:8" where nothing else is said.
+# for each pair of handle and stream, made by the first matrix product and never freed. For releases
+# whose source was not read, pull requests' merge dates decide.
+# parseChosenWorkspaceSize: the default is ":4096:2:16:8".
 COMMON_BYTES = (4096 * 2 + 16 * 8) * KIB
 LARGE_BYTES = 4096 * 8 * KIB
 # parseCUDABlasLtWorkspaceSize, per pytorch#73328.
 LT_BYTES = 1024 * KIB
-# The first torch that gives 32 MiB to a compute capability's major number: 10 and 12 by
+# The first torch that uses 32 MiB, by a compute capability's major number: 10 and 12 by
 # pytorch#175344, merged in February 2026, 11 by #189312, July 2026.
 _LARGE_SINCE = {9: (2, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
-# The first torch whose Lt uses cuBLAS's workspace by itself (pytorch#175879, March 2026).
+# The first torch whose Lt shares cuBLAS's workspace by default (pytorch#175879, March 2026).
 _UNIFIED = (2, 12)
 # addmm with a bias and scaled products go to cuBLASLt, other products to cuBLAS.
 _LT_OPERATIONS = {"addmm", "_addmm_activation", "_scaled_mm"}
@@ -231,32 +236,32 @@ Version = tuple[int, int]
 
 
 def parse_workspace_config(text: str) -> int | None:
-    """Bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None if torch cannot read it."""
-    found = re.findall(r":([0-9]+):([0-9]+)", text)
-    return sum(int(size) * int(count) * KIB for size, count in found) if found else None
+    """Return the bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None if invalid."""
+    pairs = re.findall(r":([0-9]+):([0-9]+)", text)
+    return sum(int(size) * int(count) * KIB for size, count in pairs) if pairs else None
 
 
 def cublas_workspace_bytes(
     capability: Capability, torch_version: Version, config: str | None = None
 ) -> int:
-    """Bytes of one cuBLAS workspace; `config` is CUBLAS_WORKSPACE_CONFIG, None where unset."""
-    asked = None if config is None else parse_workspace_config(config)
-    if asked is not None:
-        return asked
+    """Return the bytes of one cuBLAS workspace; `config` is CUBLAS_WORKSPACE_CONFIG, if set."""
+    configured = None if config is None else parse_workspace_config(config)
+    if configured is not None:
+        return configured
     since = _LARGE_SINCE.get(capability[0])
     return LARGE_BYTES if since is not None and torch_version >= since else COMMON_BYTES
 
 
 def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = None) -> int:
-    """Bytes of cuBLASLt's own workspace, 0 if shared; `size_config` is in KiB, None if unset."""
+    """Return the bytes of cuBLASLt's own workspace, 0 if shared; `size_config` is in KiB."""
     if torch_version >= _UNIFIED:
         return 0
-    asked = re.match(r"\s*[0-9]+", size_config or "")
-    return int(asked[0]) * KIB if asked else LT_BYTES
+    configured = re.match(r"\s*[0-9]+", size_config or "")
+    return int(configured[0]) * KIB if configured else LT_BYTES
 
 
 class Workspaces:
-    """Takes a workspace from the allocator when the first product on a stream needs it."""
+    """Allocates a workspace when the first product on a stream needs it."""
 
     def __init__(
         self,
@@ -267,32 +272,32 @@ class Workspaces:
         config: str | None = None,
         lt_size_config: str | None = None,
     ) -> None:
-        """`config` and `lt_size_config` are the environment's, None where unset."""
+        """`config` and `lt_size_config` are environment variables; None if unset."""
         self._allocator = allocator
-        self._lt_is_its_own = torch_version < _UNIFIED
+        self._lt_is_separate = torch_version < _UNIFIED
         self._bytes = {"cublas": 0, "cublaslt": 0}
         if capability is not None:
             self._bytes["cublas"] = cublas_workspace_bytes(capability, torch_version, config)
             self._bytes["cublaslt"] = cublaslt_workspace_bytes(torch_version, lt_size_config)
-        self._held: dict[tuple[str, int], int] = {}
+        self._blocks: dict[tuple[str, int], int] = {}
 
     def use(self, operation: object, stream: int = 0) -> None:
-        """Note that an aten operation (by name, or `aten.mm.default`) runs on a stream."""
+        """Record that an aten operation (by name, or `aten.mm.default`) runs on a stream."""
         name = str(operation).removeprefix("aten.").removeprefix("aten::").partition(".")[0]
         if name not in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
             return
-        # cuBLASLt's handle is cuBLAS's: getCurrentCUDABlasLtHandle makes its workspace as well.
-        self._take("cublas", stream)
-        if name in _LT_OPERATIONS and self._lt_is_its_own:
-            self._take("cublaslt", stream)
+        # cuBLASLt shares cuBLAS's handle: getCurrentCUDABlasLtHandle also makes its workspace.
+        self._allocate_once("cublas", stream)
+        if name in _LT_OPERATIONS and self._lt_is_separate:
+            self._allocate_once("cublaslt", stream)
 
-    def _take(self, library: str, stream: int) -> None:
-        if (library, stream) not in self._held:
+    def _allocate_once(self, library: str, stream: int) -> None:
+        if (library, stream) not in self._blocks:
             block = self._allocator.allocate(self._bytes[library])
-            self._held[library, stream] = block
+            self._blocks[library, stream] = block
 
     def clear(self) -> None:
-        """Give all back, as torch._C._cuda_clearCublasWorkspaces does."""
-        for block in self._held.values():
+        """Free all workspaces, as torch._C._cuda_clearCublasWorkspaces does."""
+        for block in self._blocks.values():
             self._allocator.free(block)
-        self._held.clear()
+        self._blocks.clear()

@@ -1,9 +1,9 @@
-"""Memory that an operation takes inside its CUDA kernel, gone again when it returns.
+"""Memory that an operation uses inside its CUDA kernel and frees when it returns.
 
-A fake tensor shows what goes in and what comes out. What is left out here takes little (reductions,
-softmax: partial results of some MiB at most) or is unknown (cuDNN's choice for a convolution).
-Read from pytorch's aten/src/ATen/native/cuda/ as of torch 2.13, and from CUB 3.0 and 3.5; sizes out
-of CUB are exact but for the scratch of its look-back, which depends on the GPU's tuning.
+A fake tensor only shows inputs and outputs. Operations missing here need little (reductions,
+softmax: partial results of some MiB at most), or are unknown (cuDNN's choice for a convolution).
+Read from pytorch's aten/src/ATen/native/cuda/ as of torch 2.13, and from CUB 3.0 and 3.5. CUB's
+sizes are exact except for the scratch of its look-back, which depends on the GPU's tuning.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from math import prod
 from typing import Any
 
 INT64_BYTES = 8
-# INT_MAX: a longer sort is cut into batches of whole rows (SortStable.cu).
+# INT_MAX: torch splits a longer sort into batches of whole rows (SortStable.cu).
 _INT_MAX = 2**31 - 1
-# Sort.h, should_use_small_sort: such rows are sorted in place.
+# Sort.h, should_use_small_sort: torch sorts rows up to this length in place.
 SMALL_SORT_ROW = 4096
 # SortStable.cu, do_launch_stable_sort_kernel: "rough heuristics where even a single sort occupies
-# GPU", and the number of rows from which one segmented sort takes them all.
+# GPU", and the number of rows from which one segmented sort handles all of them.
 LARGE_SORT_ROW = 1_000_000
 SEGMENTED_SORT_ROWS = 128
-# TensorTopK.cu, should_use_multiblock: fewer slices than the first are split from the second on.
+# TensorTopK.cu, should_use_multiblock: (slices, row length) pairs. With fewer slices, rows from
+# that length are split.
 _MULTIBLOCK = (
     *((21, 20000), (41, 10000), (81, 8000), (200, 5000), (800, 3000)),
     *((4001, 800), (1 << 32, 400)),
 )
 # TensorTopK.cu: threads per block, radix digits, and get_items_per_thread's limits; the wave is an
-# H100's 132 multiprocessors with 6 blocks each, where another GPU's only shifts the middle range.
+# H100's 132 multiprocessors with 6 blocks each; other GPUs only shift the middle range.
 _TOPK_THREADS, _TOPK_DIGITS, _TOPK_ITEMS, _TOPK_WAVE_BLOCKS = 256, 256, (4, 64), 132 * 6
 # CUB's onesweep: 256 digits of 4 B for each tile; a tile is 3,072 (sm_80) to 5,376 (sm_90) items
 # of 8 B. Its scan and select, and so nonzero, keep 16 B for some thousand items: left out.
@@ -35,9 +36,9 @@ _ONESWEEP_TILE, _ONESWEEP_TILE_BYTES = 5376, 1024
 
 
 def scratch_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Bytes that aten's `name`, without overload, takes for itself on these arguments; often 0.
+    """Return the scratch bytes of aten's `name` (without overload) for these arguments; often 0.
 
-    Tensors are whatever has torch's `shape`, `stride()`, `element_size()` and `is_contiguous()`.
+    A tensor is any object with torch's `shape`, `stride()`, `element_size()` and `is_contiguous()`.
     """
     sizing = _SIZINGS.get(name)
     if sizing is None or not args or not hasattr(args[0], "shape") or not _numel(args[0]):
@@ -46,7 +47,7 @@ def scratch_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
-    """torch.sort along dense rows, stable or not: index arrays and CUB's buffers.
+    """Return scratch bytes of torch.sort along dense rows: index arrays and CUB's buffers.
 
     Sort.cpp `sort_cuda_kernel`, SortStable.cu. Rows of a 128-row batch or more cost 8 B of indices
     and, for the ping-pong of a segmented radix sort, one element and 8 B of indices again.
@@ -60,7 +61,7 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
             row_length, element_bytes, INT64_BYTES
         )
     if rows < SEGMENTED_SORT_ROWS:
-        # Two arrays of (row, index) as int2, the sorted keys that nobody wants, and the sort.
+        # Two arrays of (row, index) as int2, sorted keys that are not used, and the sort.
         arrays = (2 * INT64_BYTES + element_bytes) * count
         return arrays + radix_sort_scratch_bytes(count, element_bytes, INT64_BYTES)
     # dispatch_segmented_radix_sort.cuh, InvokePasses: "3rd keys buffer", "3rd values buffer".
@@ -68,7 +69,7 @@ def sort_scratch_bytes(numel: int, row_length: int, element_bytes: int) -> int:
 
 
 def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) -> int:
-    """torch.topk of contiguous rows: digit counts, and a sort of large k (`mbtopk::launch`)."""
+    """Return scratch bytes of torch.topk on contiguous rows (`mbtopk::launch`): counts, a sort."""
     rows = numel // row_length
     counting = 0
     if next(row_length >= least for below, least in _MULTIBLOCK if rows < below):
@@ -84,7 +85,7 @@ def topk_scratch_bytes(numel: int, row_length: int, k: int, element_bytes: int) 
 
 
 def index_put_scratch_bytes(indices: int) -> int:
-    """index_put_, accumulating: four int64 arrays, a radix sort (`index_put_with_sort_kernel`)."""
+    """Return scratch bytes of index_put_ with accumulation (`index_put_with_sort_kernel`)."""
     return 4 * INT64_BYTES * indices + radix_sort_scratch_bytes(indices, INT64_BYTES, INT64_BYTES)
 
 
@@ -100,7 +101,7 @@ def _sort(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     )
     if row_length <= SMALL_SORT_ROW or (dense and self.stride(dim) == 1):
         return own
-    # Turned so that rows are dense: the input, and both results before they are turned back.
+    # Transposed copies with dense rows: of the input, and of both results.
     return own + numel * (2 * width + INT64_BYTES)
 
 
@@ -108,13 +109,13 @@ def _topk(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     self = args[0]
     if not self.shape:
         return 0
-    k, dim = _given(args, kwargs, 1, "k", 0), _given(args, kwargs, 2, "dim", -1)
+    k, dim = _argument(args, kwargs, 1, "k", 0), _argument(args, kwargs, 2, "dim", -1)
     numel, width = _numel(self), _width(self)
     return _copy_bytes(self) + topk_scratch_bytes(numel, self.shape[dim], k, width)
 
 
 def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """ReduceOps.cpp `impl_func_cum_ops` converts; ScanUtils.cuh `scan_dim` wants dense rows."""
+    """ReduceOps.cpp `impl_func_cum_ops` converts; ScanUtils.cuh `scan_dim` needs dense rows."""
     self, numel = args[0], _numel(args[0])
     dtype = kwargs.get("dtype")
     widens = dtype is None and not self.dtype.is_floating_point and _width(self) < 8
@@ -127,19 +128,19 @@ def _cumulate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _masked_scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """An int64 prefix sum like `self`, and the mask (`launch_masked_scatter_kernel`)."""
     numel = _numel(args[0])
-    mask, source = _given(args, kwargs, 1, "mask"), _given(args, kwargs, 2, "source")
+    mask, source = _argument(args, kwargs, 1, "mask"), _argument(args, kwargs, 2, "source")
     expands = mask is not None and (_numel(mask) != numel or not mask.is_contiguous())
     copied = 0 if source is None else _copy_bytes(source)
     return copied + INT64_BYTES * numel + (numel if expands else 0)
 
 
 def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    if not _given(args, kwargs, 3, "accumulate", False) or len(args) < 3:
+    if not _argument(args, kwargs, 3, "accumulate", False) or len(args) < 3:
         return 0
-    self, tensors, values = args[0], [one for one in args[1] if one is not None], args[2]
-    indices = max((_numel(one) for one in tensors), default=0)
-    taken = zip(self.shape, [*args[1], *[None] * len(self.shape)], strict=False)
-    whole = indices * prod(int(size) for size, index in taken if index is None)
+    self, tensors, values = args[0], [index for index in args[1] if index is not None], args[2]
+    indices = max((_numel(index) for index in tensors), default=0)
+    dimensions = zip(self.shape, [*args[1], *[None] * len(self.shape)], strict=False)
+    whole = indices * prod(int(size) for size, index in dimensions if index is None)
     copied = 0 if _numel(values) == whole and values.is_contiguous() else whole
     return copied * _width(values) + index_put_scratch_bytes(indices)
 
@@ -147,22 +148,22 @@ def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _multinomial(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Distributions.cpp `multinomial_out`: one exponential draw for each probability.
 
-    MultinomialKernel.cu has three such arrays if several are drawn with replacement.
+    MultinomialKernel.cu has three such arrays for several draws with replacement.
     """
-    draws = _given(args, kwargs, 1, "num_samples", 1)
-    again = _given(args, kwargs, 2, "replacement", False)
-    arrays = 3 if again and draws > 1 else 1
+    draws = _argument(args, kwargs, 1, "num_samples", 1)
+    replacement = _argument(args, kwargs, 2, "replacement", False)
+    arrays = 3 if replacement and draws > 1 else 1
     return arrays * _numel(args[0]) * _width(args[0])
 
 
 def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """UniqueCub.cu `UniqueCub`: the values sorted, and with an inverse two arrays of indices."""
     numel, width = _numel(args[0]), _width(args[0])
-    index = INT64_BYTES if _given(args, kwargs, 2, "return_inverse", False) else 0
+    index = INT64_BYTES if _argument(args, kwargs, 2, "return_inverse", False) else 0
     return numel * (width + 2 * index) + radix_sort_scratch_bytes(numel, width, index)
 
 
-def _given(
+def _argument(
     args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
 ) -> Any:
     return kwargs.get(name, args[place] if len(args) > place else default)
@@ -177,12 +178,11 @@ def _width(tensor: Any) -> int:
 
 
 def _copy_bytes(tensor: Any) -> int:
-    """What `.contiguous()` allocates."""
     return 0 if tensor.is_contiguous() else _numel(tensor) * _width(tensor)
 
 
 def radix_sort_scratch_bytes(count: int, key_bytes: int, value_bytes: int) -> int:
-    """dispatch_radix_sort.cuh `InvokeOnesweep`, where no input may be overwritten."""
+    """Return scratch bytes of dispatch_radix_sort.cuh `InvokeOnesweep` with read-only inputs."""
     tiles = -(-count // _ONESWEEP_TILE)
     return count * (key_bytes + value_bytes) + tiles * _ONESWEEP_TILE_BYTES
 

@@ -1,4 +1,4 @@
-"""Install the imaginary GPU, bring vLLM's worker up on it."""
+"""Install the imaginary GPU, and start vLLM's worker on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mmcalib.text import MIB
 
 
 class Stage:
-    """One process's imaginary GPU: machine, ledger and dispatch mode belong together."""
+    """The imaginary GPU of one process: its machine, ledger and dispatch mode."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -34,18 +34,18 @@ class Stage:
         self.ledger = Ledger(self.machine)
         self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
-        self._settled = False
+        self._is_frozen = False
         self.clear()
 
     def settle(self) -> None:
-        """Collect what a rehearsal left; after the first, freeze the rest: vLLM collects often."""
+        """Collect a rehearsal's garbage; freeze what remains once, because vLLM collects often."""
         gc.collect()
-        if not self._settled:
+        if not self._is_frozen:
             gc.freeze()
-            self._settled = True
+            self._is_frozen = True
 
     def clear(self) -> None:
-        """Empty the GPU for the next rehearsal; what is still alive no longer counts."""
+        """Empty the GPU for the next rehearsal; live tensors no longer count."""
         self.machine.clear()
         self.ledger.clear()
         major, minor = torch.__version__.split(".")[:2]
@@ -56,21 +56,21 @@ class Stage:
             config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
         )
-        convolved = False
+        has_cudnn = False
 
-        def used(operation: Operation) -> None:
-            nonlocal convolved
+        def count_libraries(operation: Operation) -> None:
+            nonlocal has_cudnn
             workspaces.use(operation)
-            if operation == torch.ops.aten.convolution.default and not convolved:
-                convolved = True
+            if operation == torch.ops.aten.convolution.default and not has_cudnn:
+                has_cudnn = True
                 self.machine.other_bytes += cudnn_bytes(self.gpu)
 
-        self.device.clear(on_matmul=used)
+        self.device.clear(on_matmul=count_libraries)
         self.products.clear()
 
 
-# In the order in which vLLM would look for the real thing.
-_STAND_INS: Final[tuple[Callable[[Stage], None], ...]] = (
+# Replacements in the order in which vLLM looks for the real parts.
+_PATCHES: Final[tuple[Callable[[Stage], None], ...]] = (
     cuda.install_cuda,
     cuda.install_triton,
     flashinfer.install_flashinfer,
@@ -91,31 +91,31 @@ _STAND_INS: Final[tuple[Callable[[Stage], None], ...]] = (
 
 
 def install(gpu: Gpu) -> Stage:
-    """Install every stand-in. Raises UsageError for a GPU without CUDA."""
+    """Replace all parts of a CUDA machine. Raises UsageError for a GPU without CUDA."""
     if gpu.capability is None:
         raise UsageError(
-            f"{gpu.name} has no CUDA, and only vLLM's CUDA worker can be rehearsed",
-            hint="name an NVIDIA GPU",
+            f"cannot rehearse on {gpu.name}, because only CUDA GPUs are supported",
+            hint="mmcalib list gpus (choose an NVIDIA GPU)",
         )
-    # The real device, if there is one, is left alone.
+    # Do not touch a real device.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     loading.disown_build()
-    stage = Stage(gpu)
-    for install_part in _STAND_INS:
-        install_part(stage)
+    machine = Stage(gpu)
+    for install_part in _PATCHES:
+        install_part(machine)
     gc.collect()
     gc.freeze()
-    return stage
+    return machine
 
 
 @dataclass(frozen=True, slots=True)
 class StartedWorker:
-    """A worker that knows how much memory is left, its engine config and the GPU's books; bytes.
+    """A worker after vLLM's memory profile, with its engine config and the GPU's ledger; in bytes.
 
-    `available_bytes` is what vLLM's own `determine_available_memory` returned, `outside_bytes` the
-    allowance for what is taken outside torch. Phases overlap in
-    nothing: encoder, language model, sampler, as far as they ran. `kept_bytes` live on that were
-    made after the encoder's, such as the workspace of experts.
+    `available_bytes` is the result of vLLM's `determine_available_memory`, `outside_bytes` the
+    allowance for non-torch memory. `phases` (encoder, language model, sampler) are those that ran,
+    and do not overlap. `kept_bytes` were allocated after the encoder ran and stay, such as the
+    workspace of experts.
     """
 
     config: Any
@@ -130,14 +130,16 @@ class StartedWorker:
 
 
 def outside_bytes(gpu: Gpu) -> int:
-    """What a start takes outside torch after vLLM's first look: kernels that load at first use, on
-    unified memory the system's too. Medians of the figures in benchmarks/memory_allowances.toml.
+    """Return the allowance for non-torch memory after vLLM's first memory snapshot.
+
+    It covers kernels that load at first use, and on unified memory the system's use. Medians of the
+    figures in benchmarks/memory_allowances.toml.
     """
     return (2990 if gpu.unified else 256 if _loads_more(gpu) else 72) * MIB
 
 
 def cudnn_bytes(gpu: Gpu) -> int:
-    """More of it with the first convolution: the most of three starts on an H100, 8 to 222 MiB."""
+    """Return cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100."""
     return (222 if _loads_more(gpu) else 0) * MIB
 
 
@@ -146,16 +148,16 @@ def _loads_more(gpu: Gpu) -> bool:
 
 
 @contextmanager
-def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
-    """Load and profile a worker under this engine config; the GPU is empty again afterwards."""
-    ledger = stage.ledger
-    with use_gpu(stage), models.built_under(config):
+def start_worker(machine: Stage, config: Any) -> Iterator[StartedWorker]:
+    """Load and profile a worker with this engine config; empty the GPU afterwards."""
+    ledger = machine.ledger
+    with use_gpu(machine), models.built_under(config):
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
         platform.fit_block_size(config)
-        # Taken between vLLM's first look at the memory and its last.
-        stage.machine.other_bytes += outside_bytes(stage.gpu)
+        # Allocated between vLLM's first and last memory snapshot.
+        machine.machine.other_bytes += outside_bytes(machine.gpu)
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,
@@ -168,56 +170,56 @@ def start_worker(stage: Stage, config: Any) -> Iterator[StartedWorker]:
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
             *(config, ledger, worker, weights, profile, tuple(phases), available),
-            *(stage.machine.other_bytes, kept),
+            *(machine.machine.other_bytes, kept),
         )
 
 
 @contextmanager
-def use_gpu(stage: Stage) -> Iterator[None]:
-    """While open vLLM runs on the stage's GPU, which is empty before and after."""
-    stage.clear()
+def use_gpu(machine: Stage) -> Iterator[None]:
+    """While open, vLLM runs on the imaginary GPU, which is empty before and after."""
+    machine.clear()
     try:
-        with torch.inference_mode(), stage.device:
+        with torch.inference_mode(), machine.device:
             yield
     finally:
         cuda.end()
         models.forget_models()
-        stage.settle()
+        machine.settle()
 
 
 def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
-    """What an encoder made: a tensor per item, often views of one storage, which is what stays."""
-    made = list(outputs)
-    held = storages(made)
-    phase.items = len(made)
-    phase.embeddings = sum(len(item) for item in made)
-    phase.output_bytes = sum(held.values())
-    phase.storages = len(held)
+    """Record an encoder's outputs: a tensor per item, often views of one storage that stays."""
+    items = list(outputs)
+    sizes = storages(items)
+    phase.items = len(items)
+    phase.embeddings = sum(len(item) for item in items)
+    phase.output_bytes = sum(sizes.values())
+    phase.storages = len(sizes)
 
 
 @contextmanager
 def _watch_phases(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator[list[LedgerPhase]]:
-    """While open, the phases of a profile note their peaks above the profile's start."""
-    found: list[LedgerPhase] = []
+    """While open, record the peaks of a profile's phases above the profile's start."""
+    phases: list[LedgerPhase] = []
 
-    def watching(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **kwargs: Any) -> Any:
+    def wrap(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def record_phase(*args: Any, **kwargs: Any) -> Any:
             with ledger.phase(name, since=profile) as phase:
-                found.append(phase)
+                phases.append(phase)
                 result = method(*args, **kwargs)
             if name == "encoder":
                 note_outputs(phase, result)
             return result
 
-        return watched
+        return record_phase
 
-    with watched_phases(runner, runner.model, watching):
-        yield found
+    with watched_phases(runner, runner.model, wrap):
+        yield phases
 
 
 @contextmanager
 def named_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
-    """While open, the ledger knows in which of the model's modules an operation runs."""
+    """While open, tell the ledger which of the model's modules is running."""
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
 

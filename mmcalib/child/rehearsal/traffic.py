@@ -1,4 +1,4 @@
-"""Serve requests on it."""
+"""Serve requests on the imaginary GPU, and record the memory of each step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mmcalib.releases import models
 from mmcalib.releases.engine import SteppedCore
 from mmcalib.releases.runner import ENCODER
 
-# Sizes of items and the like, which decide what an encoder does; longer ones are media.
-_MOST_VALUES: Final = 4096
+# Integer tensors up to this length hold sizes that control the encoder; longer ones are media.
+_MAX_VALUES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One forward: bytes at its peak above its start, and its results as views of storages."""
+class _CachedForward:
+    """One forward pass: its peak bytes above its start, and its results as views of storages."""
 
     peak_bytes: int
     largest: tuple[LiveTensor, ...]
@@ -39,64 +39,62 @@ class _Seen:
 
 
 class Forwards:
-    """Watches the forwards of one loaded model: its encoder's, and that of its language model."""
+    """Caches the forward passes of one loaded model's encoder and language model."""
 
     def __init__(self, device: ImaginaryGpu, ledger: Ledger) -> None:
         self._device, self._ledger = device, ledger
-        # The largest tensors of the highest forward that was not run since this was emptied.
+        # The largest tensors of the highest cached forward since this was emptied.
         self.largest: tuple[LiveTensor, ...] = ()
-        # What decides a step of the language model beside its tokens: how they are shared out.
+        # How tokens are divided among sequences, which the language model's step depends on.
         self.sharing: Hashable = None
         self._peak_bytes = 0
 
     def watch(self, model: Any) -> None:
-        """From now on no forward of it is run twice."""
-        for method, key in (("forward", self._tokens), (ENCODER, self._media)):
+        for method, key in (("forward", self._token_key), (ENCODER, self._media_key)):
             if hasattr(model, method):
-                setattr(model, method, self._remembering(getattr(model, method), key))
+                setattr(model, method, self._cache_results(getattr(model, method), key))
 
-    def _remembering(
+    def _cache_results(
         self, forward: Callable[..., Any], key_of: Callable[[Any], Hashable | None]
     ) -> Callable[..., Any]:
-        seen: dict[Hashable, _Seen] = {}
+        cache: dict[Hashable, _CachedForward] = {}
 
-        def remembered(*args: Any, **kwargs: Any) -> Any:
+        def forward_once(*args: Any, **kwargs: Any) -> Any:
             key = key_of((args, kwargs))
-            known = seen.get(key) if key is not None else None
-            if known is not None:
-                return self._again(known)
+            cached = cache.get(key) if key is not None else None
+            if cached is not None:
+                return self._repeat(cached)
             with self._ledger.phase("forward") as phase:
-                made = forward(*args, **kwargs)
-            found = self._noted(made)
-            if key is not None and found is not None:
+                out = forward(*args, **kwargs)
+            results = self._describe(out)
+            if key is not None and results is not None:
                 peak = phase.peak_bytes - phase.start_bytes
-                seen[key] = _Seen(peak, phase.largest, *found)
-            return made
+                cache[key] = _CachedForward(peak, phase.largest, *results)
+            return out
 
-        return remembered
+        return forward_once
 
-    def _tokens(self, given: Any) -> Hashable | None:
-        """Of the language model: what its tokens are decides nothing."""
-        shapes = _shapes(given)
+    def _token_key(self, arguments: Any) -> Hashable | None:
+        shapes = _shapes(arguments)
         return None if shapes is None else (shapes, self.sharing)
 
-    def _media(self, given: Any) -> Hashable | None:
-        """The encoder's key: shapes and the sizes of its items; None where a size is not known."""
-        shapes = _shapes(given)
+    def _media_key(self, arguments: Any) -> Hashable | None:
+        """Return the encoder's key: shapes and the sizes of its items; None if one is unknown."""
+        shapes = _shapes(arguments)
         values = []
-        for leaf in tree_leaves(given):
+        for leaf in tree_leaves(arguments):
             if not isinstance(leaf, torch.Tensor) or leaf.dtype.is_floating_point:
                 continue
-            if leaf.numel() > _MOST_VALUES:
+            if leaf.numel() > _MAX_VALUES:
                 continue
-            known = self._device.values.of(leaf)
-            if known is None:
+            value = self._device.values.of(leaf)
+            if value is None:
                 return None
-            values.append(tuple(known.flatten().tolist()))
+            values.append(tuple(value.flatten().tolist()))
         return None if shapes is None else (shapes, tuple(values))
 
-    def _noted(self, made: Any) -> Any:
-        leaves, structure = tree_flatten(made)
+    def _describe(self, out: Any) -> Any:
+        leaves, structure = tree_flatten(out)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
         sizes = storages(leaves)
@@ -107,21 +105,20 @@ class Forwards:
             views.append((base, leaf.dtype, leaf.shape, leaf.stride(), leaf.storage_offset()))
         return tuple(sizes.values()), tuple(views), structure
 
-    def _again(self, seen: _Seen) -> Any:
-        if not self.largest or seen.peak_bytes > self._peak_bytes:
-            self.largest, self._peak_bytes = seen.largest, seen.peak_bytes
-        self._ledger.scratch(seen.peak_bytes, "a forward seen before")
-        bases = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in seen.storages]
+    def _repeat(self, cached: _CachedForward) -> Any:
+        if not self.largest or cached.peak_bytes > self._peak_bytes:
+            self.largest, self._peak_bytes = cached.largest, cached.peak_bytes
+        self._ledger.scratch(cached.peak_bytes, "a repeated forward pass")
+        bases = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in cached.storages]
         leaves = [
             bases[base].view(dtype).as_strided(shape, stride, offset)
-            for base, dtype, shape, stride, offset in seen.views
+            for base, dtype, shape, stride, offset in cached.views
         ]
-        return tree_unflatten(leaves, seen.structure)
+        return tree_unflatten(leaves, cached.structure)
 
 
-def _shapes(given: Any) -> Hashable | None:
-    """Of all tensors, with everything else; None where that is more than numbers and words."""
-    leaves, structure = tree_flatten(given)
+def _shapes(arguments: Any) -> Hashable | None:
+    leaves, structure = tree_flatten(arguments)
     parts: list[Hashable] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
@@ -133,26 +130,27 @@ def _shapes(given: Any) -> Hashable | None:
     return tuple(parts)
 
 
-_NAMED = 12
+_LARGEST_TENSORS = 12
 
 
-def serve_imagined(stage: Stage, request: ServeTraffic, say: Say) -> Traffic:
-    """The requests on the stage's GPU, which is empty again afterwards."""
-    with use_gpu(stage):
-        return serve(request, _Ledgered(stage), say)
+def serve_imagined(machine: Stage, request: ServeTraffic, say: Say) -> Traffic:
+    with use_gpu(machine):
+        return serve(request, _MemoryLedger(machine), say)
 
 
-class _Ledgered(StepBooks):
-    """The ledger of the stage's GPU. A step that only goes on with answers is left out, unless it
-    has more sequences than ever before: it takes no more than the last such step.
+class _MemoryLedger(StepBooks):
+    """Records the memory of steps on the imaginary GPU.
+
+    It skips a step that only continues answers, unless the step has more sequences than any before:
+    it takes the same memory as the last such step.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage, self._ledger = stage, stage.ledger
-        self._forwards = Forwards(stage.device, stage.ledger)
-        self._named = ExitStack()
+    def __init__(self, machine: Stage) -> None:
+        self._gpu_memory, self._ledger = machine.machine, machine.ledger
+        self._forwards = Forwards(machine.device, machine.ledger)
+        self._naming = ExitStack()
         self._base_bytes = 0
-        self._decoded = 0
+        self._most_decodes = 0
         self._decode_bytes = 0
         self._peak_bytes = 0
 
@@ -162,51 +160,52 @@ class _Ledgered(StepBooks):
 
     def profile(self, worker: Any, method: Callable[[], Any]) -> Any:
         with self._ledger.phase("profile") as phase:
-            found = method()
+            available = method()
         self.reserved_bytes = phase.peak_bytes - phase.start_bytes
         self._base_bytes = phase.start_bytes
-        return found
+        return available
 
     def began(self, core: SteppedCore) -> None:
         self._base_bytes += self._ledger.booked_bytes(core.kv_tensors)
         model = core.worker.model_runner.model
-        self._named.enter_context(named_modules(model, self._ledger))
+        self._naming.enter_context(named_modules(model, self._ledger))
         self._forwards.watch(model)
 
     def run(self, decided: Any, work: Callable[[], None]) -> None:
-        before = self._held()
-        running = _going_on(decided)
+        before = self._allocated_bytes()
+        decodes = _count_decodes(decided)
         self.largest, self._forwards.largest = (), ()
         tokens = decided.num_scheduled_tokens.values()
-        self._forwards.sharing = len(tokens), sum(one == 1 for one in tokens)
-        if running and running <= self._decoded:
+        self._forwards.sharing = len(tokens), sum(count == 1 for count in tokens)
+        if decodes and decodes <= self._most_decodes:
             self._peak_bytes = before + self._decode_bytes
             return
         with self._ledger.phase("step") as phase:
             work()
         self._peak_bytes = phase.peak_bytes - self._base_bytes
-        found = (*phase.largest, *self._forwards.largest)
-        self.largest = tuple(sorted(found, key=lambda one: -one.nbytes)[:_NAMED])
-        if running:
-            self._decoded, self._decode_bytes = running, self._peak_bytes - before
+        largest = (*phase.largest, *self._forwards.largest)
+        self.largest = tuple(sorted(largest, key=lambda t: -t.nbytes)[:_LARGEST_TENSORS])
+        if decodes:
+            self._most_decodes, self._decode_bytes = decodes, self._peak_bytes - before
 
     def entered(self, step: TrafficStep) -> TrafficStep:
-        return dataclasses.replace(step, peak_bytes=self._peak_bytes, held_bytes=self._held())
+        held = self._allocated_bytes()
+        return dataclasses.replace(step, peak_bytes=self._peak_bytes, held_bytes=held)
 
     def end(self, core: SteppedCore) -> None:
-        # A worker that is shut down asks for the driver; the stage takes down what it set up.
-        self._named.close()
+        # A worker's own shutdown needs a driver; `use_gpu` undoes its setup instead.
+        self._naming.close()
 
-    def _held(self) -> int:
-        return self._stage.machine.allocator.allocated_bytes - self._base_bytes
+    def _allocated_bytes(self) -> int:
+        return self._gpu_memory.allocator.allocated_bytes - self._base_bytes
 
 
-def _going_on(decided: Any) -> int:
-    """How many sequences a step goes on with, by a token each; 0 where it does anything else."""
-    if decided.scheduled_new_reqs or decided.scheduled_encoder_inputs:
+def _count_decodes(scheduled: Any) -> int:
+    """Count the sequences that a step continues by one token each; 0 if it does anything else."""
+    if scheduled.scheduled_new_reqs or scheduled.scheduled_encoder_inputs:
         return 0
-    # What the encoder made for an encoder-decoder model is freed in such steps, too.
-    if decided.free_encoder_mm_hashes or decided.scheduled_cached_reqs.resumed_req_ids:
+    # Such steps also free encoder outputs of an encoder-decoder model.
+    if scheduled.free_encoder_mm_hashes or scheduled.scheduled_cached_reqs.resumed_req_ids:
         return 0
-    running = len(decided.num_scheduled_tokens)
-    return running if running == decided.total_num_scheduled_tokens else 0
+    sequences = len(scheduled.num_scheduled_tokens)
+    return sequences if sequences == scheduled.total_num_scheduled_tokens else 0

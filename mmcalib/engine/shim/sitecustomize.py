@@ -1,9 +1,9 @@
-"""Lets the engine child import the mmcalib that started it, and vLLM where CPU-only torch stands
-beside CUDA-built torchvision or torchaudio.
+"""Let the engine child import the mmcalib that started it, and vLLM despite mismatched wheels.
 
-On PYTHONPATH of the engine child, it reaches every process of vLLM. Only those wheels' native
-libraries fail; the Python code that vLLM uses to resize and resample works. On a machine whose
-wheels match it changes nothing. The next `sitecustomize` on the path still runs.
+Wheels mismatch if torch is CPU-only and torchvision or torchaudio is built for CUDA. Only their
+native libraries fail then; the Python code that vLLM uses to resize and resample works. With
+matching wheels this module changes nothing. It is on PYTHONPATH of the engine child and so reaches
+every process of vLLM. The next `sitecustomize` on the path still runs.
 """
 
 import importlib.abc
@@ -19,7 +19,7 @@ _MMCALIB = os.path.dirname(os.path.dirname(_HERE))
 
 
 class _Ours(importlib.abc.MetaPathFinder):
-    """Finds mmcalib and nothing else in its folder, which would shadow Python's own modules."""
+    """Finds only mmcalib in its folder; other names there would shadow Python's own modules."""
 
     def find_spec(
         self, name: str, path: object, target: object = None
@@ -30,7 +30,7 @@ class _Ours(importlib.abc.MetaPathFinder):
 
 
 class _Before(importlib.abc.MetaPathFinder):
-    """Runs `act` once, right before the module `name` is found."""
+    """Calls `act` once, just before Python finds the module `name`."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act
@@ -42,18 +42,18 @@ class _Before(importlib.abc.MetaPathFinder):
 
 
 def _declare_torchvision_ops() -> None:
-    """The Python side of torchvision needs two schemas that its library cannot load to give."""
+    """Define the two schemas that torchvision's Python code needs from its native library."""
     import torch
 
     library = torch.library.Library("torchvision", "DEF")
     for op in ("nms", "qnms"):
         library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    # Kept alive: the schemas go when the library object does.
+    # The schemas disappear with the library object, so keep it.
     torch.library._mmcalib_torchvision_ops = library
 
 
 def _replace_torchaudio_extension() -> None:
-    """What `torchaudio._extension` is where torchaudio was built without a native library."""
+    """Give torchaudio the `_extension` module of its builds without a native library."""
     extension = types.ModuleType("torchaudio._extension")
     extension._IS_TORCHAUDIO_EXT_AVAILABLE = False  # type: ignore[attr-defined]
     extension._IS_ALIGN_AVAILABLE = False  # type: ignore[attr-defined]
@@ -63,14 +63,14 @@ def _replace_torchaudio_extension() -> None:
 
 sys.meta_path.insert(0, _Ours())
 
-from mmcalib.engine.wheels import mismatched  # noqa: E402 - not to be found before
+from mmcalib.engine.wheels import mismatched  # noqa: E402 - the finder above must come first
 
 if mismatched("torchvision"):
     sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))
 if mismatched("torchaudio"):
     sys.meta_path.insert(0, _Before("torchaudio", _replace_torchaudio_extension))
 if mismatched("torchcodec"):
-    sys.modules["torchcodec"] = None  # type: ignore[assignment] # Python: its import fails
+    sys.modules["torchcodec"] = None  # type: ignore[assignment] # makes its import fail
 
 _others = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
 _spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)

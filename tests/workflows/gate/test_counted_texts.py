@@ -122,7 +122,7 @@ def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: in
 def test_what_is_no_text_is_not_joined(tmp_path: Path) -> None:
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": 7}]}
     counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
-    assert "joined" in str(counting.tokens(ChatRequest([answer])))
+    assert "not a string" in str(counting.tokens(ChatRequest([answer])))
 
 
 def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_template_of_texts_gets_texts_and_marks_for_items(tmp_path: Path) -> N
     counting = Counting(folder_of(tmp_path, template), how, "string")
     words = {"type": "text", "text": "a b"}
     assert counting.tokens(says([words, "c", {"type": "input_text", "text": []}])) == 3
-    assert "joined" in str(counting.tokens(says([words, {"type": "text", "text": 7}])))
+    assert "not a string" in str(counting.tokens(says([words, {"type": "text", "text": 7}])))
     image = url_part("image_url", "x")
     assert counting.tokens(says(["a", "b", image, image])) == 8
     assert counting.tokens(says(["a <image>", image])) == 4
@@ -173,7 +173,7 @@ def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
 def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     template = "{% if messages[0].content[0].text == 'b' %}{{ raise_exception('no b') }}{% endif %}"
     counting = Counting(folder_of(tmp_path, template), HOW, "openai")
-    assert counting.tokens(says("b"), tokenise=False) == "the chat template refuses it: no b"
+    assert counting.tokens(says("b"), tokenise=False) == "the chat template rejects it: no b"
     assert counting.tokens(says("a"), tokenise=False) is None
 
 

@@ -1,1 +1,1 @@
-"""Patches in place of what a CUDA machine would provide to vLLM: one module per concern."""
+"""Replacements for the parts of a CUDA machine that vLLM uses."""

@@ -1,8 +1,8 @@
 """torch.cuda, Triton, torch.compile and process groups without a GPU.
 
-What would be compiled runs as fused kernels, the rest as it is. vLLM compiles the language model,
-and turns its own kernels off for that, also in parts of the model that stay eager, such as vision
-encoders: there each step of a norm or an activation holds a tensor.
+Modules that vLLM would compile run with fused kernels; other modules run unchanged. vLLM compiles
+the language model, and turns its own kernels off for that, also in eager parts of the model such as
+vision encoders: there each step of a norm or an activation allocates a tensor.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from mmcalib.releases.targets import replace
 if TYPE_CHECKING:
     from mmcalib.child.rehearsal.startup import Stage
 
-# What vLLM makes on `current_device()`, which is an index.
+# vLLM calls these with `current_device()`, which is an index.
 _BY_INDEX = ("empty", "zeros", "ones", "full")
-# Where a GPU is described by memory and capability alone: vLLM asks whether there are many.
+# For a GPU described only by memory and capability. vLLM only checks whether it has many.
 _TYPICAL_SM_COUNT = 64
-# Fixed by CUDA for every GPU that vLLM runs on.
+# The same on every GPU that vLLM supports.
 _WARP_SIZE = 32
 _THREADS_PER_SM = 2048
 _REGISTERS_PER_SM = 65536
-# KiB of shared memory a block may ask for, by capability (CUDA C++ Programming Guide).
+# Most KiB of shared memory per block, by capability (CUDA C++ Programming Guide).
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99}
 _SHARED_KIB_NEWER = {9: 227, 10: 227, 11: 227, 12: 99}
 
 
 class Stream:
-    """A stream or event on which nothing ever waits."""
+    """A stream or event that never waits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.cuda_stream = self.cuda_event = 0
@@ -68,7 +68,7 @@ class Stream:
 
 
 class Generator(torch.Generator):  # type: ignore[misc] # torch is not followed
-    """A generator for the device: the host's, as nothing is drawn there."""
+    """A generator for the device; the host's, because the device draws no numbers."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return super().__new__(cls)
@@ -81,17 +81,16 @@ class _Device(contextlib.nullcontext[None]):
         super().__init__()
 
 
-def properties(machine: Machine) -> SimpleNamespace:
-    """What torch.cuda.get_device_properties says of the machine's GPU."""
-    major, minor = machine.capability
+def properties(gpu_memory: Machine) -> SimpleNamespace:
+    major, minor = gpu_memory.capability
     shared = _SHARED_KIB.get((major, minor)) or _SHARED_KIB_NEWER.get(major, 99)
     return SimpleNamespace(
-        name=machine.gpu.torch_name,
-        total_memory=machine.gpu.total_bytes,
+        name=gpu_memory.gpu.torch_name,
+        total_memory=gpu_memory.gpu.total_bytes,
         major=major,
         minor=minor,
-        multi_processor_count=machine.gpu.sm_count or _TYPICAL_SM_COUNT,
-        is_integrated=machine.gpu.unified,
+        multi_processor_count=gpu_memory.gpu.sm_count or _TYPICAL_SM_COUNT,
+        is_integrated=gpu_memory.gpu.unified,
         warp_size=_WARP_SIZE,
         max_threads_per_multi_processor=_THREADS_PER_SM,
         regs_per_multiprocessor=_REGISTERS_PER_SM,
@@ -102,30 +101,29 @@ def properties(machine: Machine) -> SimpleNamespace:
     )
 
 
-def install_cuda(stage: Stage) -> None:
-    """From now on torch believes that the machine's GPU is there."""
-    machine = stage.machine
-    about = properties(machine)
+def install_cuda(machine: Stage) -> None:
+    gpu_memory = machine.machine
+    about = properties(gpu_memory)
     stream = Stream()
     both: dict[str, Any] = {
         "synchronize": lambda device=None: None,
         "device_count": lambda: GPUS,
         "current_stream": lambda device=None: stream,
         "is_available": lambda: True,
-        **_memory(machine),
+        **_memory(gpu_memory),
     }
     cuda: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "is_initialized": lambda: True,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
-        # What `set_stream` ends in: vLLM replaces that itself, to know the stream again.
+        # `set_stream` ends in it. vLLM replaces `set_stream` itself to track the stream.
         "_set_stream_by_id": lambda **stream: None,
         "device": _Device,
-        "get_device_capability": lambda device=None: machine.capability,
-        "get_device_name": lambda device=None: machine.gpu.torch_name,
+        "get_device_capability": lambda device=None: gpu_memory.capability,
+        "get_device_name": lambda device=None: gpu_memory.gpu.torch_name,
         "get_device_properties": lambda device=None: about,
-        "mem_get_info": lambda device=None: machine.memory_info(),
+        "mem_get_info": lambda device=None: gpu_memory.memory_info(),
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,
         "is_current_stream_capturing": lambda: False,
@@ -134,7 +132,7 @@ def install_cuda(stage: Stage) -> None:
         "stream": lambda stream: contextlib.nullcontext(),
         "Stream": Stream,
         "Event": Stream,
-        "is_bf16_supported": lambda including_emulation=True: machine.capability >= (8, 0),
+        "is_bf16_supported": lambda including_emulation=True: gpu_memory.capability >= (8, 0),
         "memory.get_allocator_backend": lambda: "native",
     }
     accelerator: dict[str, Any] = {
@@ -142,7 +140,7 @@ def install_cuda(stage: Stage) -> None:
         "current_device_index": lambda: 0,
         "set_device_index": lambda device: None,
         "device_index": _Device,
-        "get_memory_info": lambda device=None: machine.memory_info(),
+        "get_memory_info": lambda device=None: gpu_memory.memory_info(),
     }
     for name, value in {**both, **cuda}.items():
         replace(f"torch.cuda.{name}", value)
@@ -152,33 +150,33 @@ def install_cuda(stage: Stage) -> None:
         replace(f"torch.{name}", Stream)
     replace("torch.Tensor.record_stream", lambda tensor, stream: None)
     replace("torch.Generator", Generator)
-    # The first fake tensor of a device would be preceded by a real one.
+    # torch makes a real tensor before the first fake tensor of a device.
     replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
-    # A fake convolution asks cuDNN for its backend, to lay its result out.
+    # A fake convolution asks cuDNN for its backend to choose the result's layout.
     replace("torch._C._select_conv_backend", lambda *args, **kwargs: None)
     replace(
         "torch._C._conv_determine_backend_memory_format",
         lambda *args, **kwargs: torch.contiguous_format,
     )
-    # `with torch.device(...)` has to know the true constructors.
+    # `with torch.device(...)` caches the original constructors.
     _device_constructors()
     for name in _BY_INDEX:
-        replace(f"torch.{name}", _placed(getattr(torch, name)))
+        replace(f"torch.{name}", _accept_index(getattr(torch, name)))
     tensor = torch.tensor
-    # It pins what it makes without being dispatched: only a driver could.
+    # It pins its result without dispatch, which needs a driver.
     replace("torch.tensor", lambda *args, pin_memory=False, **kwargs: tensor(*args, **kwargs))
-    _follow_settings(machine)
+    _follow_settings(gpu_memory)
 
 
-def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A build of torch without CUDA does not know which accelerator a bare index would mean."""
+def _accept_index(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Accept a bare index as a CUDA device, which a build of torch without CUDA does not."""
 
-    def placed(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+    def make_on_device(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         if isinstance(device, int):
             device = torch.device("cuda", device)
         return make(*args, device=device, **kwargs)
 
-    return placed
+    return make_on_device
 
 
 # Functions of torch.cuda, the statistic of the same name, and the allocator's figure.
@@ -190,35 +188,35 @@ _FIGURES = (
 )
 
 
-def _memory(machine: Machine) -> dict[str, Any]:
+def _memory(gpu_memory: Machine) -> dict[str, Any]:
     return {
         **{
-            function: lambda device=None, figure=figure: getattr(machine.allocator, figure)
+            function: lambda device=None, figure=figure: getattr(gpu_memory.allocator, figure)
             for function, _, figure in _FIGURES
         },
         "memory_stats": lambda device=None: {
-            **{name: getattr(machine.allocator, figure) for _, name, figure in _FIGURES},
+            **{name: getattr(gpu_memory.allocator, figure) for _, name, figure in _FIGURES},
             "num_alloc_retries": 0,
         },
-        "reset_peak_memory_stats": lambda device=None: machine.allocator.reset_peak(),
-        "empty_cache": lambda: machine.allocator.empty_cache(),
+        "reset_peak_memory_stats": lambda device=None: gpu_memory.allocator.reset_peak(),
+        "empty_cache": lambda: gpu_memory.allocator.empty_cache(),
     }
 
 
-def _follow_settings(machine: Machine) -> None:
-    """vLLM limits splitting while it loads and profiles: the allocator has to know."""
-    held = [""]
+def _follow_settings(gpu_memory: Machine) -> None:
+    """Pass vLLM's allocator settings on; it limits splitting while it loads and profiles."""
+    current = [""]
 
-    def put(text: str) -> None:
-        held[0] = text
-        machine.set(parse_settings(text))
+    def apply(text: str) -> None:
+        current[0] = text
+        gpu_memory.set(parse_settings(text))
 
-    torch._C._accelerator_getAllocatorSettings = lambda: held[0]
-    torch._C._accelerator_setAllocatorSettings = put
+    torch._C._accelerator_getAllocatorSettings = lambda: current[0]
+    torch._C._accelerator_setAllocatorSettings = apply
 
 
-class _Launched:
-    """What a launch returns; a caller may ask it for a compiled kernel's facts."""
+class _LaunchedKernel:
+    """The result of a kernel launch; callers may read facts of the compiled kernel from it."""
 
     n_regs = n_spills = 0
 
@@ -228,22 +226,23 @@ class _Launched:
         return None
 
 
-def install_triton(stage: Stage) -> None:
-    """Linear attention asks the driver at import for the kind of device and its shared memory.
-    Needs the triton package, which every CUDA build of vLLM brings.
+def install_triton(machine: Stage) -> None:
+    """Replace Triton's driver, which linear attention asks at import for device and shared memory.
+
+    Needs the triton package, which is part of every CUDA build of vLLM.
     """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    about = properties(stage.machine)
-    known = {
+    about = properties(machine.machine)
+    device_properties = {
         "max_shared_mem": about.shared_memory_per_block_optin,
         "multiprocessor_count": about.multi_processor_count,
         "warpSize": about.warp_size,
     }
     target = GPUTarget("cuda", 10 * about.major + about.minor, about.warp_size)
     driver = SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=lambda index: known),
+        utils=SimpleNamespace(get_device_properties=lambda index: device_properties),
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
         get_active_torch_device=lambda: torch.device("cuda", 0),
@@ -251,8 +250,8 @@ def install_triton(stage: Stage) -> None:
     triton.runtime.driver.set_active(driver)
     for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
         for method in ("run", "warmup"):
-            replace(targets.triton(f"{kind}.{method}"), lambda *args, **kwargs: _Launched())
-    # Nobody asks the driver for devices that are not there.
+            replace(targets.triton(f"{kind}.{method}"), lambda *args, **kwargs: _LaunchedKernel())
+    # The original constructor asks the driver for devices.
     replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
 
 
@@ -262,37 +261,38 @@ def _plain_autotuner(self: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: A
     self.configs = list(args[0]) if args else []
 
 
-def install_compilation(stage: Stage) -> None:
-    """Must come before vLLM's layers are imported: some compile themselves when they are."""
+def install_compilation(machine: Stage) -> None:
+    """Replace compilation. Call it before vLLM's layers are imported; some compile at import."""
 
-    def would_be_compiled(self: Any, *args: Any, **kwargs: Any) -> None:
-        """vLLM calls it, at the end of a module's own constructor, for what it will compile."""
+    def simulate_compilation(self: Any, *args: Any, **kwargs: Any) -> None:
+        """vLLM calls it at the end of the constructor of each module that it will compile."""
         self.do_not_compile = True
-        _Compiled(self, stage.ledger).take_over()
+        _CompiledModule(self, machine.ledger).take_over()
 
-    def as_it_is(model: Any = None, **options: Any) -> Any:
+    def leave_unchanged(model: Any = None, **options: Any) -> Any:
         return model if model is not None else lambda function: function
 
-    replace("torch.compile", as_it_is)
-    replace(targets.COMPILED, would_be_compiled)
-    replace(targets.MAYBE_COMPILE, _maybe_fused)
-    # It would make examples of what it will look for.
+    replace("torch.compile", leave_unchanged)
+    replace(targets.COMPILED, simulate_compilation)
+    replace(targets.MAYBE_COMPILE, _choose_fused)
+    # The original traces example patterns.
     replace(targets.COMPILER_START, lambda device: None)
 
 
-class _Compiled:
-    """A module that vLLM would compile: cut at attention into pieces that change nothing in place.
+class _CompiledModule:
+    """Simulates the memory of a module that vLLM would compile.
 
-    A piece's inputs live until it ends: the attention's output, and the residual, which its first
-    norm therefore writes anew. What a norm made before the attention is gone after it.
+    vLLM splits it at attention into pieces that change no input in place. A piece's inputs live
+    until it ends: the attention's output, and the residual, so its first norm writes a new
+    residual. The output of a norm before the attention is freed after the attention.
     """
 
     def __init__(self, module: torch.nn.Module, ledger: Ledger) -> None:
         self._module, self._ledger = module, ledger
         self._priorities = models.eager_priorities(module.vllm_config)
-        self._given: list[Any] = []
+        self._piece_inputs: list[Any] = []
         self._may_write = True
-        self._normed: torch.Tensor | None = None
+        self._norm_output: torch.Tensor | None = None
 
     def take_over(self) -> None:
         attention: Any = models.attention_layer()
@@ -300,39 +300,39 @@ class _Compiled:
             if isinstance(module, attention):
                 module.register_forward_pre_hook(self._end_piece)
                 module.register_forward_hook(self._begin_piece)
-            fused = _fused(module)
+            fused = _fused_method(module)
             if fused is None:
                 continue
             name = type(module).__name__
             if name.endswith("AndMul"):
-                fused = self._activation(fused)
+                fused = self._wrap_activation(fused)
             elif name.endswith("RMSNorm"):
-                fused = self._norm(fused)
+                fused = self._wrap_norm(fused)
             module._forward_method = fused
-        self._module.__dict__["forward"] = self._with_kernels(self._module.forward)
+        self._module.__dict__["forward"] = self._wrap_forward(self._module.forward)
 
-    def _with_kernels(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def with_kernels(*args: Any, **kwargs: Any) -> Any:
+    def _wrap_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def forward_with_kernels(*args: Any, **kwargs: Any) -> Any:
             with self._priorities.set_priority() if self._priorities else nullcontext():
                 result = forward(*args, **kwargs)
             self._end_piece()
-            self._normed = None
+            self._norm_output = None
             return result
 
-        return with_kernels
+        return forward_with_kernels
 
     def _begin_piece(self, module: Any, args: Any, output: Any) -> None:
-        if self._normed is not None:
-            self._ledger.drop(self._normed)
-            self._normed = None
-        self._given, self._may_write = [output], False
+        if self._norm_output is not None:
+            self._ledger.drop(self._norm_output)
+            self._norm_output = None
+        self._piece_inputs, self._may_write = [output], False
 
     def _end_piece(self, *call: Any) -> None:
-        self._given.clear()
+        self._piece_inputs.clear()
         self._may_write = True
 
-    def _activation(self, fused: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled, it is the last to read what it is given, and that is gone when it returns."""
+    def _wrap_activation(self, fused: Callable[..., Any]) -> Callable[..., Any]:
+        """Free the input when it returns; in compiled code it is the input's last reader."""
 
         def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             result = fused(x, *args, **kwargs)
@@ -341,24 +341,24 @@ class _Compiled:
 
         return call
 
-    def _norm(self, fused: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_norm(self, fused: Callable[..., Any]) -> Callable[..., Any]:
         def call(x: Any, *args: Any, **kwargs: Any) -> Any:
             residual = args[0] if args else kwargs.pop("residual", None)
             if residual is None:
                 return fused(x, *args, **kwargs)
             if not self._may_write:
-                self._given.append(residual)
+                self._piece_inputs.append(residual)
                 self._may_write = True
                 residual = torch.empty_like(residual)
             result = fused(x, residual, *args[1:], **kwargs)
-            self._normed = result[0]
+            self._norm_output = result[0]
             return result
 
         return call
 
 
-def _fused(module: torch.nn.Module) -> Callable[..., Any] | None:
-    """The method that runs vLLM's own CUDA kernel, None where there is none."""
+def _fused_method(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """Return the method that runs vLLM's own CUDA kernel, or None."""
     kind = models.custom_op()
     if not isinstance(module, kind) or type(module).forward_cuda is kind.forward_cuda:
         return None
@@ -368,15 +368,15 @@ def _fused(module: torch.nn.Module) -> Callable[..., Any] | None:
     return method
 
 
-def _maybe_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> Callable[..., Any]:
-    """A step that vLLM compiles by itself, even where the module around it stays eager."""
+def _choose_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> Callable[..., Any]:
+    """Use the kernel for a single step that vLLM compiles inside an eager module."""
     if enable and getattr(fn, "__name__", "") == "forward_native":
-        return _fused(self) or fn
+        return _fused_method(self) or fn
     return fn
 
 
-def install_process_groups(stage: Stage) -> None:
-    """Every process group is torch's own fake one; a result has the shape it would have."""
+def install_process_groups(machine: Stage) -> None:
+    """Use torch's fake process groups, whose results have the real shapes."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     start, group = dist.init_process_group, dist.new_group
@@ -390,30 +390,30 @@ def install_process_groups(stage: Stage) -> None:
     replace("torch.distributed.init_process_group", init_process_group)
     replace("torch.distributed.new_group", new_group)
     replace("torch.distributed.all_gather", all_gather)
-    # What vLLM's groups do beside collectives: look for neighbours, share memory, wait.
+    # vLLM's groups also look for other ranks on the node, share memory, and wait.
     replace(targets.SAME_NODE, lambda group, *args, **kwargs: [True] * group.size())
     replace(targets.NODE_COUNT, lambda *args, **kwargs: 1)
     replace(targets.BARRIER, lambda self: None)
-    # Nothing to give back, and a group that came up in part must not keep the next from coming.
+    # There is nothing to free, and a half-built group must not block the next one.
     replace(targets.DESTROY, lambda self: None)
     # FlashInfer's workspace is outside torch's allocator; NCCL's result has the same size.
     replace(targets.FLASHINFER_REDUCES, False)
-    # vLLM then lets torch's groups do it all.
+    # Without NCCL vLLM uses torch's groups.
     replace(targets.NCCL, _NoNccl)
     replace(targets.MESSAGE_QUEUE, staticmethod(lambda *args, **kwargs: None))
 
 
 def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """Fills the parts; ProcessGroupNCCL::allgather gathers into one flat tensor first."""
+    """Allocate the flat tensor that ProcessGroupNCCL::allgather gathers into first."""
     torch.empty(len(parts) * part.numel(), dtype=part.dtype, device=part.device)
 
 
 class _NoNccl:
     def __init__(self, path: str | None = None) -> None:
-        raise OSError("an imaginary GPU has no NCCL")
+        raise OSError("NCCL is not available on an imaginary GPU")
 
 
 def end() -> None:
-    """Take vLLM's groups down, so that the next rehearsal may have another number of ranks."""
+    """Destroy vLLM's groups, so that the next rehearsal can use another number of ranks."""
     platform.end_groups()
     assert not torch.distributed.is_initialized()

@@ -1,7 +1,7 @@
-"""FlashInfer, DeepGEMM and Humming, which CUDA builds of vLLM bring, by what they allocate.
+"""The allocations of FlashInfer (0.6.16), DeepGEMM and Humming, parts of vLLM's CUDA builds.
 
-The rest of these packages is hollow: vLLM finds it, and may choose it, but what it then calls is
-refused by name. FlashInfer is as of 0.6.16.
+Other functions of these packages are stubs: vLLM finds them and may choose them, but a call raises
+NoFakeImplementation with the function's name.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor, top_k: Any, top_p: Any, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Masks logits by top-k, then samples by top-p (flashinfer/sampling.py): two float32 copies."""
+    """Mask logits by top-k, then sample by top-p (flashinfer/sampling.py): two float32 copies."""
     masked = torch.empty_like(logits, dtype=torch.float32)
     return sampling_from_probs(torch.empty_like(masked))
 
 
 def sampling_from_probs(probs: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Samples by rejection, without sorting: takes only its result."""
+    """Sample by rejection, without sorting: only the result takes memory."""
     return torch.empty(probs.shape[0], dtype=torch.int32, device=probs.device)
 
 
@@ -46,7 +46,7 @@ def chunk_gated_delta_rule(
     output_final_state: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """A prompt through a recurrent layer: what comes out of it, and the state of each request."""
+    """Run a prompt through a recurrent layer: its output, and the state of each request."""
     heads = max(q.shape[1], v.shape[1])
     output = torch.empty(q.shape[0], heads, v.shape[2], dtype=q.dtype, device=q.device)
     if not output_final_state:
@@ -59,11 +59,13 @@ _INT_WORKSPACE_BYTES = 8 << 20
 
 
 class PagedAttention:
-    """A wrapper for prefill or decode over a paged cache. vLLM takes it where FlashAttention does
-    not go (an 8-bit KV cache before Hopper, Blackwell); a backend reads back what it planned with.
+    """A wrapper for prefill or decode over a paged cache.
+
+    vLLM uses it if FlashAttention does not work (an 8-bit KV cache before Hopper, Blackwell). A
+    backend reads the planned attributes back.
     """
 
-    # So each step is planned as a whole, as the first always is.
+    # vLLM then plans each step completely, as it always does for the first step.
     is_cuda_graph_enabled = False
 
     def __init__(self, workspace: torch.Tensor, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +94,7 @@ class PagedAttention:
         return_lse: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Output like `q`, and float32 log-sum-exp of (tokens, heads)."""
+        """Return an output like `q`, and float32 log-sum-exp of (tokens, heads)."""
         if out is None:
             out = torch.empty_like(q)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
@@ -100,25 +102,24 @@ class PagedAttention:
 
 
 def get_seq_lens(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Tokens of each request: whole pages but one, and what is on the last (flashinfer/page.py)."""
+    """Return tokens per request: all pages but one, and those on the last (flashinfer/page.py)."""
     pages = indptr[1:] - indptr[:-1]
     return torch.clamp(pages - 1, min=0) * page_size + last_page_len
 
 
 def run_into(query: torch.Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-    """TensorRT-LLM's kernels and XQA, a function each for prefill and decode."""
+    """Stand in for TensorRT-LLM's kernels and XQA, for prefill or decode."""
     return torch.empty_like(query) if out is None else out
 
 
 def get_device_sm_count(device: torch.device) -> int:
-    """Of the imaginary GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def get_trtllm_gen_multi_ctas_kv_counter_bytes(
     batch_size: int, num_qo_heads: int, sm_count: int
 ) -> int:
-    """Counters of four bytes, as many as heads of a batch, in eights (flashinfer/utils.py)."""
+    """Return bytes of 4-byte counters for all heads, rounded to 8 (flashinfer/utils.py)."""
     return -(-max(batch_size * num_qo_heads, sm_count) // 8) * 8 * 4
 
 
@@ -130,7 +131,7 @@ def fp8_blockscale_gemm_sm90(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """(m, k) by (n, k): for few rows on Hopper alone."""
+    """Multiply (m, k) by (n, k); only for few rows on Hopper."""
     return _product(input, (input.shape[0], weight.shape[0]), out_dtype or torch.bfloat16, out)
 
 
@@ -141,7 +142,7 @@ def _product(
 
 
 def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Two numbers to a byte, and a scale for each block (flashinfer/quantization)."""
+    """Return two numbers per byte, and a scale for each block (flashinfer/quantization)."""
     rows, width = a.numel() // a.shape[-1], a.shape[-1]
     return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
 
@@ -149,7 +150,7 @@ def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> 
 def mxfp8_quantize(
     a: torch.Tensor, is_sf_swizzled_layout: bool = True, *args: Any, **kwargs: Any
 ) -> Any:
-    """A byte for each number, and in one row a scale for each 32."""
+    """Return a byte per number, and one row with a scale per 32 numbers."""
     rows, width = a.numel() // a.shape[-1], a.shape[-1]
     scales = _scales(a, rows, width // 32)
     if not is_sf_swizzled_layout:
@@ -158,11 +159,11 @@ def mxfp8_quantize(
 
 
 def _scales(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """As tensor cores take them: padded to tiles of 128 by 4."""
+    """Return scales in the layout of tensor cores: padded to tiles of 128 by 4."""
     return like.new_empty((-(-rows // 128) * 128, -(-width // 4) * 4), dtype=torch.uint8)
 
 
-# gemm/gemm_base.py, DEFAULT_WORKSPACE_SIZE; `_get_cache_buf` of utils.py keeps one for each name.
+# gemm/gemm_base.py, DEFAULT_WORKSPACE_SIZE. `_get_cache_buf` of utils.py keeps one for each name.
 WORKSPACE_BYTES = 32 << 20
 
 
@@ -170,15 +171,14 @@ class Products:
     """Products of quantised weights (gemm/gemm_base.py); each kind keeps one workspace."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, torch.Tensor] = {}
+        self._workspaces: dict[str, torch.Tensor] = {}
 
     def clear(self) -> None:
-        """A process in which none has run yet."""
-        self._kept.clear()
+        self._workspaces.clear()
 
     def _keep(self, name: str, device: torch.device) -> None:
-        if name not in self._kept:
-            self._kept[name] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        if name not in self._workspaces:
+            self._workspaces[name] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
     def mm_fp4(
         self,
@@ -191,7 +191,7 @@ class Products:
         out: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """(m, k/2) by (k/2, n), two numbers to a byte."""
+        """Multiply (m, k/2) by (k/2, n), two numbers per byte."""
         self._keep("mm_fp4_workspace", a.device)
         return _product(a, (a.shape[0], b.shape[1]), out_dtype, out)
 
@@ -205,7 +205,7 @@ class Products:
         out_dtype: torch.dtype = torch.bfloat16,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """(m, k) by (k, n)."""
+        """Multiply (m, k) by (k, n)."""
         self._keep("mm_mxfp8_workspace", a.device)
         return _product(a, (a.shape[0], b.shape[1]), out_dtype, out)
 
@@ -219,12 +219,11 @@ class Products:
         out: torch.Tensor | None = None,
         backend: str = "cublas",
     ) -> torch.Tensor:
-        """(batch, m, k) by (batch, k, n)."""
+        """Multiply (batch, m, k) by (batch, k, n)."""
         self._keep("bmm_fp8_workspace", a.device)
         return _product(a, (a.shape[0], a.shape[1], b.shape[2]), dtype, out)
 
     def described(self) -> Described:
-        """Everything of FlashInfer that is described."""
         products = {"mm_fp4": self.mm_fp4, "mm_mxfp8": self.mm_mxfp8, "bmm_fp8": self.bmm_fp8}
         wrappers = dict.fromkeys(
             (
@@ -253,8 +252,8 @@ class Products:
             },
             "flashinfer.prefill": {**wrappers, "trtllm_batch_context_with_kv_cache": run_into},
             "flashinfer.utils": {
-                one.__name__: one
-                for one in (get_device_sm_count, get_trtllm_gen_multi_ctas_kv_counter_bytes)
+                function.__name__: function
+                for function in (get_device_sm_count, get_trtllm_gen_multi_ctas_kv_counter_bytes)
             },
             "flashinfer.sampling": {
                 "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
@@ -269,8 +268,8 @@ class Products:
 Described = Mapping[str, Mapping[str, Any]]
 
 
-class _Kind(type):
-    """A hollow class: its public names stand for nothing, as if it were an enum."""
+class _StubClass(type):
+    """A stub class; any public name is a text, as if it were an enum."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
@@ -278,7 +277,7 @@ class _Kind(type):
         return f"{cls.__name__}.{name}"
 
 
-class _Hollow(types.ModuleType):
+class _StubModule(types.ModuleType):
     """A module whose public names are empty classes, or functions that raise when called."""
 
     def __init__(self, name: str, packages: HollowPackages) -> None:
@@ -289,24 +288,24 @@ class _Hollow(types.ModuleType):
         if name.startswith("_"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        if any(known == full or known.startswith(f"{full}.") for known in self._packages.described):
+        if any(own == full or own.startswith(f"{full}.") for own in self._packages.described):
             return importlib.import_module(full)
         if name[0].isupper():
-            made: Any = _Kind(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
         else:
-            made = self._packages.refused(full)
-        setattr(self, name, made)
-        return made
+            stub = self._packages.refused(full)
+        setattr(self, name, stub)
+        return stub
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A function that has the name of a module."""
+        """A function may have the name of a module."""
         return self._packages.refused(self.__name__)(*args, **kwargs)
 
 
 class HollowPackages:
-    """Finds modules of these packages as hollow ones, ahead of the real ones.
+    """Finds stub modules for these packages before the real ones.
 
-    `module` names the part of the model at work, `way_out` what avoids an undescribed function.
+    `module` returns the running part of the model; `way_out` names options that avoid the package.
     """
 
     def __init__(
@@ -316,11 +315,11 @@ class HollowPackages:
         self._names, self._module, self._way_out = frozenset(names), module, way_out
 
     def install(self) -> None:
-        """Must come before anybody looks for the packages."""
+        """Register the finder; call it before vLLM looks for the packages."""
         sys.meta_path.insert(0, self)
 
     def refused(self, name: str) -> Callable[..., Any]:
-        """A function that raises NoFakeImplementation, which names it."""
+        """Return a function that raises NoFakeImplementation with its name."""
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
             raise NoFakeImplementation(name, self._module(), self._way_out)
@@ -335,40 +334,41 @@ class HollowPackages:
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Hollow(spec.name, self)
+        return _StubModule(spec.name, self)
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__.update(self.described.get(module.__name__, {}))
-        # The least with which vLLM samples (v1/sample/ops/topk_topp_sampler.py, 0.16 to 0.22).
+        # The lowest version that vLLM samples with (v1/sample/ops/topk_topp_sampler.py, 0.16 to
+        # 0.22).
         module.__dict__.setdefault("__version__", "0.2.3")
 
 
 _PACKAGES = ("flashinfer", "flashinfer_cubin", "flashinfer_jit_cache")
-WAY_OUT = "another --linear-backend, --moe-backend or --attention-backend may do without it"
+WAY_OUT = "try another --linear-backend, --moe-backend or --attention-backend"
 
 
-def install_flashinfer(stage: Stage) -> None:
-    """Must come before vLLM looks for the package."""
-    described = stage.products.described()
-    HollowPackages(_PACKAGES, described, lambda: stage.ledger.module, WAY_OUT).install()
+def install_flashinfer(machine: Stage) -> None:
+    """Replace FlashInfer; call it before vLLM looks for the package."""
+    described = machine.products.described()
+    HollowPackages(_PACKAGES, described, lambda: machine.ledger.module, WAY_OUT).install()
 
 
-def install_humming(stage: Stage) -> None:
-    """vLLM 0.33's kernels for 4-bit floats on Hopper: weight layout unknown, so refused by name."""
+def install_humming(machine: Stage) -> None:
+    """Refuse vLLM 0.33's kernels for 4-bit floats on Hopper, whose weight layout is unknown."""
 
     def refuse() -> Any:
-        raise NoFakeImplementation("humming", stage.ledger.module, WAY_OUT)
+        raise NoFakeImplementation("humming", machine.ledger.module, WAY_OUT)
 
     replace(targets.HUMMING_DEVICE, refuse)
 
 
-# What a TMA descriptor wants rows aligned to, in bytes.
+# Alignment of rows for a TMA descriptor.
 _TMA_BYTES = 16
 _BLOCK = 128
 # kLegacyMKAlignmentForContiguousLayout: rows of one expert begin at multiples of it.
 _ALIGNMENT_ROWS = 128
-_WAY_OUT = "VLLM_USE_DEEP_GEMM=0 does without it"
-# They write to what they are given, or set something.
+_WAY_OUT = "set VLLM_USE_DEEP_GEMM=0"
+# They write to an argument, or set something.
 _WITHOUT_RESULTS = (
     "fp8_gemm_nt",
     "m_grouped_fp8_gemm_nt_contiguous",
@@ -379,13 +379,14 @@ _WITHOUT_RESULTS = (
 )
 
 
-def install_deep_gemm(stage: Stage) -> None:
-    """Must precede vLLM's search for DeepGEMM. FP8 scales are laid out as in csrc/apis/layout.hpp
-    (`transform_sf_into_required_layout`).
+def install_deep_gemm(machine: Stage) -> None:
+    """Replace DeepGEMM; call it before vLLM looks for the package.
+
+    FP8 scales have the layout of csrc/apis/layout.hpp (`transform_sf_into_required_layout`).
     """
     if not targets.DEEP_GEMM_IS_BROUGHT:
         return
-    major = stage.machine.capability[0]
+    major = machine.machine.capability[0]
 
     def do_nothing(*args: Any, **kwargs: Any) -> None:
         return None
@@ -400,7 +401,7 @@ def install_deep_gemm(stage: Stage) -> None:
         disable_ue8m0_cast: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Scales of `mn` rows and `k` columns as this GPU takes them."""
+        """Return scales of `mn` rows and `k` columns in this GPU's layout."""
         if sf.dtype != torch.float32:
             return sf
         if major != 9 and not disable_ue8m0_cast:
@@ -415,23 +416,23 @@ def install_deep_gemm(stage: Stage) -> None:
         "get_mn_major_tma_aligned_packed_ue8m0_tensor": packed,
         "get_mk_alignment_for_contiguous_layout": lambda: _ALIGNMENT_ROWS,
     }
-    # On the largest Blackwells they follow the number of rows, by a table that was not read.
+    # On the largest Blackwells they depend on the number of rows, by a table not read here.
     if major != 10:
         described["get_theoretical_mk_alignment_for_contiguous_layout"] = lambda *rows: (
             _ALIGNMENT_ROWS
         )
         described["set_mk_alignment_for_contiguous_layout"] = do_nothing
     packages = {"deep_gemm": described}
-    HollowPackages(("deep_gemm",), packages, lambda: stage.ledger.module, _WAY_OUT).install()
+    HollowPackages(("deep_gemm",), packages, lambda: machine.ledger.module, _WAY_OUT).install()
 
 
 def aligned(sf: torch.Tensor) -> torch.Tensor:
-    """Column by column, each a whole number of TMA's units."""
+    """Return scales by column, each column padded to a whole number of TMA units."""
     return _by_column(sf, sf.shape[-2], sf.shape[-1], sf.dtype)
 
 
 def packed(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Exponents of four columns in an int32, per row of the weights (`rows`, or those of `sf`)."""
+    """Return scales with four columns' exponents per int32, for `rows` (default: those of `sf`)."""
     rows = sf.shape[-2] if rows is None else rows
     return _by_column(sf, rows, -(-sf.shape[-1] // 4), torch.int32)
 

@@ -1,7 +1,7 @@
-"""vLLM's compiled CUDA operations and FlashAttention, of which only their results' shapes matter.
+"""vLLM's compiled CUDA operations and FlashAttention; only the shapes of their results matter.
 
-Operations with results get them from vLLM's own fake implementations; those that write into tensors
-they are given do nothing. Any other is refused by name.
+Operations with results use vLLM's own fake implementations. Operations that write into their
+arguments do nothing. Others raise NoFakeImplementation with their name.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mmcalib.releases.targets import FLASH_ATTENTION, OUTPUTS, WRITE_ONLY, find,
 if TYPE_CHECKING:
     from mmcalib.child.rehearsal.startup import Stage
 
-# The answer to a question that kernels choose tile sizes by.
+# Kernels choose tile sizes by it.
 _MAX_SHARED_MEMORY_BYTES = 227 << 10
 
 
 class Operation:
-    """One compiled operation under any of its overloads; `out` writes to what it is given."""
+    """One compiled operation under any of its overloads; `out` writes to its arguments."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
@@ -38,22 +38,22 @@ class Operation:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self.name.partition("::")[2]
-        given = args[OUTPUTS[name]] if name in OUTPUTS and len(args) > OUTPUTS[name] else None
-        if given is not None:
-            return given
+        output = args[OUTPUTS[name]] if name in OUTPUTS and len(args) > OUTPUTS[name] else None
+        if output is not None:
+            return output
         if self.fake is not None:
             return self.fake(*args, **kwargs)
         if name in WRITE_ONLY:
             return None
-        why = "vLLM describes no result for it; another --linear-backend or --moe-backend may do"
-        raise NoFakeImplementation(self.name, self._ledger.module, f"{why} without it")
+        why = "vLLM does not describe its result; try another --linear-backend or --moe-backend"
+        raise NoFakeImplementation(self.name, self._ledger.module, why)
 
     def out(self, *args: Any, **kwargs: Any) -> None:
-        """An overload whose results are tensors of the caller's."""
+        """Do nothing in the overload that writes results into its arguments."""
 
 
 class _Namespace:
-    """`torch.ops._C` and its like: every name is an operation."""
+    """A namespace like `torch.ops._C`: every name is an operation."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self._name, self._ledger = name, ledger
@@ -61,30 +61,30 @@ class _Namespace:
     def __getattr__(self, name: str) -> Operation:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = Operation(f"{self._name}::{name}", self._ledger)
-        setattr(self, name, made)
-        return made
+        operation = Operation(f"{self._name}::{name}", self._ledger)
+        setattr(self, name, operation)
+        return operation
 
 
-def install_operations(stage: Stage) -> None:
-    """Take the place of the compiled extensions, before vLLM registers its fake implementations."""
+def install_operations(machine: Stage) -> None:
+    """Replace the compiled extensions; call it before vLLM registers its fake implementations."""
     for extension in targets.EXTENSIONS:
         sys.modules[extension] = types.ModuleType(extension)
-    # Imported by name where vLLM's sleep mode is, which a rehearsal never is in.
+    # vLLM's sleep mode imports these names; rehearsals never sleep.
     for name in ("init_module", "python_create_and_map", "python_unmap_and_release"):
         setattr(sys.modules[targets.MEMORY_ALLOCATOR], name, None)
-    spaces = {name: _Namespace(name, stage.ledger) for name in targets.NAMESPACES}
+    spaces = {name: _Namespace(name, machine.ledger) for name in targets.NAMESPACES}
     for name, space in spaces.items():
         setattr(torch.ops, name, space)
     shared_memory = spaces["_C_cuda_utils"].get_max_shared_memory_per_block_device_attribute
     shared_memory.fake = lambda device: _MAX_SHARED_MEMORY_BYTES
     for name in targets.YES:
         getattr(spaces["_moe_C"], name).fake = lambda *args: True
-    # Experts of tokens and their rows, int32 both.
+    # It sorts the tokens' experts and rows, both int32.
     spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
         radix_sort_scratch_bytes(rows, 4, 4)
     )
-    # As vLLM's own, which 0.11 does not have.
+    # The same as vLLM's own, which 0.11 does not have.
     spaces["_C"].awq_marlin_repack.fake = lambda w, k, n, bits: w.new_empty(
         (k // 16, n * bits // 2)
     )
@@ -105,9 +105,8 @@ def install_operations(stage: Stage) -> None:
     replace("torch.library.register_fake", register_fake)
 
 
-# The least compute capability for which vLLM's CUTLASS kernels exist, as its documentation of
-# quantization says (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell); not read
-# in the kernels' source.
+# The lowest compute capability of vLLM's CUTLASS kernels, from its documentation of quantization
+# (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell), not from their source.
 _SUPPORTED_FROM = {
     "cutlass_scaled_mm_supports_fp8": 89,
     "cutlass_scaled_mm_supports_block_fp8": 90,
@@ -117,38 +116,37 @@ _SUPPORTED_FROM = {
 }
 
 
-def install_kernels(stage: Stage) -> None:
-    """Answer questions of support, and lend host memory to the device for nothing."""
-    major, minor = stage.machine.capability
+def install_kernels(machine: Stage) -> None:
+    """Tell vLLM which kernels work, and let the device view host memory without allocations."""
+    major, minor = machine.machine.capability
     for name, least in _SUPPORTED_FROM.items():
-        replace(targets.custom_ops(name), lambda asked, yes=10 * major + minor >= least: yes)
+        replace(targets.custom_ops(name), lambda _, works=10 * major + minor >= least: works)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
-        """Pinned host memory seen from the device: takes nothing there."""
         view = torch.empty_like(host, device="cuda")
-        stage.ledger.exempt(view)
+        machine.ledger.exempt(view)
         return view
 
     replace(targets.DEVICE_VIEW, device_view)
-    # Last, since it brings much of vLLM along. It would ask a driver to compile and tune.
+    # Last, because it imports much of vLLM. The warmup would compile and tune with a driver.
     replace(targets.WARMUP, lambda worker: None)
 
 
 _Prepare = Callable[..., tuple[torch.Tensor, ...]]
 
 
-def install_experts(stage: Stage) -> None:
-    """Packing experts for Marlin one by one would take minutes with each operation booked."""
+def install_experts(machine: Stage) -> None:
+    """Pack only one expert for Marlin; recording the operations of all would take minutes."""
     for target in targets.PACKED_ONE_BY_ONE:
-        if (found := find(target)) is not None:
-            replace(target, for_one(getattr(*found)))
+        if (place := find(target)) is not None:
+            replace(target, for_one(getattr(*place)))
 
 
 def for_one(prepare: _Prepare) -> _Prepare:
-    """`prepare` as it is for the first expert, and its results as large as they are for all."""
+    """Run `prepare` for the first expert, and return results in the size for all experts."""
 
     @functools.wraps(prepare)
-    def prepared(layer: Any, *given: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+    def prepare_first(layer: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         count = layer.num_experts
 
         def first(value: Any) -> Any:
@@ -157,14 +155,14 @@ def for_one(prepare: _Prepare) -> _Prepare:
 
         layer.num_experts = 1
         try:
-            one = prepare(
-                layer, *map(first, given), **{name: first(value) for name, value in named.items()}
+            results = prepare(
+                layer, *map(first, args), **{name: first(value) for name, value in kwargs.items()}
             )
         finally:
             layer.num_experts = count
-        return tuple(part.new_empty((count, *part.shape[1:])) for part in one)
+        return tuple(part.new_empty((count, *part.shape[1:])) for part in results)
 
-    return prepared
+    return prepare_first
 
 
 def flash_attn_varlen_func(
@@ -176,7 +174,7 @@ def flash_attn_varlen_func(
     return_softmax_lse: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Output like `q` (head size of `v`), and float32 log-sum-exp of (heads, tokens)."""
+    """Return an output like `q` (head size of `v`), and float32 log-sum-exp of (heads, tokens)."""
     if out is None:
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
@@ -186,21 +184,20 @@ def flash_attn_varlen_func(
 def apply_rotary_emb(
     x: torch.Tensor, cos: Any, sin: Any, *args: Any, inplace: bool = False, **kwargs: Any
 ) -> torch.Tensor:
-    """The Triton rotary kernel: one output of the input's size, or none in place."""
     return x if inplace else torch.empty_like(x)
 
 
-def install_attention(stage: Stage) -> None:
-    """Put modules of FlashAttention's names in place, before attention backends are imported."""
-    capability = stage.machine.capability
+def install_attention(machine: Stage) -> None:
+    """Replace FlashAttention's modules; call it before vLLM imports attention backends."""
+    capability = machine.machine.capability
     supported = {2: capability[0] >= 8, 3: capability[0] == 9, 4: capability[0] == 10}
 
     def module(name: str, **content: Any) -> types.ModuleType:
-        made = types.ModuleType(FLASH_ATTENTION + name)
-        made.__path__ = []
-        made.__dict__.update(content)
-        sys.modules[made.__name__] = made
-        return made
+        stub = types.ModuleType(FLASH_ATTENTION + name)
+        stub.__path__ = []
+        stub.__dict__.update(content)
+        sys.modules[stub.__name__] = stub
+        return stub
 
     names: dict[str, Any] = {
         "flash_attn_varlen_func": flash_attn_varlen_func,
@@ -210,7 +207,7 @@ def install_attention(stage: Stage) -> None:
             None if supported.get(version) else f"not on compute capability {capability}"
         ),
         "is_fa_version_supported": lambda version, *args: supported.get(version, False),
-        **{f"FA{version}_AVAILABLE": yes for version, yes in supported.items()},
+        **{f"FA{version}_AVAILABLE": works for version, works in supported.items()},
     }
     module("", **names, flash_attn_interface=module(".flash_attn_interface", **names))
     module(".layers")
@@ -228,10 +225,10 @@ def windows_by_sdpa(
     cu_seqlens: torch.Tensor | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """vLLM's loop over an encoder's windows: their outputs, and all of them in one tensor.
+    """Allocate like vLLM's loop over an encoder's windows: the outputs, and one tensor of all.
 
-    Torch's memory-efficient kernel runs where flash does not: neither writes scores out. The loop
-    itself would go through some hundred thousand operations.
+    torch uses its memory-efficient kernel if flash does not work; neither stores scores. The loop
+    itself has some hundred thousand operations.
     """
     windows = torch.empty_like(q, memory_format=torch.contiguous_format)
     return windows if cu_seqlens is None else torch.empty_like(windows)
@@ -240,13 +237,13 @@ def windows_by_sdpa(
 _libraries: list[torch.library.Library] = []
 
 
-def install_windows(stage: Stage) -> None:
-    """Must come when vLLM's own operations can be imported."""
+def install_windows(machine: Stage) -> None:
+    """Replace the operation for encoder windows; vLLM's own operations must be importable."""
     if not targets.WINDOWS_ARE_AN_OPERATION:
         return
-    # vLLM registers it when it is imported.
+    # Importing its module makes vLLM register it.
     find(targets.WINDOWS)
     library = torch.library.Library("vllm", "FRAGMENT")
     library.impl("torch_sdpa_wrapper", windows_by_sdpa, "CUDA", allow_override=True)
-    # Kept alive: the implementation goes when the library object does.
+    # The implementation disappears with the library object, so keep it.
     _libraries.append(library)

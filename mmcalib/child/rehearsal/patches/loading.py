@@ -1,4 +1,4 @@
-"""Weights, parameters, dummy media and the platform of an imaginary GPU."""
+"""Replacements for weights, parameters, dummy media and the platform."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from mmcalib.child.rehearsal.startup import Stage
 
 
-def install_loading(stage: Stage) -> None:
-    """Dummy weights stay as they were allocated; model classes are inspected in this process."""
-    # It makes a small table when it is imported: on the GPU, if a layer asks for it first.
+def install_loading(machine: Stage) -> None:
+    """Leave dummy weights as allocated, and inspect model classes in this process."""
+    # It makes a small table at import; without this a layer's first use would put it on the GPU.
     if importlib.util.find_spec("compressed_tensors"):
         importlib.import_module("compressed_tensors")
     for target in targets.DUMMY_WEIGHTS:
         replace(target, lambda *args, **kwargs: None)
-    # A subprocess would not know of the stand-ins.
+    # A subprocess would not have the replacements.
     replace(targets.INSPECTION, lambda function: function())
 
     def record_metadata_for_reloading(model: Any) -> None:
-        """Costs a copy of every parameter's description; only online quantization needs it."""
+        """Skip it unless quantized; it copies every parameter's description."""
         if models.quantizes():
             record(model)
 
@@ -44,7 +44,7 @@ def install_loading(stage: Stage) -> None:
     def is_layer_gptq_quantized(
         prefix: str, quantized_layers: list[str], *args: Any, **kwargs: Any
     ) -> Any:
-        """No list is that of a folder without weights, and not of a model without such layers."""
+        """Treat an empty list as unknown, because a folder without weights gives an empty list."""
         return not quantized_layers or is_quantized(prefix, quantized_layers, *args, **kwargs)
 
     is_quantized = replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
@@ -52,22 +52,23 @@ def install_loading(stage: Stage) -> None:
 
 @cache
 def faked(kind: Any) -> Any:
-    """The class whose fake tensors are parameters of this kind."""
+    """Return a class for fake tensors that are parameters of this kind."""
     return kind if issubclass(kind, FakeTensor) else type(kind.__name__, (kind, FakeTensor), {})
 
 
-def install_parameters(stage: Stage) -> None:
-    """Parameters keep their class, which quantized layers ask how they are packed. Torch makes
-    plain fake tensors of them, without what vLLM's class adds.
+def install_parameters(machine: Stage) -> None:
+    """Keep the class of fake parameters, from which quantized layers read how they are packed.
+
+    torch turns them into plain fake tensors without the attributes of vLLM's class.
     """
     if not targets.PARAMETERS_ARE_FAKED:
         return
 
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
-        made = make(cls, data, **kwargs)
-        if type(made) is FakeTensor:
-            made.__class__ = faked(cls)
-        return made
+        parameter = original_new(cls, data, **kwargs)
+        if type(parameter) is FakeTensor:
+            parameter.__class__ = faked(cls)
+        return parameter
 
     def shallow_copy(param: torch.Tensor) -> torch.Tensor:
         copy = param.detach()
@@ -87,7 +88,7 @@ def install_parameters(stage: Stage) -> None:
         plain.__dict__.update(facts)
         return plain
 
-    make = replace(targets.PARAMETER, new)
+    original_new = replace(targets.PARAMETER, new)
     replace(targets.SHALLOW_COPY, shallow_copy)
     materialise = replace(targets.MATERIALIZE, materialize_meta_tensor)
 
@@ -95,17 +96,17 @@ def install_parameters(stage: Stage) -> None:
 _hashes = itertools.count()
 
 
-def install_dummy_media(stage: Stage) -> None:
-    """White frames share one byte, and no item is ever taken for one seen before."""
+def install_dummy_media(machine: Stage) -> None:
+    """Let white frames share one byte, and give every item its own hash."""
 
     def hash_kwargs(cls: type, *args: Any, **kwargs: Any) -> str:
-        """A hash per item; shared data hash by identity, so others are not batched (0.26)."""
+        """Return a new hash per item; shared data hash by identity to batch alone (0.26)."""
         if kwargs.keys() == {"data"}:
             return f"shared-{id(kwargs['data'])}"
         return f"imaginary-{next(_hashes)}"
 
     def numpy(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
-        """A long clip's features are a large host tensor that is not there: untouched pages."""
+        """Return untouched pages for a fake host tensor, such as a long clip's features."""
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         return np.zeros(tuple(self.shape), dtype)
 
@@ -115,14 +116,14 @@ def install_dummy_media(stage: Stage) -> None:
 
 
 class _White(np.ndarray[Any, Any]):
-    """An array of one repeated entry: a copy would only take memory."""
+    """An array of one repeated entry; `copy` returns itself, because a copy would take memory."""
 
     def copy(self, order: Any = "C") -> _White:
         return self
 
 
 class _WhiteFrames:
-    """numpy, except that a filled array repeats one entry instead of holding each."""
+    """numpy, except that a filled array stores its entry once."""
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> npt.NDArray[Any]:
         entry = np.asarray(value, dtype=dtype).view(_White)
@@ -133,27 +134,29 @@ class _WhiteFrames:
 
 
 def disown_build() -> None:
-    """A CPU wheel calls itself so by its name or version, and then turns Triton off; before 0.32
-    where there is no distribution `vllm`, too. Must come before anything of vLLM is imported.
+    """Hide that this build of vLLM is for CPUs; call it before anything of vLLM is imported.
+
+    vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
+    there is no package `vllm`.
     """
-    asked = importlib.metadata.version
+    original = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
-        return installed("vllm") if distribution_name == "vllm" else asked(distribution_name)
+        return installed("vllm") if distribution_name == "vllm" else original(distribution_name)
 
     installed("vllm")
     replace("importlib.metadata.version", version)
     replace(targets.VERSION_SAYS, lambda words: False)
 
 
-def install_platform(stage: Stage) -> None:
-    """Make it vLLM's current platform. Must come before anything of vLLM reads the platform."""
-    machine, base = stage.machine, platform.cuda_base()
+def install_platform(machine: Stage) -> None:
+    """Set vLLM's platform; call it before anything of vLLM reads the platform."""
+    gpu_memory, base = machine.machine, platform.cuda_base()
     answers = {
-        "get_device_capability": platform.capability(*machine.capability),
-        "get_device_name": machine.gpu.torch_name,
+        "get_device_capability": platform.capability(*gpu_memory.capability),
+        "get_device_name": gpu_memory.gpu.torch_name,
         "get_device_uuid": "imaginary",
-        "get_device_total_memory": machine.gpu.total_bytes,
+        "get_device_total_memory": gpu_memory.gpu.total_bytes,
         "is_fully_connected": True,
         "is_pin_memory_available": True,
         "device_count": GPUS,
@@ -168,11 +171,11 @@ def install_platform(stage: Stage) -> None:
     }
     replace(targets.PLATFORM, type("ImaginaryCudaPlatform", (base,), methods)())
     assert platform.current().is_cuda()
-    if machine.gpu.unified:
+    if gpu_memory.gpu.unified:
 
         def virtual_memory() -> SimpleNamespace:
-            """On an integrated GPU vLLM takes what the system has available for what is free."""
-            free, total = machine.memory_info()
+            """On an integrated GPU vLLM uses the system's available memory as free memory."""
+            free, total = gpu_memory.memory_info()
             return SimpleNamespace(available=free, total=total)
 
         replace(targets.SYSTEM_MEMORY, SimpleNamespace(virtual_memory=virtual_memory))
