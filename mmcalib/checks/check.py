@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
+from mmcalib.checks.catalogue import CheckId
 from mmcalib.domain.knobs import Knob, Value, merged_nested
 from mmcalib.domain.shapes import Modality
 from mmcalib.text import flag, gib
@@ -14,45 +15,7 @@ from mmcalib.text import flag, gib
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
 
-# The check, and the verdict, where nothing beats vLLM's own settings.
-KEEP: Final = "keep vLLM's defaults"
-# The names of checks of what was assumed begin so.
-ASSUMED: Final = "assumed "
-# And of what no engine was started with here.
-NOT_STARTED: Final = "not started with"
-
-
-class NamedCheck(Protocol):
-    """A check of a document, which has its name alone."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=NamedCheck)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckId:
-    """What a check is known by; a `pattern` for several has `{}` for what it is `about`."""
-
-    pattern: str
-    about: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.pattern.format(self.about)
-
-    def of(self, about: str) -> CheckId:
-        return replace(self, about=about)
-
-    def covers(self, other: CheckId) -> bool:
-        """Whether the other is this one, whatever it is about."""
-        return self.pattern == other.pattern
-
-    def among(self, checks: Iterable[N]) -> Iterator[N]:
-        return (check for check in checks if check.name == self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +39,10 @@ class Check:
     remedy: str = ""
     names: tuple[str, ...] = ()
     taken: Taken | None = None
+
+    @property
+    def code(self) -> str:
+        return self.id.code
 
     @property
     def name(self) -> str:

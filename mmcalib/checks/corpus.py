@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mmcalib.checks.check import ASSUMED, Check, CheckId, Dialect, line
+from mmcalib.checks.catalogue import (
+    ASSUMED_ANSWER,
+    ASSUMED_BATCH,
+    ASSUMED_COUNT,
+    ASSUMED_LOAD,
+    AUDIO_LENGTH,
+    BLANK_ITEMS,
+    MEDIA_LOADING,
+    MODALITIES_SERVED,
+    MODALITY_LOADING,
+    PROCESSING,
+    READABLE_FILES,
+    REAL_ITEMS,
+    SAMPLES,
+    TOOL_CALLS,
+)
+from mmcalib.checks.check import Check, Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.text import one_line, several, without_particulars
-
-CORPUS_READABLE = CheckId("corpus readable")
-STAND_INS_AGREE = CheckId("stand-ins agree")
-AUDIO_LENGTH = CheckId("audio length")
-REAL_ITEMS = CheckId("real items measured")
-SERVER_TAKES_FILES = CheckId("server takes the files")
-MODALITIES_SERVED = CheckId("modalities served")
-MEDIA_SERVED = CheckId("media served")
-ITEMS_LOAD = CheckId("items load")
-MODALITY_LOADS = CheckId("{} items load")
-ACCEPTED = CheckId("{} items accepted")
-UNSEEN = CheckId("{} measured")
-COUNT = CheckId(f"{ASSUMED}{{}} count")
-ANSWER = CheckId(f"{ASSUMED}answer length")
-SERVED_ANSWER = CheckId(f"{ASSUMED}answers in traffic")
-STEP = CheckId(f"{ASSUMED}step size")
-
-TOOLS_PARSED = CheckId("tools parsed")
 
 _SHOWN = 3
 # Decoders differ in how they pad the ends of a sound: by less than a frame of features, 10 ms.
@@ -44,12 +42,12 @@ def _names(path: str, reason: str) -> tuple[str, ...]:
 def check_readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
-        yield Check(CORPUS_READABLE, "pass", f"all {corpus.files} files read")
+        yield Check(READABLE_FILES, "pass", f"all {corpus.files} files read")
         return
     first = corpus.skipped[0]
     detail = f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}"
     names, remedy = _names(first.path, first.reason), "skipped.jsonl lists them with reasons"
-    yield Check(CORPUS_READABLE, "warn", detail, remedy, names)
+    yield Check(READABLE_FILES, "warn", detail, remedy, names)
 
 
 def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
@@ -66,14 +64,14 @@ def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
     if not table.mismatches:
         if count := table.compared:
             detail = f"{count} of {count} real items cost as many tokens as blanks of their size"
-            yield Check(STAND_INS_AGREE, "pass", detail)
+            yield Check(BLANK_ITEMS, "pass", detail)
         return
     first = table.mismatches[:_SHOWN]
     shown = "; ".join(
         f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})" for m in first
     )
     yield Check(
-        STAND_INS_AGREE,
+        BLANK_ITEMS,
         "warn",
         f"{len(table.mismatches)} of {table.compared} sampled items differ; the real one counts: "
         f"{shown}",
@@ -122,7 +120,7 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
         given.get("enable_auto_tool_choice") and given.get("tool_call_parser")
     ):
         yield Check(
-            TOOLS_PARSED,
+            TOOL_CALLS,
             "warn",
             f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools: vLLM rejects "
             "those that let the model choose without --enable-auto-tool-choice and "
@@ -137,7 +135,7 @@ def check_loaded(facts: CheckFacts) -> Iterator[Check]:
         first = unreadable[0]
         detail = f"{len(unreadable)} cannot be loaded, such as {first.path}: {first.reason}"
         remedy = "remove or convert them: such requests fail"
-        yield Check(ITEMS_LOAD, "warn", detail, remedy, _names(first.path, first.reason))
+        yield Check(MEDIA_LOADING, "warn", detail, remedy, _names(first.path, first.reason))
 
 
 def check_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -148,7 +146,7 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
         loaded = int(table.of(modality).has("real").sum())
         if failed > loaded:
             yield Check(
-                MODALITY_LOADS.of(modality),
+                MODALITY_LOADING.of(modality),
                 "fail",
                 f"vLLM's own loader fails on {failed} of {failed + loaded} sampled {modality} "
                 "items that other libraries read; skipped.jsonl has its words",
@@ -165,7 +163,7 @@ def _refusal_check(
     items, first, number = sum(r.count for r in refused), refused[0], dialect.number
     whatever = dialect.say(flags=" whatever the limits", lines="")
     return Check(
-        ACCEPTED.of(modality),
+        PROCESSING.of(modality),
         "fail" if items > taken else "warn",
         f"vLLM refuses {number(items)} of {number(items + taken)}{whatever}, such as "
         f"{first.exemplar} ({first.shape}): {first.reason}",
@@ -204,7 +202,7 @@ def check_unseen(facts: CheckFacts) -> Iterator[Check]:
         if count.value and not judged.table.of(modality):
             most = judged.budget.max_tokens_per_item.get(modality, 0)
             yield Check(
-                UNSEEN.of(modality),
+                SAMPLES.of(modality),
                 "warn",
                 f"--count admits {count.value} {modality} items and the corpus holds none: vLLM's "
                 f"own largest, {most} tokens, is reserved for",
@@ -220,7 +218,7 @@ def check_counts(facts: CheckFacts) -> Iterator[Check]:
         if facts.corpus.requests == 0:
             why = "the corpus has no requests"
         yield Check(
-            COUNT.of(modality),
+            ASSUMED_COUNT.of(modality),
             "warn",
             f"{count.value} {modality} per prompt: {why}. vLLM answers a request that carries more "
             "with HTTP 400",
@@ -237,7 +235,7 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
     if longest.longest.answer_tokens is None:
         what = "text and answer" if longest.longest.text is None else "the answer"
         yield Check(
-            ANSWER,
+            ASSUMED_ANSWER,
             "warn",
             f"{TEXT_RESERVE_TOKENS:,} tokens for {what}: the longest prompt does not say. With "
             f"--max-model-len fit vLLM cuts longer answers short",
@@ -248,7 +246,7 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
 def served_answers(unsaid: int, tokens: int) -> Check:
     """Of `unsaid` requests that were served in rehearsal with answers of so many `tokens`."""
     return Check(
-        SERVED_ANSWER,
+        ASSUMED_LOAD,
         "warn",
         f"{tokens:,} tokens in {several(unsaid, 'request')} of the rehearsed traffic, which do not "
         "say. Longer ones keep the KV cache longer: fewer requests run at once, and more wait",
@@ -259,7 +257,7 @@ def served_answers(unsaid: int, tokens: int) -> Check:
 def step(tokens: int, device: str) -> Check:
     """Where neither a GPU nor a number was named."""
     return Check(
-        STEP,
+        ASSUMED_BATCH,
         "warn",
         f"{tokens:,} tokens, from vllm serve's default on this machine ({device}). It is written, "
         "so it stays so on a GPU whose own default is another: slower prefill where that is more, "

@@ -8,22 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.catalogue import (
+    CONFIG_PARSING,
+    EFFECT_OF,
+    EMPTY_KEY,
+    FALSE_KEY,
+    FLAG_OVER,
+    REPEATED_KEY,
+    SETTINGS_EFFECT,
+    TOKEN_CAP,
+    UNKNOWN_KEY,
+    VALUE_OF,
+)
+from mmcalib.checks.check import Check, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, sizes
 from mmcalib.derive.retired import retired_among
-
-ROUND_TRIP = CheckId("config round trip")
-UNKNOWN_KEY = CheckId("unknown key {}")
-EMPTY_KEY = CheckId("empty key {}")
-VALUE_OF = CheckId("value of {}")
-FALSE_KEY = CheckId("false {}")
-REPEATED_KEY = CheckId("repeated key {}")
-FLAG_OVER = CheckId("flag over {}")
-HAS_EFFECT = CheckId("{} has effect")
-SETTINGS_EFFECT = CheckId("settings have effect")
-CAP = CheckId("{} cap")
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # How older releases spelled limits: image=2,video=1.
@@ -100,13 +101,13 @@ def file_findings(
     if refusal:
         named = ", ".join(dict.fromkeys((*written.unusable(), *bad)))
         remedy = f"correct or remove: {named}" if named else "correct what it names"
-        yield Check(ROUND_TRIP, "fail", f"vllm serve refuses the file: {refusal}", remedy)
+        yield Check(CONFIG_PARSING, "fail", f"vllm serve refuses the file: {refusal}", remedy)
     elif lost:
         detail = f"it does not arrive as written: {'; '.join(lost)}"
-        yield Check(ROUND_TRIP, "fail", detail, "write what you want to arrive")
+        yield Check(CONFIG_PARSING, "fail", detail, "write what you want to arrive")
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
-        yield Check(ROUND_TRIP, "pass", f"vLLM's own parser reads all {count} settings")
+        yield Check(CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
 
 
 def _unknown(written: Written) -> Iterator[Check]:
@@ -207,7 +208,7 @@ def _differs(wrote: Any, arrived: Any) -> bool:
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     """R8: settings that do nothing, each by name; the others in one line."""
     for effect in _idle(effects):
-        yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
+        yield Check(EFFECT_OF.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}
     for effect in effects:
         stated = effect.outcome == "stated" and effect.path[0] == LIMIT
@@ -233,14 +234,14 @@ def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(
-                CAP.of(modality),
+                TOKEN_CAP.of(modality),
                 "warn",
                 f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
                 "has no option that makes them smaller",
             )
     none = "no value of it moved tokens or budget with the installed versions: not emitted"
     for knob in facts.decision.ineffective:
-        yield Check(HAS_EFFECT.of(knob.name), "warn", none)
+        yield Check(EFFECT_OF.of(knob.name), "warn", none)
 
 
 def check_effects(facts: CheckFacts) -> Iterator[Check]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
-from mmcalib.checks.check import Check, CheckId, Dialect, line, line_of
+from mmcalib.checks.catalogue import (
+    ADMITTED,
+    DETAIL_KEPT,
+    INPUT_MEMORY,
+    MODEL_SIZE_LIMIT,
+    NEWLY_REJECTED,
+    PROMPT_LENGTH,
+    REQUESTS_ADMITTED,
+    SMALLEST_CAP,
+)
+from mmcalib.checks.check import Check, Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Rules
 from mmcalib.checks.limits import LIMIT, hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
@@ -17,15 +27,6 @@ from mmcalib.domain.knobs import AreaCap, Knob, merged_nested
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
 from mmcalib.text import several, several_are
-
-ADMITTED = CheckId("items admitted")
-STILL_ACCEPTED = CheckId("items still accepted")
-KEPT_WHOLE = CheckId("items kept whole")
-CAP_HELD = CheckId("image cap held")
-SHRUNK = CheckId("images within the model's own cap")
-REQUESTS_ADMITTED = CheckId("requests admitted")
-PROMPTS_FIT = CheckId("prompts fit")
-INPUT_RESERVED = CheckId("{} input reserved")
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
@@ -122,7 +123,7 @@ def check_cap(facts: CheckFacts) -> Iterator[Check]:
     if cap is not None and names and largest is not None and largest.tokens > cap:
         least = f"the least that {names[0]} allows is {largest.tokens} tokens"
         detail = f"--max-tokens-per-item {cap}: {least}"
-        yield Check(CAP_HELD, "warn", detail, "ask for no less than that")
+        yield Check(SMALLEST_CAP, "warn", detail, "ask for no less than that")
 
 
 def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -135,7 +136,7 @@ def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
     if items := sum(costs.items() for costs in gone):
         first = next(costs[0] for costs in gone if costs)
         yield Check(
-            STILL_ACCEPTED,
+            NEWLY_REJECTED,
             "fail",
             f"{several_are(items, 'item')} refused under the chosen setting, such as "
             f"{first.exemplar}",
@@ -164,7 +165,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {several(total, 'item')} made smaller: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()
-        yield Check(KEPT_WHOLE, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
+        yield Check(DETAIL_KEPT, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
         return
     before, after = decision.default_table, facts.configuration.table
     smaller = [cost for m in after.modalities() for cost in _smaller(before, after, m)]
@@ -172,7 +173,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
         yield Check(
-            KEPT_WHOLE,
+            DETAIL_KEPT,
             "fail",
             f"{several_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
             f"{worst.exemplar}: "
@@ -182,7 +183,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         )
     elif decision.setting != decision.default_table.setting:
         detail = "under the chosen setting every item costs what it costs by default"
-        yield Check(KEPT_WHOLE, "pass", detail)
+        yield Check(DETAIL_KEPT, "pass", detail)
 
 
 def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
@@ -202,14 +203,14 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     over = images.take(cap.changed(images.shapes, cap.value))
     if not over:
         detail = f"none has more than the {cap.value:,} pixels that {cap.name} allows"
-        yield Check(SHRUNK, "pass", detail)
+        yield Check(MODEL_SIZE_LIMIT, "pass", detail)
         return
     largest = over[int(over.shapes.weights().argmax())]
     count = over.items()
     which = "One image is" if count == 1 else f"{count:,} images are"
     pixels = weight(largest.shape) / 1e6
     yield Check(
-        SHRUNK,
+        MODEL_SIZE_LIMIT,
         "warn",
         f"{which} made smaller by the model's default, {cap.name} of {cap.value:,} pixels, "
         f"such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels",
@@ -249,7 +250,7 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
         f"{reserve_tokens:,} for text (assumed) {total:,}; max_model_len {room:,}"
     )
     if total <= room:
-        return Check(PROMPTS_FIT, "pass", detail)
+        return Check(PROMPT_LENGTH, "pass", detail)
     limits = engine_args.get(LIMIT) or {}
     modality = max(most, key=lambda m: most[m][0] * most[m][1])
     count, each = most[modality]
@@ -272,7 +273,7 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
     alone = own and max(each for _, each in most.values()) + reserve_tokens > room
     status: Literal["fail", "warn"] = "fail" if alone else "warn"
     rejects = f"{detail}: vLLM rejects such a prompt"
-    return Check(PROMPTS_FIT, status, rejects, "\n".join(remedies))
+    return Check(PROMPT_LENGTH, status, rejects, "\n".join(remedies))
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
@@ -282,7 +283,7 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
     detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
     names = (longest.longest.origin,)
     if longest.whole and not longest.unknown:
-        return Check(PROMPTS_FIT, "pass", detail, names=names)
+        return Check(PROMPT_LENGTH, "pass", detail, names=names)
     remedy = context = dialect.setting("max_model_len", longest.needed_tokens)
     if dialect is Dialect.FLAGS:
         # Without a cap that the user gave, every smaller size was tried.
@@ -293,7 +294,7 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
     elif not facts.longer:
         remedy = "fewer or smaller items: the model has no longer context"
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
-    return Check(PROMPTS_FIT, status, f"{longest.trouble}; {detail}", remedy, names)
+    return Check(PROMPT_LENGTH, status, f"{longest.trouble}; {detail}", remedy, names)
 
 
 def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
@@ -331,7 +332,7 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
     return Check(
-        INPUT_RESERVED.of(excess.modality),
+        INPUT_MEMORY.of(excess.modality),
         "warn",
         f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
         f"{excess.times:.1f} times the encoder input that vLLM profiles. It bounds a step by "

@@ -6,17 +6,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
+from mmcalib.checks.check import Check, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.releases.constants import UNSAID_LIMIT
-
-LIMIT_OF = CheckId("limit of {}")
-EVERY_LIMITED = CheckId("every modality limited")
-SCOPE = CheckId("{} scope")
 
 LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
@@ -132,7 +129,7 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
                 detail += f", {less}"
             if limits or worst != next(iter(taken)):
                 remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
-    yield Check(EVERY_LIMITED, "warn", detail, remedy)
+    yield Check(UNLIMITED, "warn", detail, remedy)
 
 
 def check_given_counts(facts: CheckFacts) -> Iterator[Check]:

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from itertools import count, takewhile
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, Taken, line, size
+from mmcalib.checks.catalogue import (
+    API_SERVER_MEMORY,
+    EMBEDDINGS,
+    GRAPHS_MEMORY,
+    LOGPROBS_MEMORY,
+    PRUNING_MEMORY,
+    RANK_ITEM,
+    REQUEST_OPTIONS,
+)
+from mmcalib.checks.check import Check, Taken, line, size
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.domain.memory import Budget
@@ -18,14 +27,6 @@ from mmcalib.releases.constants import (
     V2_LOGPROBS_TOKENS,
 )
 from mmcalib.text import GIB, gib
-
-CAPS_HOLD = CheckId("caps hold for every request")
-PRUNED_RESERVED = CheckId("pruned videos reserved")
-LARGEST_ON_ONE_RANK = CheckId("largest item on one rank")
-LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
-GRAPHS_RESERVED = CheckId("encoder graphs reserved")
-EMBEDDINGS = CheckId("embeddings of clients")
-API_SERVER_MEMORY = CheckId("memory of the API server")
 
 _RATE = "video_pruning_rate"
 _TP_MODE = "mm_encoder_tp_mode"
@@ -40,7 +41,7 @@ def check_trusted_kwargs(facts: CheckFacts) -> Iterator[Check]:
         return
     limit = facts.configuration.budget.encoder_budget_tokens
     yield Check(
-        CAPS_HOLD,
+        REQUEST_OPTIONS,
         "warn",
         "trust_request_mm_kwargs: a request may bring mm_processor_kwargs and media_io_kwargs of "
         "its own (validate_request_mm_kwargs, vllm/entrypoints/generate/base/protocol.py), so no "
@@ -64,7 +65,7 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
     more = None if step is None else round(step * (times - 1))
     batch = int(budget.max_num_batched_tokens * (1 - rate))
     yield Check(
-        PRUNED_RESERVED,
+        PRUNING_MEMORY,
         "warn",
         f"{_RATE} {rate:g}: a step of {limit:,} kept tokens encodes up to {times:.2f} times as "
         f"many, {int(limit * times):,}, and the profile does not know of it{size(more)}: vLLM "
@@ -95,13 +96,13 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         " (get_load_balance_assignment, vllm/model_executor/models/vision.py)"
     )
     if not largest or profiled >= ADEQUATE * largest:
-        yield Check(LARGEST_ON_ONE_RANK, "pass", detail)
+        yield Check(RANK_ITEM, "pass", detail)
         return
     more, peak = None, facts.options.encoder_peak_bytes
     if peak is not None and profiled:
         more = round(peak * (largest / profiled - 1))
     yield Check(
-        LARGEST_ON_ONE_RANK,
+        RANK_ITEM,
         "warn",
         f"{detail}{size(more)}: nobody reserves it",
         "mm-encoder-tp-mode: weights, or a batch that no item is larger than a rank's part of",
@@ -141,13 +142,13 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     reserved = known.activation_peak_bytes
     if nbytes is not None and reserved is not None and nbytes <= reserved:
         held = f"{detail}; the activation peak reserves {gib(reserved)} (rehearsed)"
-        yield Check(LOGPROBS_RESERVED, "pass", held, taken=taken)
+        yield Check(LOGPROBS_MEMORY, "pass", held, taken=taken)
         return
     remedy = (
         f"{line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, where no "
         "item is larger; or a proxy that refuses prompt_logprobs: no option of vLLM does"
     )
-    yield Check(LOGPROBS_RESERVED, "warn", detail, remedy, taken=taken)
+    yield Check(LOGPROBS_MEMORY, "warn", detail, remedy, taken=taken)
 
 
 def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
@@ -161,7 +162,7 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
         return
     if args.get("enforce_eager"):
         detail = "enforce_eager: no graph is captured, cudagraph_mm_encoder changes nothing"
-        yield Check(GRAPHS_RESERVED, "warn", detail, "remove one of the two")
+        yield Check(GRAPHS_MEMORY, "warn", detail, "remove one of the two")
         return
     sizes, known = _graph_tokens(compilation, budget), facts.options
     largest, most = sizes[-1], budget.encoder_budget_tokens
@@ -175,7 +176,7 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
             "takes what the profile has beside that"
         )
     yield Check(
-        GRAPHS_RESERVED,
+        GRAPHS_MEMORY,
         "warn",
         f"cudagraph_mm_encoder: {len(sizes)} graphs or more, the largest of {largest:,} tokens, "
         f"keep a pool of their own{size(pool)} that a rehearsal does not see; vLLM takes it from "

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId, Dialect, line
+from mmcalib.checks.catalogue import (
+    DEFAULT_CONFIGURATION,
+    ENCODER_RESERVE,
+    HINT_MAXIMUM,
+    MEMORY_RESERVE,
+    REQUEST_CACHE,
+    SIZE_HINT,
+    VLLM_RELEASE,
+)
+from mmcalib.checks.check import Check, Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT, hint, options
 from mmcalib.derive.limits import Adequacy, Count, adequacy
@@ -19,33 +28,7 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB, gib
 
 # In bytes it takes the place of the one in tokens.
-RESERVED = CheckId("adequately reserved")
-ENCODER_RESERVED = CheckId("encoder reserved")
-SIZE_HINT = CheckId("{} size hint")
-HINT_WITHIN = CheckId("{} hint within the maximum")
-CACHE = CheckId("processor cache holds a request")
-PROCESSOR_CACHE = CheckId("processor cache")
-LARGE_ITEMS = CheckId("large-item concurrency")
-MEMORY_ON = CheckId("memory on {}")
-TRAFFIC_ON = CheckId("traffic on {}")
-CONCURRENCY = CheckId("concurrency")
-BETTER = CheckId("better than the defaults")
-KEEP_DEFAULTS = CheckId(KEEP)
-PEAK_BY_FORMULA = CheckId("encoder peak by formula")
-KV_PINNED = CheckId("KV cache pinned")
-PREDICTED = CheckId("predicted against measured")
-CACHED_KEEP = CheckId("what cached items keep")
-CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
-BATCH_HOLDS_ITEM = CheckId("batch holds an item")
-DEFAULT_CONFIGURATION = CheckId("default configuration")
-ENGINE_START = CheckId("engine start")
-MEMORY_PROFILE = CheckId("memory profile")
-REPLAY = CheckId("replay")
-PROCESSOR_ON_GPU = CheckId("processor on the GPU")
-RUN_FINISHED = CheckId("run finished")
-VLLM_PARTS = CheckId("parts of vLLM")
 # The flags that it is about need a GPU.
-NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
 
 _CACHE_SIZE = "mm_processor_cache_gb"
 _FLAGS = (
@@ -78,7 +61,7 @@ def embeddings_alone(budget: Budget) -> Check | None:
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
     return Check(
-        RESERVED,
+        MEMORY_RESERVE,
         "warn",
         f"embeddings alone are taken: up to {budget.encoder_cache_size:,} tokens of them stay in "
         "the encoder cache, and vLLM's startup profile holds none",
@@ -100,14 +83,14 @@ def reserved_check(
         f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
-        return Check(RESERVED, "pass", detail)
+        return Check(MEMORY_RESERVE, "pass", detail)
     starts = dialect.say(
         flags="the engine would start and may run out of memory under load",
         lines="the engine starts, looks roomy and may run out of memory under load of "
         f"{modality or 'media'}",
     )
     return Check(
-        RESERVED,
+        MEMORY_RESERVE,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; {starts}",
         "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
@@ -124,7 +107,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
         size = f" and take {gib(room.peak_bytes)}"
         lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
     yield Check(
-        ENCODER_RESERVED,
+        ENCODER_RESERVE,
         "fail",
         "skip_mm_profiling: nothing is reserved for the encoder, though one step may encode "
         f"{judged.adequacy.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
@@ -187,7 +170,7 @@ def _check_clamped_hint(
     kept = {n: v for n, v in options(limits, modality).items() if n not in above}
     value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
     yield Check(
-        HINT_WITHIN.of(modality),
+        HINT_MAXIMUM.of(modality),
         "warn",
         f"{asked}: above vLLM's own largest {modality} ({takes}), so it is ignored with a line "
         "in the log; a hint can only make the profiled item smaller",
@@ -252,10 +235,10 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     said = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
-        yield Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
+        yield Check(REQUEST_CACHE, "pass", f"{said}; one admissible request may bring {most}")
         return
     yield Check(
-        CACHE,
+        REQUEST_CACHE,
         "warn",
         f"{said}, but one admissible request may bring {most}: where its new items push out one "
         "that it found cached, vLLM ends it with HTTP 500, `Expected a cached item` "
@@ -269,7 +252,7 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
     """A warning for what this release could not be asked for."""
     for part, why in opened.moved.items():
         detail = f"{part}: not known, and nothing is said of it: {why}"
-        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
+        yield Check(VLLM_RELEASE, "warn", detail, "mmcalib doctor")
 
 
 def check_default_starts(facts: CheckFacts) -> Iterator[Check]:

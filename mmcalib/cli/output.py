@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
@@ -76,7 +76,7 @@ def _is_left_over(out: Path) -> bool:
         found = Calibration.load(out / "calibration.json")
     except UsageError:
         return False
-    return any(check.name == RUN_FINISHED.name for check in found.checks)
+    return any(check.name == RUN_COMPLETION.name for check in found.checks)
 
 
 def save(so_far: RunSoFar, out: Path) -> None:

@@ -8,10 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mmcalib.checks import reserve
-from mmcalib.checks.check import Check, CheckId, Status
+from mmcalib.checks.catalogue import (
+    BETTER,
+    CONCURRENCY,
+    ENCODER_ESTIMATE,
+    ENCODER_RESERVE,
+    INPUT_MEMORY,
+    KEEP_DEFAULTS,
+    MEMORY_ON,
+    MEMORY_RESERVE,
+    PREDICTION,
+    CheckId,
+)
+from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.items import INPUT_RESERVED
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
@@ -64,7 +74,7 @@ def qualify_tokens_only(
         return list(checks)
     found = list(checks)
     for place, check in enumerate(found):
-        if check.id == reserve.RESERVED:
+        if check.id == MEMORY_RESERVE:
             why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
             found[place] = replace(
                 check,
@@ -152,7 +162,7 @@ def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
     """Whether the calibrated config starts and holds `concurrency` sequences, as predicted."""
-    name, after = reserve.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
+    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
@@ -165,7 +175,7 @@ def memory_checks(
         length = after.budget.max_model_len if after.budget else 0
         detail = f"{after.max_concurrency:.2f} sequences of {length:,} tokens fit, "
         detail += f"{concurrency:g} are wanted, rehearsed"
-        check = Check(reserve.CONCURRENCY, "pass", detail)
+        check = Check(CONCURRENCY, "pass", detail)
         if after.max_concurrency < concurrency:
             remedy = f'mmcalib plan --goal "concurrency>={concurrency:g}"'
             check = replace(check, status="fail", remedy=remedy)
@@ -173,9 +183,9 @@ def memory_checks(
     if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} reserves nothing for the encoder: its profile leaves it out"
         remedy = "a lower --gpu-memory-utilization makes room"
-        checks.append(Check(reserve.ENCODER_RESERVED, "warn", detail, remedy))
+        checks.append(Check(ENCODER_RESERVE, "warn", detail, remedy))
     if differs := disagreement(after, model_path):
-        checks.append(Check(reserve.PEAK_BY_FORMULA, "warn", differs))
+        checks.append(Check(ENCODER_ESTIMATE, "warn", differs))
     if started is not None:
         checks.append(_true(after, started))
     return checks
@@ -192,24 +202,24 @@ def comparison_check(
         return None
     if before.kv_cache_tokens is None:
         said = "vLLM does not start with its defaults, and does with these"
-        return Check(reserve.BETTER, "pass", said)
+        return Check(BETTER, "pass", said)
     figures = list(_compared(before, after, traffic))
     said = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
     worse = [name for name, _, is_worse in figures if is_worse]
     if not worse:
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
-            return Check(reserve.BETTER, "pass", said)
+            return Check(BETTER, "pass", said)
         detail = "nothing tried has more KV cache and reserves enough"
         detail += f"; the file only adds limits and context: {said}"
-        return Check(reserve.KEEP_DEFAULTS, "pass", detail)
+        return Check(KEEP_DEFAULTS, "pass", detail)
     asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
     keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
     if policy.max_num_batched_tokens is not None:
         keep = "leave out --max-num-batched-tokens"
     detail = f"worse than vLLM's defaults in {' and '.join(worse)}: {said}"
-    return Check(reserve.BETTER, "warn" if asked else "fail", detail, keep)
+    return Check(BETTER, "warn" if asked else "fail", detail, keep)
 
 
 def _compared(
@@ -288,11 +298,11 @@ def reserved_check(
         )
         # It leaves room for the CUDA context and vLLM's own slack.
         roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
-        return Check(reserve.RESERVED, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
+        return Check(MEMORY_RESERVE, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB beyond it are within vLLM's own slack"
-        return Check(reserve.RESERVED, "pass", detail + (slack if beyond > 0 else ""), names=names)
+        return Check(MEMORY_RESERVE, "pass", detail + (slack if beyond > 0 else ""), names=names)
     if found.fits_outside and (unreserved := found.unreserved_bytes):
         owner = "workspaces of kernels"
         if isinstance(worst, PromptsStep):
@@ -304,7 +314,7 @@ def reserved_check(
         lower = 1 - (found.outside_bytes + found.nbytes) / after.total_bytes
         keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
         covers = f"{', or '.join(cures) or keeps}"
-        return Check(reserve.RESERVED, "warn", detail, covers, names)
+        return Check(MEMORY_RESERVE, "warn", detail, covers, names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it would eat what --gpu-memory-utilization leaves to others"
@@ -314,7 +324,7 @@ def reserved_check(
         # vLLM's largest video is as long as the context lets it be.
         other = f"a smaller --max-model-len, {other}"
     return Check(
-        reserve.RESERVED,
+        MEMORY_RESERVE,
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
@@ -338,9 +348,7 @@ def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfa
 def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
     """The checks of what the encoder is given, of which a rehearsal says what it takes."""
     steps = after.steps if after else ()
-    return {
-        INPUT_RESERVED.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None
-    }
+    return {INPUT_MEMORY.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None}
 
 
 def _said(demand: Demand) -> str:
@@ -375,7 +383,7 @@ def _true(after: Rehearsed, started: Started) -> Check:
     missed = misses(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check(reserve.PREDICTED, status, detail)
+    return Check(PREDICTION, status, detail)
 
 
 def _pair(one: Component, figures: EngineStarted) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Explored, JudgedConfig
-from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.demand import FixedPool, fixed_pool
 from mmcalib.domain.memory import Rehearsed
@@ -233,14 +233,14 @@ def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> Pinn
     if found is None or found.kv_cache_tokens is None:
         why = found.problem if found else "it could not be rehearsed"
         detail = f"{gib(pool.kv_cache_memory_bytes)} are too little, rehearsed: {why}"
-        return PinnedPool(None, Check(KV_PINNED, "fail", detail, _REMEDY))
+        return PinnedPool(None, Check(FIXED_KV_CACHE, "fail", detail, _REMEDY))
     graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
     detail = (
         f"KV cache {gib(pool.kv_cache_memory_bytes)} of {gib(pool.left_bytes)} that are left, "
         f"{found.kv_cache_tokens:,} tokens{graphs}; vLLM takes them as they are, and heeds no "
         "gpu_memory_utilization"
     )
-    return PinnedPool(pool, Check(KV_PINNED, "pass", detail), found)
+    return PinnedPool(pool, Check(FIXED_KV_CACHE, "pass", detail), found)
 
 
 def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:

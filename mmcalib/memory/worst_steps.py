@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import CACHED_KEEP
 from mmcalib.derive import demand
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -265,9 +265,9 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
         detail += " (assumed: no order of requests is given)"
     short = language.peak_bytes + kept - after.activation_peak_bytes
     if short <= VLLM_SLACK_BYTES:
-        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves that much")
+        return Check(CACHE_RETENTION, "pass", f"{detail}; the profile reserves that much")
     return Check(
-        CACHED_KEEP,
+        CACHE_RETENTION,
         "warn",
         f"{detail}; with the language model's step that is {gib(short)} more than is reserved",
         "a lower gpu_memory_utilization leaves room without reserving it; a smaller "

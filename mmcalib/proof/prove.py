@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.file import ROUND_TRIP
-from mmcalib.checks.reserve import ENGINE_START, REPLAY
+from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, REPLAY, CheckId
+from mmcalib.checks.check import Check
 from mmcalib.decision.media_files import Files
 from mmcalib.domain.knobs import Label
 from mmcalib.engine.host import EngineHost
@@ -110,7 +109,7 @@ def _beyond_machine(
 
 def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
     """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
-    name = ROUND_TRIP
+    name = CONFIG_PARSING
     try:
         parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
     except VllmMoved as error:

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.checks.catalogue import REPLAY
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import REPLAY
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.decision.media_files import Files, files, requests_of_files
 from mmcalib.derive.costs import CostTable, ItemCost

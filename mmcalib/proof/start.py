@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmcalib.checks.catalogue import ENGINE_START, MEMORY_PROFILE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import ENGINE_START, MEMORY_PROFILE
 from mmcalib.domain.memory import WorkerMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost

@@ -184,8 +184,8 @@ def verdict_of(calibration: CalibrationDocument) -> str:
 
 
 def check_line(check: CheckResult) -> str:
-    """The check's name and finding."""
-    return plain(f"{check.name}: {check.detail}")
+    """The check's code, name and finding."""
+    return plain(f"{check.code} {check.name}: {check.detail}".lstrip())
 
 
 def tensor_cells(tensor: LiveTensor) -> tuple[str, str, str, str]:

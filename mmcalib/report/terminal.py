@@ -227,8 +227,7 @@ def failure_line(calibration: CalibrationDocument) -> str:
     """Why the calibration itself failed; empty where it passed."""
     if calibration.verdict != "fail":
         return ""
-    failed = first_failed(calibration.checks)
-    return text.plain(f"the calibration failed: {failed.name}: {failed.detail}")
+    return f"the calibration failed at {rows.check_line(first_failed(calibration.checks))}"
 
 
 def tally_line(tally: Tally) -> str:

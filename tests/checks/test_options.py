@@ -76,7 +76,7 @@ def test_options_that_nobody_set_have_no_finding() -> None:
 def test_pruned_videos_are_encoded_whole() -> None:
     """The scheduler counts kept tokens: half of them pruned is twice the encoder's work."""
     found = only({"video_pruning_rate": 0.5}, REHEARSED)
-    assert (found.name, found.status) == ("pruned videos reserved", "warn")
+    assert (found.name, found.status) == ("memory for video pruning", "warn")
     assert "encodes up to 2.00 times as many, 229,376" in found.detail
     assert "compute_retained_tokens_count" in found.detail
     assert found.taken == Taken("frames that video_pruning_rate drops", 15 * GIB)
@@ -86,7 +86,7 @@ def test_pruned_videos_are_encoded_whole() -> None:
 
 def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
     found = only(GRAPHS, REHEARSED)
-    assert (found.name, found.status) == ("encoder graphs reserved", "warn")
+    assert (found.name, found.status) == ("memory for encoder CUDA graphs", "warn")
     assert "8 graphs or more, the largest of 8,192 tokens" in found.detail
     assert "more than 8,192 tokens, 114,688 at most, runs without them" in found.detail
     assert found.taken == Taken("CUDA graphs of the encoder", GIB)
@@ -112,7 +112,7 @@ def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
 
 def test_trusted_requests_void_every_cap() -> None:
     found = only({}, replace(KNOWN, served={"trust_request_mm_kwargs": True}))
-    assert (found.name, found.status) == ("caps hold for every request", "warn")
+    assert (found.name, found.status) == ("per-request processor options", "warn")
     assert "validate_request_mm_kwargs" in found.detail
     assert "up to the encoder cache, 114,688 tokens" in found.detail
     assert found.taken is None
@@ -123,7 +123,7 @@ def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
     assert "up to 114,688 tokens in the encoder cache (0.50 GiB, computed)" in some.detail
     assert some.taken is None
     found = only({"enable_mm_embeds": True}, REHEARSED, image=0, video=0)
-    assert (found.name, found.status) == ("embeddings of clients", "warn")
+    assert (found.name, found.status) == ("embeddings from clients", "warn")
     assert "of image, video, limited to 0, any number of them" in found.detail
     assert "nothing of that is profiled" in found.detail
     assert found.taken == Taken("embeddings that clients send", GIB // 2)
@@ -142,7 +142,7 @@ def test_prompt_logprobs_take_the_logits_of_a_chunk(
     known: OptionFacts, status: str, tokens: int
 ) -> None:
     found = only({"max_logprobs": 50}, known)
-    assert (found.name, found.status) == ("prompt_logprobs reserved", status)
+    assert (found.name, found.status) == ("memory for prompt_logprobs", status)
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.detail
     assert ("PromptLogprobsWorker" in found.detail) == (known.runner == "V2")
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)

@@ -98,11 +98,11 @@ def from_file(text: str, *flags: str, values: Any = PARSED, refusal: str = "") -
 
 def test_a_file_that_arrives_has_one_finding() -> None:
     found = from_file("model: m\nmax_model_len: 8192\nenforce-eager: false\n")
-    assert [(c.name, c.status) for c in found.values()] == [("config round trip", "pass")]
+    assert [(c.name, c.status) for c in found.values()] == [("config parsing", "pass")]
 
 
 def test_a_false_that_is_dropped_is_named_with_what_works() -> None:
-    check = from_file("enable-prefix-caching: false\n")["false enable-prefix-caching"]
+    check = from_file("enable-prefix-caching: false\n")["false value of enable-prefix-caching"]
     assert (check.status, check.remedy) == ("fail", "no-enable-prefix-caching: true")
     assert "drops `enable-prefix-caching: false`" in check.detail
 
@@ -123,7 +123,7 @@ def test_an_unknown_key_is_answered_with_what_was_meant(
     found = from_file(f"model: m\n{key}: {value}\n", refusal="unrecognized arguments")
     check = found[f"unknown key {key}"]
     assert (check.status, check.remedy) == ("fail", remedy)
-    assert key in found["config round trip"].remedy
+    assert key in found["config parsing"].remedy
 
 
 def test_an_unknown_key_that_is_false_is_dropped_and_not_refused() -> None:
@@ -150,13 +150,13 @@ def test_a_value_that_is_refused_and_how_limits_were_once_spelled() -> None:
     limit = found["value of limit-mm-per-prompt"]
     assert (limit.status, limit.remedy) == ("fail", "limit-mm-per-prompt: {image: 2, video: 1}")
     assert found["value of max-num-seqs"].remedy == "correct or remove: max-num-seqs: many"
-    assert found["config round trip"].remedy == (
+    assert found["config parsing"].remedy == (
         "correct or remove: limit-mm-per-prompt, max-num-seqs"
     )
 
 
 def test_what_arrives_otherwise_is_said() -> None:
-    found = from_file("max-model-len: 32768\nmiddleware: []\n")["config round trip"]
+    found = from_file("max-model-len: 32768\nmiddleware: []\n")["config parsing"]
     assert found.status == "fail"
     assert "wrote 32768, vLLM reads 8192" in found.detail
     assert "an empty list is dropped" in found.detail
@@ -213,7 +213,7 @@ def test_a_hint_above_the_maximum_is_ignored() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": 2, "width": 5000, "height": 1000}}}
     asked = budget({"image": 16_384}, {"image": Dummy(16_384, 0, {"width": 3584, "height": 1000})})
     first, *_ = reserve.check_written_hints(facts(args, asked, PLAIN))
-    assert (first.name, first.status) == ("image hint within the maximum", "warn")
+    assert (first.name, first.status) == ("image size hint maximum", "warn")
     assert "width 5,000: above vLLM's own largest image (width 3,584)" in first.detail
     assert first.remedy == "limit-mm-per-prompt: {image: {count: 2, height: 1000}}"
 
@@ -243,7 +243,7 @@ def test_a_modality_that_nobody_limits() -> None:
     both = budget({"image": 16_384, "video": 114_688})
     tries = Tries(without=PLAIN, gain=" and more")
     (check,) = limits.check_every_limited(facts(args, both, given_tries=tries))
-    assert (check.name, check.status) == ("every modality limited", "warn")
+    assert (check.name, check.status) == ("unlimited modalities", "warn")
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
         check.detail
     )
@@ -333,7 +333,7 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
     check = limits.bleeding("max_pixels", moved, {"image": alone})
     assert check is not None
-    assert (check.name, check.status) == ("max_pixels scope", "warn")
+    assert (check.name, check.status) == ("scope of max_pixels", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
     assert yaml.safe_load(check.remedy) == {
         "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
@@ -380,7 +380,7 @@ def test_a_cache_below_one_request_is_warned_of(
 ) -> None:
     """Finding §1 of the server conformance work: seen as HTTP 500; vLLM's default has it, too."""
     (check,) = cached(args, floor)
-    assert (check.name, check.status) == ("processor cache holds a request", "warn")
+    assert (check.name, check.status) == ("processor cache for one request", "warn")
     assert check.detail.startswith(said)
     assert "_merge_mm_kwargs" in check.detail
     gib = "4.5" if floor is HEAVY else "0.8"
@@ -394,7 +394,9 @@ def test_one_that_holds_any_request_passes_with_its_parts() -> None:
 
 
 def test_a_no_that_is_false_is_its_opposite() -> None:
-    check = from_file("no-enable-prefix-caching: false\n")["false no-enable-prefix-caching"]
+    check = from_file("no-enable-prefix-caching: false\n")[
+        "false value of no-enable-prefix-caching"
+    ]
     assert check.remedy == "enable-prefix-caching: true"
 
 

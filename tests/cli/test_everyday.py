@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
 from mmcalib.errors import UsageError
@@ -173,7 +173,7 @@ def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
     out.mkdir()
     (out / "skipped.jsonl").touch()
     claim(out, force=False)
-    unfinished = CheckResult(name=RUN_FINISHED.name, status="fail", detail="not at its end")
+    unfinished = CheckResult(name=RUN_COMPLETION.name, status="fail", detail="not at its end")
     calibration().model_copy(update={"checks": [unfinished]}).save(out / "calibration.json")
     claim(out, force=False)
     calibration().save(out / "calibration.json")

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.output import FILES, claim, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
@@ -60,7 +60,7 @@ def unfinished(*others: str) -> Calibration:
     found = calibration()
     checks = [
         found.checks[1].model_copy(update={"name": name, "status": "fail"})
-        for name in (*others, RUN_FINISHED.name)
+        for name in (*others, RUN_COMPLETION.name)
     ]
     return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], *checks]})
 

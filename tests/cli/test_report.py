@@ -73,7 +73,7 @@ def test_json_says_what_was_written(cli, out: Path) -> None:
     assert "page-7" not in (out / "report.html").read_text("utf-8")
 
 
-FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
+FAILED = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
 
 
 @pytest.fixture
@@ -120,14 +120,14 @@ def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
 def test_one_that_failed_is_not_emitted(cli, failed: Path) -> None:
     said = cli("report", "--emit", "args")
     assert (said.code, said.out) == (3, "")
-    assert "prompts fit: too long" in said.err
+    assert "prompt length: too long" in said.err
     assert "fewer items" in said.err
 
 
 def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
     said = cli("report", "--emit", "k8s", "--force")
     assert said.code == 0
-    assert said.out.startswith("# The verdict is fail: prompts fit")
+    assert said.out.startswith("# The verdict is fail: prompt length")
     assert "warning: the verdict of this configuration is fail" in said.err
 
 

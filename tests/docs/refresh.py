@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.checks.catalogue import GROUPS
 from mmcalib.report.markdown import markdown
 from mmcalib.report.terminal import summary
 from mmcalib.results.engine_yaml import engine_yaml
@@ -29,6 +30,11 @@ README = ROOT / "README.md"
 # Where each block stands.
 PAGES = {"terminal": "README.md", "engine.yaml": "docs/get-started.md", "help": "docs/run.md"}
 EXAMPLE = ROOT / "docs" / "example"
+CHECKS_PAGE = ROOT / "docs" / "reference" / "checks.md"
+CHECKS_INTRO = (
+    "Codes never change. `mmcalib list checks MM031` explains one on the terminal, and `…` stands "
+    "for what it is about."
+)
 SERVE = "vllm serve --config out/engine.yaml"
 WIDTH = 96
 
@@ -55,6 +61,15 @@ def help_text() -> str:
         [sys.executable, "-c", _HELP], cwd=ROOT, env=env, capture_output=True, text=True, check=True
     )
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
+
+
+def checks_page() -> str:
+    """docs/reference/checks.md, of every check by its code."""
+    groups = [
+        "\n\n".join([f"## {title}", *(f"**{c.code} {c.name}.** {c.explanation}" for c in group)])
+        for title, group in ((title, found.values()) for title, found in GROUPS.items())
+    ]
+    return "\n\n".join(["# Checks", CHECKS_INTRO, *groups]) + "\n"
 
 
 def blocks() -> dict[str, str]:
@@ -99,6 +114,7 @@ def main() -> None:
         page = path.read_text(encoding="utf-8")
         path.write_text(_fenced(name).sub(partial(_filled, content), page), encoding="utf-8")
     (EXAMPLE / "engine.yaml").write_text(engine_yaml(example(), SERVE), encoding="utf-8")
+    CHECKS_PAGE.write_text(checks_page(), encoding="utf-8")
     (EXAMPLE / "report.md").write_text(markdown(example(), SERVE), encoding="utf-8")
 
 

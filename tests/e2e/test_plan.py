@@ -161,4 +161,4 @@ def test_a_plan_that_is_under_reserved_is_mended(engine_cache: Path) -> None:
     assert best.reserved is not None
     assert best.reserved.status == "pass"
     assert best.changes == {"max_num_seqs": 51}
-    assert "adequately reserved" in ended.stderr
+    assert "memory reserve" in ended.stderr

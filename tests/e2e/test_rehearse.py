@@ -94,6 +94,6 @@ def test_run_shows_default_against_calibrated_and_predicted_against_measured(
     )
     assert all(point["kv_cache_tokens"] for point in found["frontier"])
     checks = {check["name"]: check for check in found["checks"]}
-    assert checks["predicted against measured"]["status"] == "pass"
+    assert checks["prediction accuracy"]["status"] == "pass"
     assert checks["memory on L4"]["status"] == "pass"
     assert "KV cache on L4" in ended.stderr

@@ -30,7 +30,7 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     assert first.corpus.items == 1
     assert first.corpus.modalities["audio"].tokens["max"] == 75
     # Without a GPU that is all that R4 knows, and every output says so.
-    reserved = {check.name: check for check in first.checks}["adequately reserved"]
+    reserved = {check.name: check for check in first.checks}["memory reserve"]
     assert (first.verdict, reserved.status) == ("pass", "warn")
     for text in (reserved.detail, " ".join(done.stderr.split()), (out / "report.md").read_text()):
         assert "only tokens were compared, because no GPU was named" in text

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import served_answers
-from mmcalib.checks.reserve import TRAFFIC_ON
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
@@ -84,7 +84,7 @@ def finish_serving(
         found = serving.figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
-        return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
+        return None, [Check(LOAD_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
     if found is None:
         return None, []
     default, problem = None, ""
@@ -105,7 +105,7 @@ def finish_serving(
         assumptions=list(serving.asked.assumptions),
     )
     said = "; ".join(_traffic_words(found, default))
-    checks = [Check(TRAFFIC_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
+    checks = [Check(LOAD_ON.of(gpu), found.status, said, _remedy(found, starts_with))]
     if serving.asked.unsaid:
         checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
     return shown, checks

@@ -158,7 +158,7 @@ def test_a_run_says_what_was_predicted_beside_what_was_measured(
 ) -> None:
     predicted = Predicted(gpus.find("L4"), None, rehearsed(budget=None))
     checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)), str(tmp_path))}
-    found = checks["predicted against measured"]
+    found = checks["prediction accuracy"]
     assert (found.status, said in found.detail) == (status, True), found.detail
 
 
@@ -186,7 +186,7 @@ def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> N
 def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
     blind = rehearsed(phases=rehearsed().phases[1:])
     checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None, model)}
-    assert checks["encoder reserved"].status == "warn"
+    assert checks["encoder memory reserve"].status == "warn"
 
 
 def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:

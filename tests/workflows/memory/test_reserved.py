@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue import INPUT_MEMORY, MEMORY_RESERVE
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.items import INPUT_RESERVED
-from mmcalib.checks.reserve import RESERVED, embeddings_alone
+from mmcalib.checks.reserve import embeddings_alone
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
 from mmcalib.derive.limits import Adequacy, Count
@@ -234,7 +234,7 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     assert check is not None
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert known_in_bytes(after) == {INPUT_RESERVED.of("audio")}
+    assert known_in_bytes(after) == {INPUT_MEMORY.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
@@ -311,14 +311,14 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
 # Asked for cures alone.
 NO_GPU = no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
-    RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
+    MEMORY_RESERVE, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
 )
 
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
     (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
-    assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
+    assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
     for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
         assert part in check.detail
