@@ -20,7 +20,8 @@ from mmcalib.models import gpus
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
-from mmcalib.report.terminal import summary
+from mmcalib.report.rows import check_line
+from mmcalib.report.summary import summary
 from mmcalib.results.calibration import serving, skipped_jsonl, with_variables
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
@@ -34,9 +35,7 @@ FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
 # Of the forms that carry variables: it is for any server.
 _PLAINEST = "env"
-_LEFT_OUT = (
-    "the server refuses items of the corpus, which were left out; to have them in limits and server"
-)
+_LEFT_OUT = "the server rejects some items, so they were left out; to include them"
 
 
 def _repeat_with_variables(command: Sequence[str]) -> str:
@@ -102,9 +101,12 @@ def finish(
     redact_paths: bool = False,
     emit: Sequence[str] = (),
     command: Sequence[str] = (),
+    seconds: float | None = None,
 ) -> None:
-    """Write the final files, say what there is to say, and leave by the verdict's exit code. Only a
-    pass writes `engine.yaml` and the forms of `emit`, all or none; `command` are this run's words.
+    """Write the final files, print the summary, and raise VerdictError unless the verdict is pass.
+
+    Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` are the words
+    of this run, which took so many `seconds`.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
@@ -114,21 +116,21 @@ def finish(
     if passes:
         texts = {config: engine_yaml(calibration, serving(calibration.server, serve)), **texts}
     write_texts(texts)
-    written = [*_REPORTS, "calibration.json", "skipped.jsonl"]
+    also = []
     if passes:
         if calibration.yours and calibration.yours.diff:
             write_text(out / DIFF, calibration.yours.diff)
-            written.insert(0, DIFF)
+            also.append(str(out / DIFF))
         # Last, because not every form can carry every value; then there are none of them.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
-        forms = [form for form in wanted if form.file not in ("engine.yaml", *written)]
+        forms = [form for form in wanted if form.file not in FILES]
         write_texts({out / form.file: form.render(calibration) for form in forms})
-        written = ["engine.yaml", *reversed([form.file for form in forms]), *written]
+        also += [str(out / form.file) for form in forms]
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
-        summary(calibration, console)
-        console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
+        here = serving(calibration.server, serve_command(config))
+        summary(calibration, console, serve=here, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.wanting:
@@ -136,10 +138,10 @@ def finish(
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)
-        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
-    if not quiet:
-        here = f"serve with: {serving(calibration.server, serve_command(config))}"
-        console.print(here, markup=False, style="bold", soft_wrap=True)
+        if not quiet:
+            # The summary has told the rest.
+            raise VerdictError(f"failed at {failed.code} {failed.name}")
+        raise VerdictError(f"failed at {check_line(failed)}", hint=failed.remedy)
     if strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",

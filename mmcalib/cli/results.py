@@ -130,8 +130,7 @@ def report(options: ReportOptions) -> None:
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.items import Roots
-    from mmcalib.report.report import REPORTS, Report, WrittenReport
-    from mmcalib.report.terminal import summary
+    from mmcalib.report.report import REPORTS, Report, WrittenReport, print_text
     from mmcalib.results.calibration import calibration_in
 
     source, out, data, form = options.source, options.out, options.data or [], options.format
@@ -161,9 +160,10 @@ def report(options: ReportOptions) -> None:
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
         roots=Roots.of(data),
+        folder=str(found.parent),
     )
     if printed and form == "text":
-        summary(made.shown, Console(highlight=False))
+        print_text(made, Console(highlight=False))
         return
     if printed:
         sys.stdout.write(REPORTS[form](made))

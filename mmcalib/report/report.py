@@ -23,7 +23,7 @@ from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.sizes import distributions, sizes
 from mmcalib.report.markdown import environment, issue, markdown
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from mmcalib.results.calibration import SERVE, CalibrationDocument, grouped, serving
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.comparison import Comparison
@@ -50,6 +50,7 @@ class Report:
     thumbnails: bool = True
     redact_paths: bool = False
     roots: Roots | None = None
+    folder: str = ""
 
     @property
     def shown(self) -> CalibrationDocument:
@@ -138,10 +139,16 @@ def md(report: Report) -> str:
     return markdown(report.shown, report.command)
 
 
+def print_text(report: Report, console: Console) -> None:
+    """Print the summary that `mmcalib run` ends with."""
+    folder = "" if report.redact_paths else report.folder
+    summary(report.shown, console, serve=report.command, folder=folder)
+
+
 def text(report: Report) -> str:
     """The summary that `mmcalib run` ends with, without colours."""
     page = io.StringIO()
-    summary(report.shown, Console(file=page, highlight=False))
+    print_text(report, Console(file=page, highlight=False))
     return page.getvalue()
 
 

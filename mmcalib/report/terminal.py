@@ -17,7 +17,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Quantile
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, Corpus, grouped
+from mmcalib.results.calibration import CalibrationDocument, Corpus
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
@@ -57,35 +57,6 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
     return table
 
 
-def summary(calibration: CalibrationDocument, console: Console) -> None:
-    """Print the summary; checks that passed are only named, as `report.md` has them all."""
-    model, tool, yours = calibration.model, calibration.tool, calibration.yours
-    title = f"{model.id} ({model.source}), vLLM {tool['vllm']}, transformers {tool['transformers']}"
-    print_section(console, title)
-    print_corpus(calibration.corpus, "Your corpus", console)
-    if loading := rows.preprocessing(calibration):
-        console.print(Text(loading))
-    print_section(console, "What vLLM reserves", _reserved_table(calibration))
-    if note := rows.yours_note(calibration):
-        console.print(Text(note, style="yellow"))
-    print_section(console, "Settings, and why", _settings_table(calibration))
-    print_section(console, "Checks", checks_table(calibration.checks))
-    if yours and yours.diff and calibration.verdict == "pass":
-        print_section(console, rows.diff_heading(yours))
-        for changed in rows.diff_text(yours).splitlines():
-            style = {"+": "green", "-": "red"}.get(changed[:1], "")
-            console.print(Text(changed, style=style), soft_wrap=True)
-        console.print()
-    console.print(verdict_line(calibration.verdict, rows.verdict_of(calibration)))
-
-
-def first_answer(calibration: CalibrationDocument, console: Console) -> None:
-    """Print the items and the settings, before any proof."""
-    print_corpus(calibration.corpus, "Your corpus", console)
-    print_section(console, "Settings, not proven yet", _settings_table(calibration))
-    console.print()
-
-
 def verdict_line(verdict: str, words: str) -> Text:
     """The words of a verdict, green only where there is nothing to look at."""
     style = "red" if verdict == "fail" else "green" if words == verdict else "yellow"
@@ -115,27 +86,6 @@ def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
         cells.append((modality, *numbers, text.plain(part.heaviest)))
     heading = f"{whose}: {items}; tokens per item, {' and '.join(known)}"
     print_section(console, heading, plain_table(columns, cells))
-
-
-def _reserved_table(calibration: CalibrationDocument) -> Table:
-    compared = rows.columns(calibration)
-    columns = [fold(), *(fold(column.name, "right") for column in compared)]
-    # Beside three of them there is no room for how each is known.
-    if calibration.budget.yours is None:
-        columns.append(Column())
-    return plain_table(columns, rows.reservation_rows(calibration))
-
-
-def _settings_table(calibration: CalibrationDocument) -> Table:
-    cells = []
-    for settings, values, entry in grouped(calibration.evidence):
-        short = (
-            name.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
-            for name in settings
-        )
-        names, numbers = ("\n".join(map(text.plain, words)) for words in (short, values))
-        cells.append((names, numbers, f"{text.plain(entry.reason)} [{entry.label}]"))
-    return plain_table([fold(), fold("", "right"), fold()], cells)
 
 
 def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:

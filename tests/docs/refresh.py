@@ -22,7 +22,7 @@ from rich.console import Console
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import GROUPS
 from mmcalib.report.markdown import markdown
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from mmcalib.results.engine_yaml import engine_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,7 +36,7 @@ CHECKS_INTRO = (
     "for what it is about."
 )
 SERVE = "vllm serve --config out/engine.yaml"
-WIDTH = 96
+WIDTH = 80
 
 _HELP = "import sys; sys.argv = ['mmcalib', 'run', '--help']; from mmcalib.cli import main; main()"
 
@@ -49,9 +49,10 @@ def example() -> Calibration:
 def terminal(calibration: Calibration) -> str:
     """The summary as it stands on a terminal of `WIDTH` columns without colours."""
     page = io.StringIO()
-    summary(calibration, Console(file=page, width=WIDTH, color_system=None, highlight=False))
+    console = Console(file=page, width=WIDTH, color_system=None, highlight=False)
+    summary(calibration, console, serve=SERVE, folder="out")
     lines = [line.rstrip() for line in page.getvalue().strip().splitlines()]
-    return "\n".join([*lines, f"serve with: {SERVE}"]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def help_text() -> str:

@@ -28,7 +28,7 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.items import Roots
 from mmcalib.report.report import Report, html, md
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from tests.cli.conftest import Cli
 from tests.report.example import calibration
 
