@@ -1,4 +1,4 @@
-"""Every check: its code, its name, and what it looks at. `mmcalib list checks` prints this."""
+"""The code, name and explanation of every check. `mmcalib list checks` prints this table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, Protocol, TypeVar
 
 from mmcalib.errors import UsageError
 
-# A heading, then a line for each check. `…` is what it is about, such as a modality. A code is
-# never given to another check.
+# A heading, then a line for each check. `…` stands for its subject, such as a modality. A code
+# never moves to another check.
 TABLE: Final = """
 Data
 MM001 | readable files | Every file and request can be read. skipped.jsonl lists the others with reasons.
@@ -89,7 +89,7 @@ Assumptions
 MM101 | assumed … count | You gave no requests, so mmcalib assumed the items per prompt. Pass --requests or --count.
 MM102 | assumed answer length | The longest request sets no max_tokens. Set it, or pass --text-reserve-tokens.
 MM103 | assumed answers under load | Some requests set no max_tokens, so simulated answers had a default length. No setting depends on it.
-MM104 | assumed batch size | No GPU was named, so this machine's default batch was written. Pass --gpu.
+MM104 | assumed batch size | Without --gpu, engine.yaml has this machine's default batch. Pass --gpu.
 Installation, mmcalib doctor
 MM111 | vLLM | vLLM is installed in a release that mmcalib was tested with.
 MM112 | engine | vLLM's engine can start on this machine.
@@ -117,7 +117,7 @@ N = TypeVar("N", bound=NamedCheck)
 
 @dataclass(frozen=True, slots=True)
 class CheckId:
-    """The code of a check and its name, in which `…` stands for what it is `about`."""
+    """A check. `about` replaces the `…` in its name."""
 
     code: str
     pattern: str
@@ -132,7 +132,7 @@ class CheckId:
         return replace(self, about=about)
 
     def covers(self, other: CheckId) -> bool:
-        """Whether both are the same check, possibly of different things."""
+        """Compare the checks, not what they are about."""
         return self.code == other.code
 
     def among(self, checks: Iterable[N]) -> Iterator[N]:

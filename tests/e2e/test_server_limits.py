@@ -33,7 +33,7 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     reserved = {check.name: check for check in first.checks}["memory reserve"]
     assert (first.verdict, reserved.status) == ("pass", "warn")
     for text in (reserved.detail, " ".join(done.stderr.split()), (out / "report.md").read_text()):
-        assert "only tokens were compared, because no GPU was named" in text
+        assert "only tokens were compared, because --gpu was not given" in text
     lines = (out / "engine.env").read_text().splitlines()
     assert f"{NAME}=5" in lines
     assert f"# {NAME}=9" in lines

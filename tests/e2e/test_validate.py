@@ -63,7 +63,7 @@ def bad(found: Validation) -> set[str]:
 def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
     """Nobody named a GPU; then one whose rehearsal ends early, since it has no bfloat16."""
     text = "limit-mm-per-prompt: {image: 1, video: 0}\ndtype: bfloat16\n"
-    for gpu, why in ((None, "no GPU was named"), (gpu_of("T4"), "rehearsals on T4 ended early")):
+    for gpu, why in ((None, "--gpu was not given"), (gpu_of("T4"), "rehearsals on T4 ended early")):
         found = judge(text, gpu=gpu)
         check = checks(found)["memory reserve"]
         assert (found.verdict, check.status) == ("pass", "warn")
@@ -77,7 +77,7 @@ def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
     )
     named = checks(found)
     assert bad(found) == {"image size hint", "memory reserve"}
-    assert "shrinks to 324 tokens, what one may take stays 16,384" in (
+    assert "shrinks to 324 tokens, but vLLM still admits 16,384" in (
         named["image size hint"].detail
     )
     assert named["memory reserve"].detail.startswith("under-reserved: ")

@@ -66,7 +66,7 @@ def test_a_real_item_that_differs_from_its_stand_in_counts() -> None:
     files = {path_of(A): ImageShape(1400, 280)}
     found = checks(corpus([A, B]), files=files)["blank items cost the same"]
     assert found.status == "warn"
-    assert "1 of 2 sampled items differ" in found.detail
+    assert "1 of 2 sampled items take other tokens" in found.detail
     assert f"{path_of(A)}: 500 tokens, blank 100" in found.detail
     assert "loaded as 1400×280, the header promised 280×280" in found.detail
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
     assert {shape: cost.count for shape, cost in decision.table.costs.items()} == {A: 1, B: 2}
     assert decision.unreadable == ()
     found = {check.name: check for check in findings(read, {}, decision, Policy())}
-    assert found["real items measured"].detail.startswith("1 sampled items were not loaded")
+    assert found["real items measured"].detail.startswith("1 sampled items could not be read")
     assert found["blank items cost the same"].detail.startswith("1 of 1 real items")
 
 
@@ -90,9 +90,9 @@ SOUND = AudioShape(16_000, 16_000)
 @pytest.mark.parametrize(
     ("lengths", "status", "says"),
     [
-        ([], "skip", "librosa is not installed"),
-        ([16_000, 16_160], "pass", "2 sampled sounds"),
-        ([16_000, 16_161, 15_000], "warn", "2 of 3 sampled sounds"),
+        ([], "skip", "librosa is missing"),
+        ([16_000, 16_160], "pass", "2 resampled sounds"),
+        ([16_000, 16_161, 15_000], "warn", "2 of 3 resampled sounds"),
     ],
 )
 def test_sounds_that_are_longer_in_librosa_are_warned_of(
@@ -116,7 +116,7 @@ def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> N
     """A few are the user's affair; most of a modality refused is something broken."""
     found = checks(corpus([*[A] * good, SLIM, SLIM]))["image processing"]
     assert found.status == status
-    assert f"refuses 2 of {good + 2}" in found.detail
+    assert f"rejects 2 of {good + 2}" in found.detail
     assert "aspect ratio" in found.detail
 
 
@@ -158,7 +158,7 @@ def test_an_item_that_the_encoder_cache_cannot_hold_fails() -> None:
 
 def test_a_knob_without_effect_is_a_warning() -> None:
     found = checks(corpus([A]), model=opened(knobs=(*KNOBS, INERT)))["effect of num_crops"]
-    assert (found.status, "not emitted" in found.detail) == ("warn", True)
+    assert (found.status, "leaves it out" in found.detail) == ("warn", True)
 
 
 def leaves(args: Any, name: str = "") -> dict[str, Any]:
@@ -231,13 +231,13 @@ def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
     }
     count = found["assumed image count"]
     assert count.status == "warn"
-    assert count.detail.startswith("1 image per prompt: the corpus has no requests")
+    assert count.detail.startswith("1 image per prompt, because there are no requests")
     assert "HTTP 400" in count.detail
-    assert count.remedy == "--requests FILE counts them, --count image=N says it"
+    assert count.remedy == "--requests FILE, or --count image=N"
     given = checks(corpus([A]), Policy(count={"image": 1}))
     assert not any(name.startswith("assumed") for name in given)
     uncovered = checks(corpus([B], [[CLIP]]))["assumed image count"]
-    assert "no request of the corpus carries one" in uncovered.detail
+    assert "no request carries one" in uncovered.detail
 
 
 def test_an_assumed_answer_matters_where_the_context_is_made_to_fit() -> None:
@@ -253,7 +253,7 @@ def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     huge = ImageShape(8400, 2800)
     found = checks(corpus([], [[A, huge]]))["model's image size limit"]
     assert found.status == "warn"
-    assert found.detail.startswith("One image is made smaller by the model's default")
+    assert found.detail.startswith("one image exceeds 12,845,056 pixels")
     assert f"{path_of(huge)}: 8400×2800, 23.5 megapixels" in found.detail
     assert checks(corpus([], [[A]]))["model's image size limit"].status == "pass"
 
@@ -263,7 +263,7 @@ def test_a_count_of_what_the_model_does_not_take_is_named() -> None:
     sighted = opened({"image": None, "video": None})
     found = checks(corpus([A]), policy, sighted)["limit of audio"]
     assert found.status == "warn"
-    assert "--count audio=2 admits nothing" in found.detail
+    assert "--count audio=2 has no effect" in found.detail
     assert "limit of audio" not in checks(corpus([A]), Policy(count={"audio": 0}), sighted)
 
 

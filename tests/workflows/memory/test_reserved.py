@@ -154,7 +154,7 @@ def test_the_merge_decides_where_it_takes_the_most() -> None:
     assert isinstance(found.worst, Merge)
     check = reserved_check(at, FOUR, allow_under_reserve=False)
     assert check is not None
-    assert "the merge of 16,384 tokens with those of the text takes 3.00 GiB" in check.detail
+    assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
 
 def test_workspaces_that_stay_are_beside_the_encoder() -> None:
@@ -173,7 +173,7 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     check = reserved_check(predicted(config, after), config, allow_under_reserve=False)
     assert check is not None
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
-    assert (check.status, "vLLM reserves 1.00 GiB of it nowhere" in check.detail) == ("warn", True)
+    assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
     full_card = replace(after, requested_bytes=after.total_bytes)
     crash = reserved_check(predicted(config, full_card), config, allow_under_reserve=False)
     assert crash is not None
@@ -264,7 +264,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     said = embeddings_alone(alone)
     assert said is not None
     (said,) = qualify_tokens_only([said], config, NO_GPU)
-    assert (said.status, "not known" in said.detail) == ("warn", True)
+    assert (said.status, "unknown" in said.detail) == ("warn", True)
     assert embeddings_alone(FOUR.budget) is None
 
 
@@ -319,10 +319,10 @@ def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
     (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
-    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
+    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because --gpu")
     for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
         assert part in check.detail
-    assert "bytes are not known" in check.detail
+    assert "bytes are unknown" in check.detail
     assert check.remedy.startswith("mmcalib run --gpu NAME rehearses it")
 
 
@@ -337,7 +337,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
         (check,) = judge_memory([TOKENS], (), FOUR, not_rehearsed(at, "mmcalib rehearse"))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
-        assert f"{reason}; bytes are not known of" in check.detail
+        assert f"{reason}; the bytes are unknown" in check.detail
         assert check.remedy.startswith("mmcalib rehearse --gpu L4 --verbose shows why")
 
 
