@@ -1,4 +1,4 @@
-"""The folder of results: claimed, written step by step, finished. The GPU that is meant."""
+"""Writes the folder of results step by step, and finds the GPU to tune for."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from mmcalib.results.part import first_failed
 from mmcalib.workflows.run.job import RunSoFar
 
 _REPORTS = ("report.html", "report.md")
-# From the configuration that the user gave to the tuned one.
+# The difference from the user's configuration to the tuned one.
 DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
-# Written where `--emit` asks for them, or a configuration was given.
+# Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
-# Of the forms that carry variables: it is for any server.
+# A form with environment variables that any server can read.
 _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
 
 
 def _repeat_with_variables(command: Sequence[str]) -> str:
-    """The same run once more, over its own results, with a form that carries variables."""
+    """The command of this run with --force and a form that has environment variables."""
     words = ["mmcalib", *command]
     if "--force" not in words:
         words.append("--force")
@@ -50,7 +50,7 @@ def _repeat_with_variables(command: Sequence[str]) -> str:
 
 
 def claim(out: Path, *, force: bool) -> None:
-    """Check that `out` can be written and that nothing is lost; nothing is made or removed yet."""
+    """Check that `out` can be written and holds nothing of value. Makes and removes nothing."""
     try:
         out.exists()
     except OSError as error:
@@ -65,7 +65,7 @@ def claim(out: Path, *, force: bool) -> None:
 
 
 def _is_left_over(out: Path) -> bool:
-    """Whether the folder holds nothing but files of a run that did not finish."""
+    """True if the folder holds only files of an unfinished run."""
     names = {path.name for path in out.iterdir()}
     if not names - {"skipped.jsonl"}:
         return True
@@ -79,12 +79,12 @@ def _is_left_over(out: Path) -> bool:
 
 
 def save(so_far: RunSoFar, out: Path) -> None:
-    """Write the skipped and the calibration; a run's first result replaces an earlier run's."""
+    """Write the skipped items and the calibration so far. The first write removes older results."""
     if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
     write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
     if so_far.calibration is None:
-        # Not before something could be written in their place: the disk may be full.
+        # Only after a successful write, as the disk may be full.
         for name in {*FILES, *OTHER_FORMS} - {"skipped.jsonl"}:
             (out / name).unlink(missing_ok=True)
 
@@ -121,7 +121,7 @@ def finish(
         if calibration.yours and calibration.yours.diff:
             write_text(out / DIFF, calibration.yours.diff)
             also.append(str(out / DIFF))
-        # Last, because not every form can carry every value; then there are none of them.
+        # Last: a form that cannot carry a value fails, and then none of them is written.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
         forms = [form for form in wanted if form.file not in FILES]
         write_texts({out / form.file: form.render(calibration) for form in forms})
@@ -139,7 +139,7 @@ def finish(
     if not passes:
         failed = first_failed(calibration.checks)
         if not quiet:
-            # The summary has told the rest.
+            # The summary shows the rest.
             raise VerdictError(f"failed at {failed.code} {failed.name}")
         raise VerdictError(f"failed at {check_line(failed)}", hint=failed.remedy)
     if strict and calibration.corpus.skipped:
@@ -152,9 +152,9 @@ def finish(
 def gpu_named(
     gpu: str | None, gpu_memory: str | None, capability: str | None
 ) -> gpus.Gpu | str | None:
-    """A name, a described GPU, or None where nothing is said. Raises UsageError."""
+    """The GPU of these options: its name, its description, or None. Raises UsageError."""
     if gpu_memory is not None and gpu is not None:
-        raise UsageError("--gpu and --gpu-memory are one or the other", hint="--gpu NAME")
+        raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):
         hint = f"{gpus.ANY}, or --gpu NAME"
         raise UsageError("--gpu-memory and --capability go together", hint=hint)
@@ -162,7 +162,7 @@ def gpu_named(
 
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
-    """The one named or described, or the one that is here; None where there is none."""
+    """The given GPU, or the one of this machine; None without either."""
     if isinstance(named, gpus.Gpu):
         return named
     if named is not None:

@@ -1,4 +1,4 @@
-"""`mmcalib run`: the main job."""
+"""`mmcalib run`: tunes vLLM for your media."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmcalib.report import ConfigurationName
 
 @options
 class RunCommandOptions:
-    """A job, where it will serve, and what is written of it."""
+    """The options of `mmcalib run`."""
 
     job: RunOptions
     flags: list[str] | None = RUN_FLAGS
@@ -24,7 +24,7 @@ class RunCommandOptions:
     strict: bool = STRICT
     force: bool = switch("Overwrite results in --out.", basic=True)
     as_json: bool = switch(
-        "Print calibration.json, of several comparison.json.", "--json", basic=True
+        "Print calibration.json, or comparison.json for several.", "--json", basic=True
     )
     verbose: bool = VERBOSE
     quiet: bool = QUIET
@@ -32,7 +32,7 @@ class RunCommandOptions:
 
 
 def run(options: RunCommandOptions) -> None:
-    """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
+    """Tune vLLM for your media: measure them, derive limits, write a config and check it.
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --out ./out
 

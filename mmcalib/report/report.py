@@ -1,4 +1,4 @@
-"""A report in every form that `--format` writes; JSON Schemas of the documents."""
+"""The report in every form of `--format`, and JSON Schemas of the documents."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ from mmcalib.text import plain
 
 @dataclass(frozen=True)
 class Report:
-    """`serve_with` is the command that serves the configuration, which is shown with the limits on
-    media that were raised for it. With `redact_paths` no file of the corpus is named, nor a folder
-    of this machine; with `thumbnails` the page shows the costliest items, whose files are read for
-    it: all of them, or those that `roots` hold. A calibration that was not made here and now may
-    name any file, so that it needs some.
+    """A calibration and how to show it.
+
+    `serve_with` is the command that serves the configuration; raised media limits are added to it.
+    `folder` has the results. `redact_paths` hides file names of the data and folders of this
+    machine. With `thumbnails` the page shows the costliest items and reads their files, all of
+    them or those below `roots`: a calibration from elsewhere may name any file, so it needs roots.
     """
 
     calibration: CalibrationDocument
@@ -54,12 +55,12 @@ class Report:
 
     @property
     def shown(self) -> CalibrationDocument:
-        """As it may be seen."""
+        """The calibration, redacted if asked for."""
         return self._redacted[0] if self.redact_paths else self.calibration
 
     @property
     def command(self) -> str:
-        """What serves the configuration, as it may be seen."""
+        """The command that serves the configuration, redacted if asked for."""
         return serving(self.calibration.server, SERVE if self.redact_paths else self.serve_with)
 
     @cached_property
@@ -75,19 +76,19 @@ class Report:
         return redacted(self.calibration)
 
 
-# The worst first: it is what a reader must act on.
+# The worst first.
 _ORDER: Final = ("fail", "warn", "skip", "pass")
 _LABELS: Final = {
     "measured": "read from vLLM doing it",
-    "rehearsed": "from vLLM's own startup code on imaginary memory",
-    "computed": "follows from measured values by vLLM's own rule",
-    "assumed": "nobody said otherwise",
+    "rehearsed": "from vLLM's own startup code on simulated memory",
+    "computed": "from measured values by vLLM's own rule",
+    "assumed": "a default that an option replaces",
     "given": "by you",
 }
 
 
 def html(report: Report) -> str:
-    """One page with figures, and pictures of the costliest items."""
+    """One page with figures and pictures of the costliest items."""
     made = environment(
         "mmcalib.report.html",
         autoescape=True,
@@ -96,7 +97,7 @@ def html(report: Report) -> str:
         finalize=_visible,
     )
     made.filters["name"] = _name
-    # A setting may break behind its dots.
+    # A setting may break after its dots.
     made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
     shown, serve = report.shown, report.command
     return made.get_template("report.html.j2").render(
@@ -125,7 +126,7 @@ def html(report: Report) -> str:
 
 
 def _visible(value: object) -> object:
-    """Whatever is no markup, without characters that hide or turn text around."""
+    """Escape control and bidirectional characters of text that is not markup."""
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -135,7 +136,7 @@ def _name(value: object) -> Markup:
 
 
 def md(report: Report) -> str:
-    """The same as Markdown."""
+    """The report as Markdown."""
     return markdown(report.shown, report.command)
 
 
@@ -162,7 +163,7 @@ REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
 
 
 class WrittenReport(DocumentPart):
-    """What `report --json` wrote, and where."""
+    """A file that `report --json` wrote."""
 
     model_config = ConfigDict(title="Written")
 
@@ -172,12 +173,12 @@ class WrittenReport(DocumentPart):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
-        """Of a file that is there."""
+        """Describe an existing file."""
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
 
 
-# By the name of the file, which is that of the command except for what is kept on disk.
+# By the name of the command, or of the file for documents on disk.
 _DOCUMENTS: Final[Mapping[str, Any]] = {
     "calibration": CalibrationDocument,
     "comparison": Comparison,
@@ -196,6 +197,6 @@ SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document, for check of a line; `docs/schemas` has them as files."""
+    """The JSON Schema of a document, for `check` of a line. docs/schemas has all as files."""
     found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

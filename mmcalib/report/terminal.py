@@ -1,4 +1,4 @@
-"""Summary of a run, census, check, comparison of models and GPUs, doctor on the terminal."""
+"""Scan, check, comparison of models and GPUs, and doctor on the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
 if TYPE_CHECKING:
-    # What `mmcalib check` does without, numpy above all.
+    # Heavy modules that `mmcalib check` does not need.
     from mmcalib.census.census import Census
     from mmcalib.census.document import ScannedCorpus
     from mmcalib.results.comparison import Comparison
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def line(words: str, style: str = "") -> Text:
-    """One line of the page, with escapes in place of characters that hide."""
+    """One line, with control characters escaped."""
     return Text(text.plain(words), style=style)
 
 
@@ -58,18 +58,18 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
 
 
 def verdict_line(verdict: str, words: str) -> Text:
-    """The words of a verdict, green only where there is nothing to look at."""
-    style = "red" if verdict == "fail" else "green" if words == verdict else "yellow"
-    return Text(f"verdict: {words}", style=f"bold {style}")
+    """The verdict of a pass; green without warnings."""
+    style = "green" if words == verdict else "yellow"
+    return Text(f"{verdict.upper()}{words.removeprefix(verdict)}", style=f"bold {style}")
 
 
 def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
-    """Print how many items there are, the spread of each modality, and its heaviest item."""
+    """Print the number of items, the token quantiles of each modality, and its heaviest item."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
     parts = corpus.modalities
     known = [
-        f"{modality} counted by vLLM, proven on {text.number(part.witnesses)} measured"
+        f"{modality} computed by vLLM's own count, checked on {text.number(part.witnesses)} items"
         for modality, part in parts.items()
         if part.witnesses
     ]
@@ -89,7 +89,7 @@ def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
 
 
 def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
-    """What is wrong in full, worst first; what passed by name, or `in_full` too."""
+    """A table of checks, the worst first. Passed ones have only names unless `in_full`."""
     marks = {status: Text(mark, style=rows.STYLES[status]) for status, mark in rows.MARKS.items()}
     table = plain_table([Column(no_wrap=True), fold()])
     for status in ("fail", "warn", "skip", *(["pass"] if in_full else [])):
@@ -110,7 +110,7 @@ _TOP_REASONS = 5
 def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
-    """Print the summary; plain text where the console has no colours."""
+    """Print the summary of a scan."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     items = text.several(corpus.items, "item") + requests
     print_section(console, f"{items}, {text.several(corpus.files, 'file')}")
@@ -118,11 +118,11 @@ def print_census(
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        words = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        words = f"{text.number(corpus.distinct)} have distinct content; {again:.1%} are repeats"
         console.print(Text(words))
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
-    # Without what each says of its own file.
+    # Without the details of each file.
     counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
     reasons = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     if others := sum(count for _, count in reasons[_TOP_REASONS:]):
@@ -152,12 +152,12 @@ def _size(shape: Shape) -> float:
     return frames * shape.width_px * shape.height_px
 
 
-_ANSWERS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+_ANSWERS: Mapping[Answer, str] = {"fits": "fits", "no": "rejected", "unknown": "unknown"}
 _NOUNS = {"item": "files", "prompt": "requests"}
 
 
 def reason_lines(reason: ReasonCount) -> str:
-    """The answer, reason and count, then what would help; a single one has its name and shape."""
+    """The answer, count and reason, then the remedy. A single item has its name and shape."""
     first = reason.examples[0]
     if reason.count == 1:
         shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
@@ -170,34 +170,34 @@ def reason_lines(reason: ReasonCount) -> str:
     answer = f"{_ANSWERS[reason.answer]} {text.plain(words)}"
     if not reason.remedy:
         return answer
-    return f"{answer}\n   → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
+    return f"{answer}\n  → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
 
 
 def failure_line(calibration: CalibrationDocument) -> str:
-    """Why the calibration itself failed; empty where it passed."""
+    """Why the calibration failed; empty for a pass."""
     if calibration.verdict != "fail":
         return ""
     return f"the calibration failed at {rows.check_line(first_failed(calibration.checks))}"
 
 
 def tally_line(tally: Tally) -> str:
-    """The counts in one sentence."""
+    """The number of items for each answer."""
     unfit, unknown = tally.answers["no"], tally.answers["unknown"]
     parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
     parts += [f"{text.number(unfit)} do not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
-    parts += [f"{text.number(tally.skipped)} are no media"] if tally.skipped else []
+    parts += [f"{text.number(tally.skipped)} not media"] if tally.skipped else []
     return ", ".join(parts)
 
 
 _COMPARISON_NOTE = (
-    "KV cache: rehearsed, what is left for it; at once: requests of full length; detail: tokens "
-    "that items keep of those by default, on average; batch: max_num_batched_tokens"
+    "KV cache: rehearsed; at once: full-length requests; detail: mean share of default tokens "
+    "that items keep; batch: max_num_batched_tokens"
 )
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a row for each model on each GPU, then why some fail."""
+    """Print a row for each model and GPU, then the failures."""
     heads = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
     name = Column("model", overflow="ellipsis", min_width=12)
     figures = [Column(head, justify="right", no_wrap=True) for head in heads]
@@ -219,18 +219,18 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(_COMPARISON_NOTE, style="dim"))
     for run in comparison.runs:
         if run.verdict == "fail":
-            console.print(line(f"{run.folder} fails: {run.problem}", "red"), soft_wrap=True)
+            console.print(line(f"{run.folder} failed: {run.problem}", "red"), soft_wrap=True)
             if run.remedy:
                 console.print(line(f"  try: {run.remedy}"), soft_wrap=True)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print it, problems first."""
+    """Print the installation and its checks, problems first."""
     host = diagnosis.host
     print_section(console, f"mmcalib {diagnosis.mmcalib}, Python {host.python}, {host.platform}")
     packages = []
     for package in diagnosis.packages:
-        # What the job needs has a check of its own, which says more.
+        # Required packages have a check of their own.
         missing = package.version is None and package.need == "optional"
         purpose = f"{package.purpose}: {package.install}" if missing else package.purpose
         packages.append((package.name, package.version or "—", purpose))
@@ -238,11 +238,11 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     print_section(console, "Installed", plain_table(columns, packages))
     bare = [check.model_copy(update={"remedy": ""}) for check in diagnosis.checks]
     print_section(console, "Checks", checks_table(bare, in_full=True))
-    # Each remedy on a line of its own, however long: it is there to be copied.
+    # Each remedy on one line, to be copied.
     for check in diagnosis.checks:
         if check.status in ("fail", "warn") and check.remedy:
-            print_section(console, f"To cure {check.name}")
+            print_section(console, f"Fix for {check.name}")
             console.print(line(f"  {check.remedy}"), soft_wrap=True)
     console.print()
-    works = "works here" if diagnosis.verdict == "pass" else "does not work here yet"
-    console.print(Text(f"mmcalib run {works}", style="bold"))
+    if diagnosis.verdict == "pass":
+        console.print(Text("mmcalib run works here", style="bold green"))

@@ -112,7 +112,7 @@ def test_a_failed_verdict_writes_no_config_and_ends_with_3(tmp_path: Path) -> No
         leave(failed(), tmp_path, quiet=True)
     assert caught.value.hint == "--sample 99"
     assert not (tmp_path / "engine.yaml").exists()
-    assert "No configuration was emitted" in (tmp_path / "report.md").read_text()
+    assert "No configuration was written" in (tmp_path / "report.md").read_text()
 
 
 def test_json_is_the_document_and_all_of_stdout(tmp_path: Path, capsys) -> None:

@@ -105,7 +105,7 @@ def test_a_server_that_ran_out_of_memory_needs_another_configuration(
     assert plan.combination.changes == {"gpu_memory_utilization": 0.91}
     assert plan.combination.reserved is not None
     assert plan.combination.reserved.status == "pass"
-    assert "What the log says" in ended.stderr
+    assert "From the log" in ended.stderr
 
 
 @pytest.mark.long

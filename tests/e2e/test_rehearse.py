@@ -52,7 +52,7 @@ def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: P
     assert (before.starts, after.starts) == (False, True)
     assert before.memory.kv_cache_bytes is not None
     assert before.memory.kv_cache_bytes < 0
-    assert "default.yaml: it would not start" in " ".join(ended.stderr.split())
+    assert "default.yaml: vLLM would not start" in " ".join(ended.stderr.split())
     assert "error: vLLM would not start" in ended.stderr
     assert "  | rehearsal: " in ended.stderr, "what vLLM logs"
 

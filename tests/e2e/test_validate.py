@@ -333,7 +333,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     page = io.StringIO()
     print_validation(found, Console(file=page, width=100))
     said = page.getvalue()
-    assert "Your corpus: 5 items in 2 requests; tokens per item, measured" in said
+    assert "Your data: 5 items in 2 requests; tokens per item, measured" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
     assert named["prompt length"].status == "fail"
     assert named["prompt length"].remedy.startswith("max-model-len: ")
@@ -366,7 +366,7 @@ def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> 
     assert found.verdict == "fail"
     assert bad(found) == {"false value of enable-prefix-caching", "unlimited modalities"}
     error, hint = ended.stderr.splitlines()
-    assert error.startswith("error: the verdict is no: false enable-prefix-caching: ")
+    assert error.startswith("error: failed at MM083 ")
     assert hint == "  try: no-enable-prefix-caching: true"
 
 
@@ -391,7 +391,7 @@ def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_pat
     replay = found["startup"]["replay"]
     assert replay["rejected"] == replay["token_mismatches"] == 0
     assert replay["largest_encoder_step_tokens"] > 0
-    assert "verdict: pass" in ended.stderr
+    assert "PASS" in ended.stderr
 
 
 def test_options_whose_memory_or_caps_no_profile_shows(judge: Judge) -> None:

@@ -72,7 +72,7 @@ def test_yours_is_between_the_default_and_the_tuned_one() -> None:
     rows = {what: cells for what, *cells in words.reservation_rows(found)}
     assert rows["max_num_batched_tokens"] == ["2,048", "8,192", "2,538", "computed"]
     assert rows["KV cache, tokens"][:3] == ["—", "4,242", "—"]
-    assert rows["processor cache, its hits"][1] == "2 GiB"
+    assert rows["processor cache, hit rate"][1] == "2 GiB"
 
 
 def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> None:
@@ -85,7 +85,7 @@ def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> 
     )
     budget = made.budget.model_copy(update={"yours": short})
     said = words.yours_note(made.model_copy(update={"budget": budget}))
-    assert said.startswith("Yours reserves for 324 of the 16,384 tokens")
+    assert said.startswith("Your configuration reserves 324 of the 16,384 tokens")
     refused = made.yours.model_copy(update={"refused": "no such dtype"})
     assert words.yours_note(made.model_copy(update={"yours": refused})).endswith("no such dtype.")
 
