@@ -5,22 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mmcalib.checks.catalogue import (
-    ASSUMED_ANSWER,
-    ASSUMED_BATCH,
-    ASSUMED_COUNT,
-    ASSUMED_LOAD,
-    AUDIO_LENGTH,
-    BLANK_ITEMS,
-    MEDIA_LOADING,
-    MODALITIES_SERVED,
-    MODALITY_LOADING,
-    PROCESSING,
-    READABLE_FILES,
-    REAL_ITEMS,
-    SAMPLES,
-    TOOL_CALLS,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.costs import Refusal
@@ -42,12 +27,12 @@ def _names(path: str, reason: str) -> tuple[str, ...]:
 def check_readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
-        yield Check(READABLE_FILES, "pass", f"all {corpus.files} files read")
+        yield Check(ids.READABLE_FILES, "pass", f"all {corpus.files} files read")
         return
     first = corpus.skipped[0]
     detail = f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}"
     names, remedy = _names(first.path, first.reason), "skipped.jsonl lists them with reasons"
-    yield Check(READABLE_FILES, "warn", detail, remedy, names)
+    yield Check(ids.READABLE_FILES, "warn", detail, remedy, names)
 
 
 def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
@@ -55,7 +40,7 @@ def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
     if table.out_of_reach:
         others = f"; {several(table.compared, 'other')} could" if table.compared else ""
         yield Check(
-            REAL_ITEMS,
+            ids.REAL_ITEMS,
             "warn",
             f"{table.out_of_reach} sampled items could not be read here, so blank items of the "
             f"same size were measured{others}",
@@ -64,14 +49,14 @@ def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
     if not table.mismatches:
         if count := table.compared:
             detail = f"{count} of {count} real items take as many tokens as blank ones"
-            yield Check(BLANK_ITEMS, "pass", detail)
+            yield Check(ids.BLANK_ITEMS, "pass", detail)
         return
     first = table.mismatches[:_SHOWN]
     shown = "; ".join(
         f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})" for m in first
     )
     yield Check(
-        BLANK_ITEMS,
+        ids.BLANK_ITEMS,
         "warn",
         f"{len(table.mismatches)} of {table.compared} sampled items take other tokens than blank "
         f"ones; the real ones count: {shown}",
@@ -86,7 +71,7 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
     if not table.resampled:
         if table.of("audio").has("real").any():
             detail = "not compared: librosa is missing or reads no sampled file"
-            yield Check(AUDIO_LENGTH, "skip", detail, "pip install librosa")
+            yield Check(ids.AUDIO_LENGTH, "skip", detail, "pip install librosa")
         return
     differ = [
         one
@@ -95,14 +80,14 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
     ]
     if not differ:
         detail = f"{len(table.resampled)} resampled sounds have the same length in librosa"
-        yield Check(AUDIO_LENGTH, "pass", detail)
+        yield Check(ids.AUDIO_LENGTH, "pass", detail)
         return
     shown = "; ".join(
         f"{one.exemplar}: vLLM {one.vllm_samples:,} samples, librosa {one.librosa_samples:,}"
         for one in differ[:_SHOWN]
     )
     yield Check(
-        AUDIO_LENGTH,
+        ids.AUDIO_LENGTH,
         "warn",
         f"{len(differ)} of {len(table.resampled)} resampled sounds have another length in librosa; "
         f"vLLM's length counts: {shown}",
@@ -120,7 +105,7 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
         given.get("enable_auto_tool_choice") and given.get("tool_call_parser")
     ):
         yield Check(
-            TOOL_CALLS,
+            ids.TOOL_CALLS,
             "warn",
             f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools. vLLM rejects "
             "them without --enable-auto-tool-choice and --tool-call-parser",
@@ -134,7 +119,7 @@ def check_loaded(facts: CheckFacts) -> Iterator[Check]:
         first = unreadable[0]
         detail = f"vLLM cannot load {len(unreadable)}, such as {first.path}: {first.reason}"
         remedy = "remove or convert them"
-        yield Check(MEDIA_LOADING, "warn", detail, remedy, _names(first.path, first.reason))
+        yield Check(ids.MEDIA_LOADING, "warn", detail, remedy, _names(first.path, first.reason))
 
 
 def check_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -145,7 +130,7 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
         loaded = int(table.of(modality).has("real").sum())
         if failed > loaded:
             yield Check(
-                MODALITY_LOADING.of(modality),
+                ids.MODALITY_LOADING.of(modality),
                 "fail",
                 f"vLLM's loader fails on {failed} of {failed + loaded} sampled {modality} items "
                 "that other libraries read; skipped.jsonl has the errors",
@@ -161,7 +146,7 @@ def _refusal_check(
     """vLLM accepts `taken` other items of the modality."""
     items, first, number = sum(r.count for r in refused), refused[0], dialect.number
     return Check(
-        PROCESSING.of(modality),
+        ids.PROCESSING.of(modality),
         "fail" if items > taken else "warn",
         f"vLLM rejects {number(items)} of {number(items + taken)} with any settings, such as "
         f"{first.exemplar} ({first.shape}): {first.reason}",
@@ -177,12 +162,12 @@ def check_served(facts: CheckFacts) -> Iterator[Check]:
         return
     if facts.dialect is Dialect.FLAGS:
         detail = f"left out: {'; '.join(left_out.values())}"
-        yield Check(MODALITIES_SERVED, "warn", detail, "vLLM will reject requests with them")
+        yield Check(ids.MODALITIES_SERVED, "warn", detail, "vLLM will reject requests with them")
         return
     one = {m: 1 for m in left_out if m in facts.model.modalities}
     limits = facts.configuration.engine_args.get("limit_mm_per_prompt") or {}
     yield Check(
-        MODALITIES_SERVED,
+        ids.MODALITIES_SERVED,
         "fail",
         f"the configuration admits none, but the data has {', '.join(left_out.values())}",
         line("limit_mm_per_prompt", {**limits, **one}) if one else "use a model that takes them",
@@ -196,7 +181,7 @@ def check_unseen(facts: CheckFacts) -> Iterator[Check]:
         if count.value and not judged.table.of(modality):
             most = judged.budget.max_tokens_per_item.get(modality, 0)
             yield Check(
-                SAMPLES.of(modality),
+                ids.SAMPLES.of(modality),
                 "warn",
                 f"--count admits {count.value} {modality} items and the data has none, so vLLM's "
                 f"own largest of {most} tokens was assumed",
@@ -212,7 +197,7 @@ def check_counts(facts: CheckFacts) -> Iterator[Check]:
         if facts.corpus.requests == 0:
             why = "there are no requests"
         yield Check(
-            ASSUMED_COUNT.of(modality),
+            ids.ASSUMED_COUNT.of(modality),
             "warn",
             f"{count.value} {modality} per prompt, because {why}. vLLM rejects requests with more "
             "(HTTP 400)",
@@ -229,7 +214,7 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
     if longest.longest.answer_tokens is None:
         what = "text and answer" if longest.longest.text is None else "the answer"
         yield Check(
-            ASSUMED_ANSWER,
+            ids.ASSUMED_ANSWER,
             "warn",
             f"{TEXT_RESERVE_TOKENS:,} tokens for {what}, because the longest request sets no "
             "max_tokens. With --max-model-len fit vLLM cuts longer answers short",
@@ -240,7 +225,7 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
 def served_answers(unsaid: int, tokens: int) -> Check:
     """The check for `unsaid` requests whose simulated answers had `tokens`."""
     return Check(
-        ASSUMED_LOAD,
+        ids.ASSUMED_LOAD,
         "warn",
         f"{several(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
         "reduce concurrency",
@@ -251,7 +236,7 @@ def served_answers(unsaid: int, tokens: int) -> Check:
 def step(tokens: int, device: str) -> Check:
     """The check for a run without --gpu and --max-num-batched-tokens."""
     return Check(
-        ASSUMED_BATCH,
+        ids.ASSUMED_BATCH,
         "warn",
         f"{tokens:,} tokens, vllm serve's default on this machine ({device}). A GPU with a larger "
         "default prefills slower with it, one with a smaller default needs more encoder memory",

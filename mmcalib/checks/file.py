@@ -8,18 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.checks.catalogue import (
-    CONFIG_PARSING,
-    EFFECT_OF,
-    EMPTY_KEY,
-    FALSE_KEY,
-    FLAG_OVER,
-    REPEATED_KEY,
-    SETTINGS_EFFECT,
-    TOKEN_CAP,
-    UNKNOWN_KEY,
-    VALUE_OF,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
@@ -85,7 +74,7 @@ def file_findings(
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
             yield Check(
-                EMPTY_KEY.of(key),
+                ids.EMPTY_KEY.of(key),
                 "fail",
                 "it has no value. vLLM reads the word None, and rejects it or takes it as a name",
                 f"remove the line; {key} then has its default",
@@ -95,19 +84,19 @@ def file_findings(
         yield from _false(written, values)
     for key in written.twice:
         last = f"vLLM takes the last one: {line(key, written.settings[key])}"
-        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
+        yield Check(ids.REPEATED_KEY.of(key), "warn", last, "keep one of them")
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
         named = ", ".join(dict.fromkeys((*written.unusable(), *bad)))
         remedy = f"correct or remove: {named}" if named else "correct the key that it names"
-        yield Check(CONFIG_PARSING, "fail", f"vllm serve rejects the file: {refusal}", remedy)
+        yield Check(ids.CONFIG_PARSING, "fail", f"vllm serve rejects the file: {refusal}", remedy)
     elif lost:
         detail = f"vLLM reads other values: {'; '.join(lost)}"
-        yield Check(CONFIG_PARSING, "fail", detail, "write the value that vLLM should read")
+        yield Check(ids.CONFIG_PARSING, "fail", detail, "write the value that vLLM should read")
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
-        yield Check(CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
+        yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
 
 
 def _unknown(written: Written) -> Iterator[Check]:
@@ -118,7 +107,7 @@ def _unknown(written: Written) -> Iterator[Check]:
         if value is False:
             does = "silently drops it, because it is false"
         detail = f"the installed vllm serve has no such option and {does}"
-        yield Check(UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
+        yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: Written, key: str, value: Any) -> str:
@@ -142,7 +131,7 @@ def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
         remedy = f"correct or remove: {line(key, value)}"
         if pairs:
             remedy = line(key, {name: int(count) for name, count in pairs})
-        yield Check(VALUE_OF.of(key), "fail", words, remedy)
+        yield Check(ids.VALUE_OF.of(key), "fail", words, remedy)
 
 
 def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
@@ -158,7 +147,7 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         elif f"no-{name}" not in written.options:
             remedy = f"remove the line: vllm serve has no --no-{name}"
         yield Check(
-            FALSE_KEY.of(key),
+            ids.FALSE_KEY.of(key),
             "fail",
             f"vllm serve silently drops `{key}: false` from a file; {argument} stays "
             f"{'at its default, which is not false' if now is None else str(now).lower()}",
@@ -177,7 +166,7 @@ def _overridden(written: Written) -> Iterator[Check]:
         flag = flag_of.get(written.argument(key) or "", "")
         if flag:
             detail = f"{flag} on the command line overrides `{line(key, value)}` in the file"
-            yield Check(FLAG_OVER.of(key), "warn", detail, "keep one of them")
+            yield Check(ids.FLAG_OVER.of(key), "warn", detail, "keep one of them")
 
 
 def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
@@ -207,7 +196,7 @@ def _differs(wrote: Any, arrived: Any) -> bool:
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     """A warning for each setting without effect, and one line for the others."""
     for effect in _idle(effects):
-        yield Check(EFFECT_OF.of(effect.name), "warn", effect.words, "remove it")
+        yield Check(ids.EFFECT_OF.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}
     for effect in effects:
         stated = effect.outcome == "stated" and effect.path[0] == LIMIT
@@ -220,7 +209,7 @@ def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     )
     words = "; ".join(text + ", ".join(named[key]) for key, text in intros if key in named)
     if words:
-        yield Check(SETTINGS_EFFECT, "pass", words)
+        yield Check(ids.SETTINGS_EFFECT, "pass", words)
 
 
 def _idle(effects: Sequence[Effect]) -> list[Effect]:
@@ -233,14 +222,14 @@ def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(
-                TOKEN_CAP.of(modality),
+                ids.TOKEN_CAP.of(modality),
                 "warn",
                 f"--max-tokens-per-item has no effect: the processor has no option that makes "
                 f"{modality} items smaller",
             )
     none = "no value changed tokens or encoder budget, so engine.yaml leaves it out"
     for knob in facts.decision.ineffective:
-        yield Check(EFFECT_OF.of(knob.name), "warn", none)
+        yield Check(ids.EFFECT_OF.of(knob.name), "warn", none)
 
 
 def check_effects(facts: CheckFacts) -> Iterator[Check]:
@@ -259,9 +248,9 @@ def check_effects(facts: CheckFacts) -> Iterator[Check]:
         parts += [f"{what} {', '.join(names)}"] if names else []
     if _idle(effects):
         remedy = "leave it out, or use the name that this model's processor and loader read"
-        yield Check(SETTINGS_EFFECT, "warn", "; ".join(parts), remedy)
+        yield Check(ids.SETTINGS_EFFECT, "warn", "; ".join(parts), remedy)
     else:
-        yield Check(SETTINGS_EFFECT, "pass", "; ".join(parts))
+        yield Check(ids.SETTINGS_EFFECT, "pass", "; ".join(parts))
 
 
 RULES: Final[Rules] = {

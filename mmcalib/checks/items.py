@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
-from mmcalib.checks.catalogue import (
-    ADMITTED,
-    DETAIL_KEPT,
-    INPUT_MEMORY,
-    MODEL_SIZE_LIMIT,
-    NEWLY_REJECTED,
-    PROMPT_LENGTH,
-    REQUESTS_ADMITTED,
-    SMALLEST_CAP,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Dialect, line, line_of
 from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Rules
 from mmcalib.checks.limits import LIMIT, hint
@@ -40,13 +31,13 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
     over = sum(int(costs.counts[costs.embeds > limit].sum()) for costs in tables)
     if not over:
         detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
-        yield Check(ADMITTED, "pass", f"{detail}: {largest.exemplar}", names=names)
+        yield Check(ids.ADMITTED, "pass", f"{detail}: {largest.exemplar}", names=names)
         return
     ends, remedy = "", f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more"
     if dialect is Dialect.LINES:
         ends, remedy = ", so vLLM rejects them (HTTP 400)", _room(largest, facts)
     yield Check(
-        ADMITTED,
+        ids.ADMITTED,
         "fail",
         f"{number(over)} items exceed the encoder cache of "
         f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
@@ -97,12 +88,12 @@ def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] |
         held = f"the context of {budget.max_model_len:,} leaves {limit:,}"
     detail = f"{what} takes {embeds:,} tokens as the server samples it; {held}"
     if embeds <= limit:
-        return Check(ADMITTED, "pass", detail)
+        return Check(ids.ADMITTED, "pass", detail)
     remedies = _larger(embeds, budget)
     if media_io is not None:
         remedies.append(f"{line('media_io_kwargs', media_io)}  # samples fewer frames")
     remedy = "\n".join([*remedies, "--data DIR checks your own media"])
-    return Check(ADMITTED, "warn", f"{detail}. vLLM rejects such a request (HTTP 400)", remedy)
+    return Check(ids.ADMITTED, "warn", f"{detail}. vLLM rejects such a request (HTTP 400)", remedy)
 
 
 def budgeted(budget: Budget) -> Check | None:
@@ -111,7 +102,7 @@ def budgeted(budget: Budget) -> Check | None:
         return None
     each = ", ".join(f"{m} {tokens:,}" for m, tokens in budget.max_tokens_per_item.items())
     held = f"the encoder cache holds {budget.encoder_budget_tokens:,}"
-    return Check(ADMITTED, "pass", f"vLLM's own largest items in tokens: {each}; {held}")
+    return Check(ids.ADMITTED, "pass", f"vLLM's own largest items in tokens: {each}; {held}")
 
 
 def check_cap(facts: CheckFacts) -> Iterator[Check]:
@@ -121,7 +112,7 @@ def check_cap(facts: CheckFacts) -> Iterator[Check]:
     names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
     if cap is not None and names and largest is not None and largest.tokens > cap:
         detail = f"--max-tokens-per-item {cap}: {names[0]} allows {largest.tokens} tokens or more"
-        yield Check(SMALLEST_CAP, "warn", detail, f"--max-tokens-per-item {largest.tokens}")
+        yield Check(ids.SMALLEST_CAP, "warn", detail, f"--max-tokens-per-item {largest.tokens}")
 
 
 def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -134,7 +125,7 @@ def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
     if items := sum(costs.items() for costs in gone):
         first = next(costs[0] for costs in gone if costs)
         yield Check(
-            NEWLY_REJECTED,
+            ids.NEWLY_REJECTED,
             "fail",
             f"the tuned settings reject {several(items, 'item')}, such as {first.exemplar}",
             "a larger --max-tokens-per-item",
@@ -162,7 +153,9 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {several(total, 'item')} are downscaled: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()
-        yield Check(DETAIL_KEPT, "warn", detail + decision.forced, _ROOM[decision.forced_by], names)
+        yield Check(
+            ids.DETAIL_KEPT, "warn", detail + decision.forced, _ROOM[decision.forced_by], names
+        )
         return
     before, after = decision.default_table, facts.configuration.table
     smaller = [cost for m in after.modalities() for cost in _smaller(before, after, m)]
@@ -170,7 +163,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
         yield Check(
-            DETAIL_KEPT,
+            ids.DETAIL_KEPT,
             "fail",
             f"{several_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
             f"{worst.exemplar}: "
@@ -180,7 +173,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         )
     elif decision.setting != decision.default_table.setting:
         detail = "every item takes as many tokens as by default"
-        yield Check(DETAIL_KEPT, "pass", detail)
+        yield Check(ids.DETAIL_KEPT, "pass", detail)
 
 
 def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
@@ -200,14 +193,14 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     over = images.take(cap.changed(images.shapes, cap.value))
     if not over:
         detail = f"no image exceeds the {cap.value:,} pixels of {cap.name}"
-        yield Check(MODEL_SIZE_LIMIT, "pass", detail)
+        yield Check(ids.MODEL_SIZE_LIMIT, "pass", detail)
         return
     largest = over[int(over.shapes.weights().argmax())]
     count = over.items()
     which = "one image exceeds" if count == 1 else f"{count:,} images exceed"
     pixels = weight(largest.shape) / 1e6
     yield Check(
-        MODEL_SIZE_LIMIT,
+        ids.MODEL_SIZE_LIMIT,
         "warn",
         f"{which} {cap.value:,} pixels, so the model always downscales, such as "
         f"{largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels ({cap.name})",
@@ -247,7 +240,7 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
         f"{reserve_tokens:,} for text (assumed) {total:,}; max_model_len {room:,}"
     )
     if total <= room:
-        return Check(PROMPT_LENGTH, "pass", detail)
+        return Check(ids.PROMPT_LENGTH, "pass", detail)
     limits = engine_args.get(LIMIT) or {}
     modality = max(most, key=lambda m: most[m][0] * most[m][1])
     count, each = most[modality]
@@ -270,7 +263,7 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
     alone = own and max(each for _, each in most.values()) + reserve_tokens > room
     status: Literal["fail", "warn"] = "fail" if alone else "warn"
     rejects = f"{detail}: vLLM rejects such a prompt"
-    return Check(PROMPT_LENGTH, status, rejects, "\n".join(remedies))
+    return Check(ids.PROMPT_LENGTH, status, rejects, "\n".join(remedies))
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
@@ -280,7 +273,7 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
     detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
     names = (longest.longest.origin,)
     if longest.whole and not longest.unknown:
-        return Check(PROMPT_LENGTH, "pass", detail, names=names)
+        return Check(ids.PROMPT_LENGTH, "pass", detail, names=names)
     remedy = context = dialect.setting("max_model_len", longest.needed_tokens)
     if dialect is Dialect.FLAGS:
         # Unless the user gave a cap, every smaller size was tried.
@@ -291,7 +284,7 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
     elif not facts.longer:
         remedy = "fewer or smaller items; this is the model's longest context"
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
-    return Check(PROMPT_LENGTH, status, f"{longest.trouble}; {detail}", remedy, names)
+    return Check(ids.PROMPT_LENGTH, status, f"{longest.trouble}; {detail}", remedy, names)
 
 
 def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
@@ -310,7 +303,7 @@ def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
     more = {m: n for m, n in over.most.items() if n > facts.configuration.items_per_prompt[m]}
     status: Literal["fail", "warn"] = dialect.say(flags="warn", lines="fail")
     yield Check(
-        REQUESTS_ADMITTED,
+        ids.REQUESTS_ADMITTED,
         status,
         f"{dialect.number(over.requests)} of {dialect.number(over.of)} requests carry more items "
         f"than the limits admit, such as {over.first}: vLLM "
@@ -330,7 +323,7 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
     return Check(
-        INPUT_MEMORY.of(excess.modality),
+        ids.INPUT_MEMORY.of(excess.modality),
         "warn",
         f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
         f"{excess.times:.1f} times the encoder input that vLLM profiles, because the processor "

@@ -7,15 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count, takewhile
 from typing import Any, Final
 
-from mmcalib.checks.catalogue import (
-    API_SERVER_MEMORY,
-    EMBEDDINGS,
-    GRAPHS_MEMORY,
-    LOGPROBS_MEMORY,
-    PRUNING_MEMORY,
-    RANK_ITEM,
-    REQUEST_OPTIONS,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, line, size
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.limits import ADEQUATE
@@ -41,7 +33,7 @@ def check_trusted_kwargs(facts: CheckFacts) -> Iterator[Check]:
         return
     limit = facts.configuration.budget.encoder_budget_tokens
     yield Check(
-        REQUEST_OPTIONS,
+        ids.REQUEST_OPTIONS,
         "warn",
         "trust_request_mm_kwargs: requests may set mm_processor_kwargs and media_io_kwargs "
         "(validate_request_mm_kwargs, vllm/entrypoints/generate/base/protocol.py), so no cap of "
@@ -64,7 +56,7 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
     more = None if step is None else round(step * (times - 1))
     batch = int(budget.max_num_batched_tokens * (1 - rate))
     yield Check(
-        PRUNING_MEMORY,
+        ids.PRUNING_MEMORY,
         "warn",
         f"{_RATE} {rate:g}: a step of {limit:,} kept tokens encodes up to {times:.2f} times as "
         f"many, {int(limit * times):,}, and the profile does not include them{size(more)}: vLLM "
@@ -95,13 +87,13 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         " (get_load_balance_assignment, vllm/model_executor/models/vision.py)"
     )
     if not largest or profiled >= ADEQUATE * largest:
-        yield Check(RANK_ITEM, "pass", detail)
+        yield Check(ids.RANK_ITEM, "pass", detail)
         return
     more, peak = None, facts.options.encoder_peak_bytes
     if peak is not None and profiled:
         more = round(peak * (largest / profiled - 1))
     yield Check(
-        RANK_ITEM,
+        ids.RANK_ITEM,
         "warn",
         f"{detail}{size(more)}, which is not reserved",
         "mm-encoder-tp-mode: weights, or a batch whose part on one rank holds any item",
@@ -141,13 +133,13 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     reserved = known.activation_peak_bytes
     if nbytes is not None and reserved is not None and nbytes <= reserved:
         detail += f"; the activation peak reserves {gib(reserved)} (rehearsed)"
-        yield Check(LOGPROBS_MEMORY, "pass", detail, taken=taken)
+        yield Check(ids.LOGPROBS_MEMORY, "pass", detail, taken=taken)
         return
     remedy = (
         f"{line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, if no item "
         "is larger; or a proxy that rejects prompt_logprobs, as vLLM has no option for that"
     )
-    yield Check(LOGPROBS_MEMORY, "warn", detail, remedy, taken=taken)
+    yield Check(ids.LOGPROBS_MEMORY, "warn", detail, remedy, taken=taken)
 
 
 def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
@@ -161,7 +153,7 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
         return
     if args.get("enforce_eager"):
         detail = "with enforce_eager vLLM captures no graph: cudagraph_mm_encoder has no effect"
-        yield Check(GRAPHS_MEMORY, "warn", detail, "remove one of the two")
+        yield Check(ids.GRAPHS_MEMORY, "warn", detail, "remove one of the two")
         return
     sizes, known = _graph_tokens(compilation, budget), facts.options
     largest, most = sizes[-1], budget.encoder_budget_tokens
@@ -175,7 +167,7 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
             "memory too"
         )
     yield Check(
-        GRAPHS_MEMORY,
+        ids.GRAPHS_MEMORY,
         "warn",
         f"cudagraph_mm_encoder: {len(sizes)} graphs or more, the largest of {largest:,} tokens, "
         f"have their own pool{size(pool)}, which the rehearsal leaves out. vLLM takes it from the "
@@ -220,7 +212,7 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
         if cache_bytes is not None:
             taken = Taken("embeddings that clients send", cache_bytes)
     remedy = "remove enable-mm-embeds unless you trust every client"
-    yield Check(EMBEDDINGS, "warn", detail, remedy, taken=taken)
+    yield Check(ids.EMBEDDINGS, "warn", detail, remedy, taken=taken)
 
 
 def check_api_server(facts: CheckFacts) -> Iterator[Check]:
@@ -245,10 +237,10 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
         unused = "; only video backends on the GPU use it, and media-io-kwargs names none"
     if unused:
         remedy = "remove mm-ipc-gpu-memory-gb"
-        yield Check(API_SERVER_MEMORY, "warn", detail + unused, remedy, taken=taken)
+        yield Check(ids.API_SERVER_MEMORY, "warn", detail + unused, remedy, taken=taken)
         return
     more = "; its decoders take more for each API server, which vLLM subtracts too"
-    yield Check(API_SERVER_MEMORY, "pass", detail + more, taken=taken)
+    yield Check(ids.API_SERVER_MEMORY, "pass", detail + more, taken=taken)
 
 
 RULES: Final[Rules] = {

@@ -6,15 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.checks.catalogue import (
-    DEFAULT_CONFIGURATION,
-    ENCODER_RESERVE,
-    HINT_MAXIMUM,
-    MEMORY_RESERVE,
-    REQUEST_CACHE,
-    SIZE_HINT,
-    VLLM_RELEASE,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT, hint, options
@@ -61,7 +53,7 @@ def embeddings_alone(budget: Budget) -> Check | None:
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
     return Check(
-        MEMORY_RESERVE,
+        ids.MEMORY_RESERVE,
         "warn",
         f"clients send only embeddings: up to {budget.encoder_cache_size:,} tokens stay in the "
         "encoder cache, and vLLM's startup profile includes none",
@@ -83,13 +75,13 @@ def reserved_check(
         f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
-        return Check(MEMORY_RESERVE, "pass", detail)
+        return Check(ids.MEMORY_RESERVE, "pass", detail)
     starts = dialect.say(
         flags="the engine starts and may run out of memory under load",
         lines=f"the engine starts and may run out of memory under load of {modality or 'media'}",
     )
     return Check(
-        MEMORY_RESERVE,
+        ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; {starts}",
         "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
@@ -106,7 +98,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
         size = f" and take {gib(room.peak_bytes)}"
         lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
     yield Check(
-        ENCODER_RESERVE,
+        ids.ENCODER_RESERVE,
         "fail",
         "skip_mm_profiling: vLLM reserves nothing for the encoder and gives that memory to the KV "
         f"cache. One step may encode {judged.adequacy.worst_step_tokens:,} tokens{size}",
@@ -169,7 +161,7 @@ def _check_clamped_hint(
     kept = {n: v for n, v in options(limits, modality).items() if n not in above}
     value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
     yield Check(
-        HINT_MAXIMUM.of(modality),
+        ids.HINT_MAXIMUM.of(modality),
         "warn",
         f"{asked}: above vLLM's own largest {modality} ({takes}), so vLLM ignores it. A size hint "
         "can only shrink the profiled item",
@@ -179,7 +171,7 @@ def _check_clamped_hint(
 
 def _check_shrunk_hint(facts: CheckFacts, modality: Modality, dummy: Dummy, remedy: str) -> Check:
     """Fail for a hint that shrinks the profile but not the items that vLLM admits."""
-    name, limits = SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
+    name, limits = ids.SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
     budget, plain = facts.configuration.budget, facts.configuration.plain
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
@@ -212,10 +204,10 @@ def check_derived_hints(facts: CheckFacts) -> Iterator[Check]:
         named = ", ".join(f"{axis} {value}" for axis, value in size.items())
         dummy = facts.configuration.budget.dummies[modality].embeds
         detail = f"{named}: vLLM profiles {dummy} tokens, as many as the largest item takes"
-        yield Check(SIZE_HINT.of(modality), "pass", detail)
+        yield Check(ids.SIZE_HINT.of(modality), "pass", detail)
     for modality, why in facts.decision.refused_hints.items():
         detail = f"no size hint: with the largest size of the data {why}"
-        yield Check(SIZE_HINT.of(modality), "pass", detail)
+        yield Check(ids.SIZE_HINT.of(modality), "pass", detail)
 
 
 def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
@@ -235,10 +227,10 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
-        yield Check(REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
+        yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return
     yield Check(
-        REQUEST_CACHE,
+        ids.REQUEST_CACHE,
         "warn",
         f"{given_size}, but one request may bring {most}. If its new items evict one that it found "
         "in the cache, vLLM answers HTTP 500, `Expected a cached item` "
@@ -252,13 +244,13 @@ def moved_parts(opened: ModelInfo) -> Iterator[Check]:
     """A warning for each part that this release of vLLM lacks."""
     for part, why in opened.moved.items():
         detail = f"mmcalib cannot read {part} from this release, so it is not checked: {why}"
-        yield Check(VLLM_RELEASE, "warn", detail, "mmcalib doctor")
+        yield Check(ids.VLLM_RELEASE, "warn", detail, "mmcalib doctor")
 
 
 def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM does not start with its defaults: {error}"
-        yield Check(DEFAULT_CONFIGURATION, "warn", detail)
+        yield Check(ids.DEFAULT_CONFIGURATION, "warn", detail)
 
 
 RULES: Final[Rules] = {

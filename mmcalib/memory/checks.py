@@ -8,18 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mmcalib.checks.catalogue import (
-    BETTER,
-    CONCURRENCY,
-    ENCODER_ESTIMATE,
-    ENCODER_RESERVE,
-    INPUT_MEMORY,
-    KEEP_DEFAULTS,
-    MEMORY_ON,
-    MEMORY_RESERVE,
-    PREDICTION,
-    CheckId,
-)
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
@@ -74,7 +64,7 @@ def qualify_tokens_only(
         return list(checks)
     found = list(checks)
     for place, check in enumerate(found):
-        if check.id == MEMORY_RESERVE:
+        if check.id == ids.MEMORY_RESERVE:
             why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
             found[place] = replace(
                 check,
@@ -162,7 +152,7 @@ def memory_checks(
     predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
 ) -> list[Check]:
     """Check that the tuned settings start, have the concurrency, and match the prediction."""
-    name, after = MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
+    name, after = ids.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
@@ -175,7 +165,7 @@ def memory_checks(
         length = after.budget.max_model_len if after.budget else 0
         detail = f"{after.max_concurrency:.2f} requests of {length:,} tokens fit at once, and "
         detail += f"--concurrency is {concurrency:g}, rehearsed"
-        check = Check(CONCURRENCY, "pass", detail)
+        check = Check(ids.CONCURRENCY, "pass", detail)
         if after.max_concurrency < concurrency:
             remedy = f'mmcalib plan --goal "concurrency>={concurrency:g}"'
             check = replace(check, status="fail", remedy=remedy)
@@ -183,9 +173,9 @@ def memory_checks(
     if after.budget is not None and after.encoder_peak_bytes is None:
         detail = f"vLLM {after.vllm} does not profile the encoder, so it reserves nothing for it"
         remedy = "a lower --gpu-memory-utilization makes room"
-        checks.append(Check(ENCODER_RESERVE, "warn", detail, remedy))
+        checks.append(Check(ids.ENCODER_RESERVE, "warn", detail, remedy))
     if differs := disagreement(after, model_path):
-        checks.append(Check(ENCODER_ESTIMATE, "warn", differs))
+        checks.append(Check(ids.ENCODER_ESTIMATE, "warn", differs))
     if started is not None:
         checks.append(_compare_with_engine(after, started))
     return checks
@@ -202,24 +192,26 @@ def comparison_check(
     if before is None or after is None or after.kv_cache_tokens is None:
         return None
     if before.kv_cache_tokens is None:
-        return Check(BETTER, "pass", "vLLM starts with these settings, and not with its defaults")
+        return Check(
+            ids.BETTER, "pass", "vLLM starts with these settings, and not with its defaults"
+        )
     figures = list(_compared(before, after, traffic))
     summary = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
     worse = [name for name, _, is_worse in figures if is_worse]
     if not worse:
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
-            return Check(BETTER, "pass", summary)
+            return Check(ids.BETTER, "pass", summary)
         detail = "no other setting has more KV cache and reserves enough, so engine.yaml only adds "
         detail += f"limits and context length: {summary}"
-        return Check(KEEP_DEFAULTS, "pass", detail)
+        return Check(ids.KEEP_DEFAULTS, "pass", detail)
     asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
     keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
     if policy.max_num_batched_tokens is not None:
         keep = "leave out --max-num-batched-tokens"
     detail = f"worse than vLLM's defaults in {' and '.join(worse)}: {summary}"
-    return Check(BETTER, "warn" if asked else "fail", detail, keep)
+    return Check(ids.BETTER, "warn" if asked else "fail", detail, keep)
 
 
 def _compared(
@@ -301,11 +293,15 @@ def reserved_check(
         )
         # Room for the CUDA context and vLLM's own slack.
         roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
-        return Check(MEMORY_RESERVE, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names)
+        return Check(
+            ids.MEMORY_RESERVE, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names
+        )
     if found.passes:
         beyond = found.nbytes >> 20
         slack = f"; {beyond} MiB more fit in vLLM's own slack"
-        return Check(MEMORY_RESERVE, "pass", detail + (slack if beyond > 0 else ""), names=names)
+        return Check(
+            ids.MEMORY_RESERVE, "pass", detail + (slack if beyond > 0 else ""), names=names
+        )
     if found.fits_outside and (unreserved := found.unreserved_bytes):
         owner = "workspaces of kernels"
         if isinstance(worst, PromptsStep):
@@ -317,7 +313,7 @@ def reserved_check(
         lower = 1 - (found.outside_bytes + found.nbytes) / after.total_bytes
         keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
         covers = f"{', or '.join(cures) or keeps}"
-        return Check(MEMORY_RESERVE, "warn", detail, covers, names)
+        return Check(ids.MEMORY_RESERVE, "warn", detail, covers, names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it takes memory that --gpu-memory-utilization leaves free"
@@ -327,7 +323,7 @@ def reserved_check(
         # vLLM's largest video fills the context.
         other = f"a smaller --max-model-len, {other}"
     return Check(
-        MEMORY_RESERVE,
+        ids.MEMORY_RESERVE,
         "warn" if allow_under_reserve else "fail",
         f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
         f"{', or '.join(cures) or other}, or --allow-under-reserve",
@@ -352,7 +348,9 @@ def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfa
 def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
     """The input memory checks that a rehearsal answers in bytes."""
     steps = after.steps if after else ()
-    return {INPUT_MEMORY.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None}
+    return {
+        ids.INPUT_MEMORY.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None
+    }
 
 
 def _describe(demand: Demand) -> str:
@@ -387,7 +385,7 @@ def _compare_with_engine(after: Rehearsed, started: Started) -> Check:
     missed = misses(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
-    return Check(PREDICTION, status, detail)
+    return Check(ids.PREDICTION, status, detail)
 
 
 def _pair(one: Component, figures: EngineStarted) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -16,30 +15,17 @@ from mmcalib import text
 from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
 from mmcalib.results.calibration import SERVE, CalibrationDocument, Evidence
+from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult, first_failed
 
 MOST_LINES: Final = 25
-# A table of a narrower terminal folds its cells instead of cutting them.
+# A narrower terminal folds cells instead of cutting them.
 _NARROW: Final = 72
 # An empty line, a heading and two notes.
 _LEAST_NOTES: Final = 4
-# The last column of a table says how its number is known; a measured one has no letter.
-_LETTERS: Final[dict[Label, str]] = {
-    "measured": "",
-    "rehearsed": "r",
-    "computed": "c",
-    "assumed": "a",
-    "given": "g",
-}
-_MEANINGS: Final = {
-    "r": "r rehearsed",
-    "c": "c computed",
-    "a": "a assumed",
-    "g": "g given by you",
-}
+# A letter in the last column stands for one of these; a measured number has none.
+_LABELS: Final[tuple[Label, ...]] = ("rehearsed", "computed", "assumed", "given")
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
-# Lines of a note: its finding, and what to do.
-_LENGTHS: Final = ((2, 1), (1, 1), (1, 0))
 Row = tuple[str, ...]
 
 
@@ -57,55 +43,51 @@ def summary(
     A failure comes first, with its remedy, and nothing to serve. `serve` is the command that
     serves `engine.yaml`; `folder` has the results, `also` among them.
     """
-    passes = calibration.verdict == "pass"
+    width, passes = console.width, calibration.verdict == "pass"
     took = "" if seconds is None else f" in {seconds:.0f} s"
-    head = [_title(calibration, console.width)]
+    head, compared = [_title(calibration, width)], list(_compared_rows(calibration))
     if not passes:
-        head += _failure(first_failed(calibration.checks), took, console)
-    head += _wrapped(_corpus_line(calibration), "", 2, console.width)
-    compared = list(_compared_rows(calibration))
-    tail = list(_tail(calibration, took, serve, folder, also, console.width))
-    # Both tables have an empty line above, and the first has a heading.
-    used = len(head) + len(compared) + 4 + len(tail)
+        head += _failure(first_failed(calibration.checks), took, width)
+    head += _wrapped(_corpus_line(calibration), "", 2, width)
+    tail = list(_tail(calibration, took, serve, folder, also, width))
+    # Each table has an empty line above; the first has a heading, the last a line below.
+    room = MOST_LINES - len(head) - len(compared) - len(tail) - 4
     settings = list(_settings(calibration)) if passes else []
-    settings = _first_rows(settings, MOST_LINES - used - _LEAST_NOTES)
-    letters = {row[-1] for row in (*compared, *settings)} - {""}
-    known = [words for letter, words in _MEANINGS.items() if letter in letters]
-    body = [_table(compared, [one.name for one in rows.columns(calibration)], console)]
-    if settings:
-        body.append(_table(settings, (), console))
-    for line in head:
-        console.print(line, soft_wrap=not line.plain.startswith(" "))
-    for table in body:
-        console.print()
-        console.print(table)
-    if known:
-        rest = "other numbers are measured"
-        console.print(Text(" · ".join([*known, rest]), style="dim"))
-    room = MOST_LINES - used - len(settings)
-    notes = list(_notes(calibration, room, console))
-    for line in notes:
-        console.print(line)
-    if len(notes) < room:
-        console.print()
-    for line in tail:
-        console.print(line, soft_wrap=True)
+    if len(settings) > (most := room - _LEAST_NOTES):
+        settings[most - 1 :] = [(f"and {len(settings) - most + 1} more", "", "", "")]
+    notes = list(_notes(calibration, room - len(settings), width))
+    if len(notes) < room - len(settings):
+        notes.append(Text())
+    letters = {row[-1] for row in (*compared, *settings)}
+    known = [f"{label[0]} {label}" for label in _LABELS if label[0] in letters]
+    legend = Text(" · ".join([*known, "the rest is measured"]), "dim")
+    tables = [_table(compared, [one.name for one in rows.columns(calibration)], width)]
+    tables += [_table(settings, (), width)] if settings else []
+    spaced = [part for table in tables for part in (Text(), table)]
+    for part in (*head, *spaced, legend, *notes, *tail):
+        console.print(part, soft_wrap=part in tail)
 
 
 def _title(calibration: CalibrationDocument, width: int) -> Text:
     memory, tool = calibration.memory.calibrated, calibration.tool
     gpu = rows.on_gpu(memory).removeprefix(" on ").removeprefix("each of ")
     size = f" {text.gib(memory.total_bytes)}" if memory.total_bytes else ""
-    before, after = f"mmcalib {tool['mmcalib']}", f"vLLM {tool['vllm']}"
-    after = " · ".join([*([gpu + size] if gpu else []), after])
-    model = Text(text.plain(calibration.model.id.rstrip("/")), style="bold")
-    model.truncate(max(12, width - len(before) - len(after) - 6), overflow="ellipsis")
-    return Text.assemble(before, " · ", model, " · ", text.plain(after))
+    before, after = f"mmcalib {tool['mmcalib']} · ", f" · vLLM {tool['vllm']}"
+    after = f" · {gpu}{size}{after}" if gpu else after
+    model = Text(text.plain(calibration.model.id.rstrip("/")), "bold")
+    model.truncate(max(12, width - len(before) - len(after)), overflow="ellipsis")
+    return Text.assemble(before, model, text.plain(after))
+
+
+def _failure(failed: CheckResult, took: str, width: int) -> Iterator[Text]:
+    yield Text(f"FAIL{took} at {failed.code} {text.plain(failed.name)}", "bold red")
+    yield from _wrapped(failed.detail, "  ", 4, width)
+    for remedy in failed.remedies[:3]:
+        yield from _wrapped(f"→ {remedy}", "  ", 2, width)
 
 
 def _corpus_line(calibration: CalibrationDocument) -> str:
-    corpus = calibration.corpus
-    parts: list[str] = []
+    corpus, parts = calibration.corpus, list[str]()
     for modality, part in corpus.modalities.items():
         label = "" if part.label == "measured" else f", {part.label}"
         most = f"max {text.number(part.tokens['max'])}{'' if parts else ' tokens'}{label}"
@@ -115,72 +97,57 @@ def _corpus_line(calibration: CalibrationDocument) -> str:
     return f"{text.several(corpus.items, 'item')}{requests}: {', '.join(parts)}"
 
 
-def _failure(failed: CheckResult, took: str, console: Console) -> Iterator[Text]:
-    yield Text(f"FAIL{took} at {failed.code} {text.plain(failed.name)}", style="bold red")
-    yield from _wrapped(text.plain(failed.detail), "  ", 4, console.width)
-    for remedy in failed.remedies[:3]:
-        yield from _wrapped(f"→ {text.plain(remedy)}", "  ", 2, console.width)
-
-
 def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
-    """What vLLM has with each configuration, and how the last number is known."""
+    """The figures of each configuration, and the letter for how the last one is known."""
     compared = rows.columns(calibration)
     memories = [one.memory for one in compared]
     last, two = memories[-1], len(compared) == 2
 
-    def known(field: str) -> str:
-        return _LETTERS[rows.label_of(last, field)]
+    def starts(memory: Memory) -> str:
+        nbytes = memory.kv_cache_bytes
+        if memory.kv_cache_tokens is not None or nbytes is None:
+            return "—" if memory.kv_cache_tokens is None else "yes"
+        return f"no, {text.room(nbytes)}" if nbytes < 0 and two else "no"
 
-    if any(memory.kv_cache_bytes is not None or memory.kv_cache_tokens for memory in memories):
-        starts, sizes = [], []
-        where = rows.on_gpu(last) if last.ranks == 1 else ""
-        for memory in memories:
-            nbytes, tokens = memory.kv_cache_bytes, memory.kv_cache_tokens
-            short = f", {text.room(nbytes)}" if nbytes is not None and nbytes < 0 and two else ""
-            starts.append(
-                "—"
-                if nbytes is None and tokens is None
-                else f"no{short}"
-                if tokens is None
-                else "yes"
-            )
-            size = f"{text.gib(nbytes)}, " if two else ""
-            sizes.append("—" if tokens is None else f"{size}{text.number(tokens)} tokens")
-        most = [memory.max_concurrency for memory in memories]
-        at_once = ["—" if one is None else f"{one:.1f}" for one in most]
-        yield f"starts{where}", *starts, _LETTERS[last.label or "rehearsed"]
-        yield "KV cache", *sizes, known("kv_cache_tokens")
-        yield "full-length requests", *at_once, known("max_concurrency")
-    if last.activation_peak_bytes is not None:
-        peaks = [text.gib(memory.activation_peak_bytes) for memory in memories]
-        yield "activation peak", *peaks, known("activation_peak_bytes")
+    def kv_cache(memory: Memory) -> str:
+        size = f"{text.gib(memory.kv_cache_bytes)}, " if two else ""
+        tokens = memory.kv_cache_tokens
+        return "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
+
+    def at_once(memory: Memory) -> str:
+        return "—" if memory.max_concurrency is None else f"{memory.max_concurrency:.1f}"
+
+    shown: tuple[tuple[str, str, Callable[[Memory], str]], ...] = (
+        (f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}", "kv_cache_bytes", starts),
+        ("KV cache", "kv_cache_tokens", kv_cache),
+        ("full-length requests", "max_concurrency", at_once),
+        ("activation peak", "activation_peak_bytes", lambda m: text.gib(m.activation_peak_bytes)),
+    )
+    for name, field, words in shown:
+        if any(getattr(memory, field) is not None for memory in memories):
+            yield name, *map(words, memories), _letter(rows.label_of(last, field))
     caches = [f"{text.number(one.budget.encoder_budget_tokens)} tokens" for one in compared]
     yield "largest item admitted", *caches, "c"
-    parts = {m: p for m, p in calibration.corpus.modalities.items() if p.kept is not None}
-    if parts:
+    unknown = ["—"] * (len(compared) - 2)
+    if parts := {m: p for m, p in calibration.corpus.modalities.items() if p.kept}:
         less = [
             f"{modality} {text.share(part.kept.mean)}"
             for modality, part in parts.items()
             if part.kept and part.kept.items_smaller
         ]
-        others = ["others 100%"] if less and len(less) < len(parts) else []
-        unknown = ["—"] * (len(compared) - 2)
-        labels = {_LETTERS[part.label] for part in parts.values()}
-        yield "detail kept", "100%", *unknown, ", ".join([*less, *others]) or "100%", max(labels)
-    if (traffic := calibration.traffic) is not None:
-        served = [traffic.default, *([None] * (len(compared) - 2)), traffic.calibrated]
-        refused = ["—" if s is None else f"{len(s.refused)} of {s.requests:,}" for s in served]
-        yield "requests rejected", *refused, "r"
-
-
-def _first_rows(found: list[Row], most: int) -> list[Row]:
-    if len(found) > most:
-        found[most - 1 :] = [(f"and {len(found) - most + 1} more", "", "", "")]
-    return found
+        less += ["others 100%"] if 0 < len(less) < len(parts) else []
+        labels = max(_letter(part.label) for part in parts.values())
+        yield "detail kept", "100%", *unknown, ", ".join(less) or "100%", labels
+    if traffic := calibration.traffic:
+        refused = [
+            "—" if one is None else f"{len(one.refused)} of {one.requests:,}"
+            for one in (traffic.default, traffic.calibrated)
+        ]
+        yield "requests rejected", refused[0], *unknown, refused[1], "r"
 
 
 def _settings(calibration: CalibrationDocument) -> Iterator[Row]:
-    """Each setting with its value and the first clause of its reason."""
+    """Each setting with its value, the first clause of its reason, and a letter."""
     given = [e for e in calibration.evidence if e.label == "given"]
     evidence = [e for e in calibration.evidence if e.label != "given" or len(given) == 1]
     for name, group in groupby(evidence, key=lambda e: e.setting.partition(".")[0]):
@@ -188,36 +155,37 @@ def _settings(calibration: CalibrationDocument) -> Iterator[Row]:
         if name == "limit_mm_per_prompt":
             counts = [e for e in entries if not e.setting.endswith(_AXES)]
             limits = ", ".join(f"{e.setting.split('.')[1]} {e.value}" for e in counts)
-            yield name, limits, _reason(counts), _letter(counts)
+            yield name, limits, *_reason(counts)
             hints = [e for e in entries if e.setting.endswith(_AXES)]
-            for modality, sizes in groupby(hints, key=lambda e: e.setting.split(".")[1]):
-                size = list(sizes)
-                value = f"{modality} {'×'.join(str(e.value) for e in size)}"
-                yield "  size hint", value, _reason(size), _letter(size)
+            for modality, axes in groupby(hints, key=lambda e: e.setting.split(".")[1]):
+                sizes = list(axes)
+                value = f"{modality} {'×'.join(str(e.value) for e in sizes)}"
+                yield "  size hint", value, *_reason(sizes)
             continue
         for entry in entries:
             parts = entry.setting.split(".")
-            # What only accompanies a cap has no item that set it.
+            # An option that only accompanies a cap has no item that set it.
             if len(parts) > 2 and not entry.exemplar and entry.label == "computed":
                 continue
             short = f"{parts[1].removesuffix('_kwargs')}…{parts[-1]}" if len(parts) > 2 else name
-            yield short, f"{entry.value}", _reason([entry]), _letter([entry])
+            yield short, f"{entry.value}", *_reason([entry])
     if len(given) > 1:
         yield "given by you", "", ", ".join(f"{e.setting} {e.value}" for e in given), "g"
 
 
-def _reason(entries: Sequence[Evidence]) -> str:
+def _reason(entries: Sequence[Evidence]) -> tuple[str, str]:
     places = dict.fromkeys(os.path.basename(e.exemplar) for e in entries if e.exemplar)
     names = f" ({', '.join(places)})" if places else ""
-    return entries[0].reason.partition(";")[0] + names
+    letter = max(_letter(entry.label) for entry in entries)
+    return entries[0].reason.partition(";")[0] + names, letter
 
 
-def _letter(entries: Iterable[Evidence]) -> str:
-    return max(_LETTERS[entry.label] for entry in entries)
+def _letter(label: Label) -> str:
+    return "" if label == "measured" else label[0]
 
 
-def _table(cells: Sequence[Row], heads: Sequence[str], console: Console) -> Table:
-    fits = console.width >= _NARROW
+def _table(cells: Sequence[Row], heads: Sequence[str], width: int) -> Table:
+    fits = width >= _NARROW
     names = ("", *heads, "") if heads else ("",) * 4
     columns = [
         Column(name, no_wrap=fits, overflow="ellipsis" if fits else "fold") for name in names
@@ -226,7 +194,7 @@ def _table(cells: Sequence[Row], heads: Sequence[str], console: Console) -> Tabl
         columns[-2].max_width = 18
     elif fits and not heads:
         columns[0].max_width, columns[1].max_width = 24, 26
-        # The reason has what the others leave.
+        # The reason has the rest of the width.
         columns[2].ratio = 1
     columns[-1].style = "dim"
     table = Table(*columns, box=None, pad_edge=False, show_header=bool(heads), expand=not heads)
@@ -235,8 +203,8 @@ def _table(cells: Sequence[Row], heads: Sequence[str], console: Console) -> Tabl
     return table
 
 
-def _notes(calibration: CalibrationDocument, room: int, console: Console) -> Iterator[Text]:
-    """The checks to look at, the worst first, in as many lines as there is room for."""
+def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[Text]:
+    """The checks to look at, the worst first, as long as there is room for."""
     first = first_failed(calibration.checks) if calibration.verdict == "fail" else None
     checks = [
         check
@@ -245,51 +213,46 @@ def _notes(calibration: CalibrationDocument, room: int, console: Console) -> Ite
         if check.status == status and check is not first
     ]
     groups = [list(group) for _, group in groupby(checks, key=lambda c: (c.status, c.code))]
-    yours = rows.yours_note(calibration)
+    yours = list(_wrapped(rows.yours_note(calibration), "  ", 2, width))
     if not groups and not yours:
         return
+    codes = " ".join(dict.fromkeys(check.code for check in checks))
     yield Text()
     if groups:
-        codes = " ".join(dict.fromkeys(check.code for check in checks))
         yield Text(f"{text.several(len(groups), 'note')} (mmcalib list checks {codes})")
-    if yours:
-        yield from _wrapped(yours, "  ", 2, console.width)
-    # Below an empty line and the heading.
-    most = max(2, room - 2 - bool(yours))
-    notes: list[list[Text]] = []
-    for detail, remedy in _LENGTHS:
-        notes = [list(_note(group, detail, remedy, console.width)) for group in groups]
-        if sum(map(len, notes)) < most:
+    most, shown = max(2, room - 2), list[Text]()
+    for lines, remedies in ((2, 1), (1, 1), (1, 0)):
+        notes = (line for group in groups for line in _note(group, lines, remedies, width))
+        shown = [*yours, *notes]
+        if len(shown) < most:
             break
-    shown = [line for note in notes for line in note]
     if len(shown) > most:
         shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
     yield from shown
 
 
 def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -> Iterator[Text]:
-    first = group[0]
-    names = ", ".join(check.name for check in group)
+    first, names = group[0], ", ".join(check.name for check in group)
     style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
-    found = list(_wrapped(text.plain(f"{first.code} {names}: {first.detail}"), "  ", lines, width))
+    found = list(_wrapped(f"{first.code} {names}: {first.detail}", "  ", lines, width))
     found[0].stylize(style, 2, 2 + len(first.code))
     yield from found
-    if first.status != "skip":
-        for remedy in first.remedies[:remedies]:
-            yield from _wrapped(f"→ {text.plain(remedy)}", "    ", 1, width)
+    for remedy in first.remedies[:remedies] if first.status != "skip" else ():
+        yield from _wrapped(f"→ {remedy}", "    ", 1, width)
 
 
 def _wrapped(words: str, indent: str, most: int, width: int) -> Iterator[Text]:
-    """At most so many lines, the last one cut with an ellipsis."""
+    """Up to `most` lines, the last one cut with an ellipsis."""
     room = max(20, width - len(indent))
-    lines = Text(words).wrap(Console(width=room), room, overflow="fold")
+    lines = Text(text.plain(words)).wrap(Console(width=room), room, overflow="fold")
     for place, line in enumerate(lines[:most]):
-        shown = line.plain.rstrip()
-        if place == most - 1 and len(lines) > most:
-            shown = f"{shown} {lines[most].plain}"
-        cut = Text(shown)
-        cut.truncate(room, overflow="ellipsis")
-        yield Text(indent) + cut
+        is_cut = place == most - 1 and len(lines) > most
+        shown = Text(
+            f"{line.plain.rstrip()} {lines[most].plain}" if is_cut else line.plain.rstrip()
+        )
+        shown.truncate(room, overflow="ellipsis")
+        if shown.plain:
+            yield Text(indent) + shown
 
 
 def _tail(
@@ -301,17 +264,14 @@ def _tail(
     width: int,
 ) -> Iterator[Text]:
     """The verdict, the command that serves, and where the details are."""
-    report = os.path.join(folder, "report.html")
     if calibration.verdict == "pass":
         verdict = f"PASS{took}{rows.verdict_of(calibration).removeprefix('pass')}."
         command = f"Serve:  {text.plain(serve)}"
-        one_line = f"{verdict} {command}"
-        fits = len(one_line) <= width
-        lines = [Text(one_line)] if fits else [*_wrapped(verdict, "", 2, width), Text(command)]
-        for line in lines:
-            line.stylize("bold")
-            yield line
-    if also:
-        yield Text(f"Also:    {text.plain(', '.join(also))}")
-    issue = f"mmcalib report {Path(folder)} --format issue" if folder else ""
-    yield Text(" · for an issue: ".join(filter(None, [f"Details: {text.plain(report)}", issue])))
+        if len(f"{verdict} {command}") <= width:
+            yield Text(f"{verdict} {command}", "bold")
+        else:
+            yield from _wrapped(verdict, "", 2, width)
+            yield Text(command, "bold")
+    files = ", ".join([os.path.join(folder, "report.html"), *also])
+    issue = f" · for an issue: mmcalib report {folder} --format issue" if folder else ""
+    yield Text(text.plain(f"Details: {files}{issue}"))

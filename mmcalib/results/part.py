@@ -7,12 +7,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from mmcalib.checks.catalogue import (
-    ASSUMED_LOAD,
-    KEEP_DEFAULTS,
-    MOVING_ASSUMPTIONS,
-    NOT_STARTED_WITH,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.text import several
 
 
@@ -89,14 +84,14 @@ def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[
         return verdict
     checks = list(checks)
     warned = [check for check in checks if check.status == "warn"]
-    moving = {one.code for one in MOVING_ASSUMPTIONS}
+    moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
     assumptions = sum(check.code in moving for check in warned)
-    others = sum(check.code != ASSUMED_LOAD.code for check in warned) - assumptions
+    others = sum(check.code != ids.ASSUMED_LOAD.code for check in warned) - assumptions
     words = [f"{verdict}, on {several(assumptions, 'assumption')}" if assumptions else verdict]
-    words += [check.name for check in checks if check.code == KEEP_DEFAULTS.code]
+    words += [check.name for check in checks if check.code == ids.KEEP_DEFAULTS.code]
     words += losses
     words += [several(others, "warning")] if others else []
-    words += [check.name for check in checks if check.code == NOT_STARTED_WITH.code]
+    words += [check.name for check in checks if check.code == ids.NOT_STARTED_WITH.code]
     return " · ".join(words)
 
 

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from mmcalib.checks.catalogue import CHECKS, TABLE, check_of_code
+from mmcalib.checks.catalogue import CHECKS, check_of_code
 from mmcalib.errors import UsageError
 from tests.docs.refresh import CHECKS_PAGE, checks_page
 
 
 def test_each_check_has_a_code_and_a_name_of_its_own() -> None:
-    assert len(CHECKS) == TABLE.count("|") // 2 == len({check.pattern for check in CHECKS.values()})
+    assert len(CHECKS) == len({check.pattern for check in CHECKS.values()})
     assert all(re.fullmatch(r"MM\d{3}", code) for code in CHECKS)
 
 

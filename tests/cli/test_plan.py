@@ -161,7 +161,7 @@ def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
     short = best.model_copy(update={"reserved": FALLS_SHORT})
     shown = page(a_plan(verdict="under-reserved", combination=short))
     assert "no fix reserves enough" in shown
-    assert "that is with --eager" in shown
+    assert "with --eager" in shown
     assert "→ a cure" in shown
     assert "Add to vllm serve" not in shown
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.catalogue import (
-    ADMITTED,
-    BLANK_ITEMS,
-    CONFIG_PARSING,
-    ENGINE_START,
-    MEMORY_RESERVE,
-    PROMPT_LENGTH,
-    READABLE_FILES,
-    SIZE_HINT,
-    CheckId,
-)
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.items import TextBound
@@ -362,45 +353,45 @@ def _startup() -> Startup:
 def _checks() -> list[CheckResult]:
     return [
         _check(
-            READABLE_FILES,
+            ids.READABLE_FILES,
             "warn",
             "2 skipped, such as /data/scan/broken.jpg: image file is truncated (3 bytes missing)",
             "skipped.jsonl lists them with reasons",
             "/data/scan/broken.jpg",
         ),
         _check(
-            BLANK_ITEMS,
+            ids.BLANK_ITEMS,
             "pass",
             "18 real items cost what blanks of their shape cost",
         ),
         _check(
-            ADMITTED,
+            ids.ADMITTED,
             "pass",
             "largest item 1269 tokens, encoder cache 2538: /data/scan/page-7.png",
         ),
         _check(
-            PROMPT_LENGTH,
+            ids.PROMPT_LENGTH,
             "pass",
             "requests.jsonl:17: 5076 tokens of media + 1024 for text (assumed), of 128000 tokens",
         ),
         _check(
-            SIZE_HINT.of("image"),
+            ids.SIZE_HINT.of("image"),
             "pass",
             "width 1316, height 756: vLLM's dummy costs 1269 tokens, as the largest item does",
         ),
         _check(
-            SIZE_HINT.of("video"),
+            ids.SIZE_HINT.of("video"),
             "pass",
             "left out on purpose: with the corpus' size vLLM would profile 1020 tokens where one "
             "item may take 1092",
         ),
         _check(
-            MEMORY_RESERVE,
+            ids.MEMORY_RESERVE,
             "pass",
             "profiled 2538 of the 2538 tokens that one step may encode: 1.00",
         ),
-        _check(CONFIG_PARSING, "pass", "vLLM's own parser reads all 6 settings back"),
-        _check(ENGINE_START, "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
+        _check(ids.CONFIG_PARSING, "pass", "vLLM's own parser reads all 6 settings back"),
+        _check(ids.ENGINE_START, "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
     ]
 
 

@@ -8,16 +8,8 @@ import pytest
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.catalogue import (
-    ADMITTED,
-    ASSUMED_BATCH,
-    ASSUMED_COUNT,
-    ASSUMED_LOAD,
-    ENGINE_START,
-    PROMPT_LENGTH,
-    REPLAY,
-    CheckId,
-)
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html
@@ -32,11 +24,11 @@ def result(check: CheckId, status: Status) -> CheckResult:
     return CheckResult.showing(found)
 
 
-ASSUMED = [result(ASSUMED_COUNT.of("image"), "warn"), result(ASSUMED_BATCH, "warn")]
+ASSUMED = [result(ids.ASSUMED_COUNT.of("image"), "warn"), result(ids.ASSUMED_BATCH, "warn")]
 OTHERS = [
-    *(result(REPLAY, "warn"), result(ADMITTED, "pass"), result(ENGINE_START, "skip")),
+    *(result(ids.REPLAY, "warn"), result(ids.ADMITTED, "pass"), result(ids.ENGINE_START, "skip")),
     # It moves no setting, and is no part of the verdict.
-    result(ASSUMED_LOAD, "warn"),
+    result(ids.ASSUMED_LOAD, "warn"),
 ]
 
 
@@ -71,6 +63,6 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
 
 def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
     assert failure_line(on_assumptions()) == ""
-    failed = [result(PROMPT_LENGTH, "fail"), *OTHERS]
+    failed = [result(ids.PROMPT_LENGTH, "fail"), *OTHERS]
     known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
     assert failure_line(known).startswith("the calibration failed at MM027 prompt length: ")

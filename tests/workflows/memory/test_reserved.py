@@ -320,7 +320,7 @@ def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because --gpu")
-    for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
+    for part in ("padded or tiled", "keep their batch", "merge", "language model with a full"):
         assert part in check.detail
     assert "bytes are unknown" in check.detail
     assert check.remedy.startswith("mmcalib run --gpu NAME rehearses it")
