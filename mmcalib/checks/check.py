@@ -28,11 +28,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One result. `remedy` has an alternative on each line, the harmless one first.
-
-    `names` are the parts of its words that are file names, or that come from elsewhere and may
-    contain some: a redacted report replaces them. `taken` is memory that an option takes and the
-    profile does not include.
+    """One result. `remedy` has an alternative on each line, the harmless one first. `names` are the
+    parts of its words that are file names, or that come from elsewhere and may contain some: a
+    redacted report replaces them. `taken` is memory that an option takes and the profile does not
+    include.
     """
 
     id: CheckId
@@ -58,12 +57,11 @@ def verdict(checks: Iterable[Check]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class OptionFacts:
-    """Facts for the checks of options that take memory outside vLLM's profile.
-
-    `served` has all arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if
-    unknown. The bytes are above the loaded model; None without a rehearsal. `encoder_peak_bytes`
-    is for the `encoder_tokens` of the profile, `step_bytes` for the worst step of each modality.
-    `runner` is vLLM's, `V1` or `V2`.
+    """Facts for the checks of options that take memory outside vLLM's profile. `served` has all
+    arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if unknown. The bytes
+    are above the loaded model; None without a rehearsal. `encoder_peak_bytes` is for the
+    `encoder_tokens` of the profile, `step_bytes` for the worst step of each modality. `runner` is
+    vLLM's, `V1` or `V2`.
     """
 
     served: Mapping[str, Any] = field(default_factory=dict)

@@ -26,7 +26,6 @@ from mmcalib.domain.shapes import Modality
 @dataclass(frozen=True, slots=True)
 class JudgedConfig:
     """Engine arguments, the counts they admit, and vLLM's encoder budget with its dummy items.
-
     `plain` is the budget without size hints. `table` has the costs of the items it is tried with.
     """
 
@@ -55,7 +54,6 @@ class Explored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedConfig(JudgedConfig):
     """A configuration and its sources. `chosen` has one point of each knob that has an effect.
-
     `forced` says why the policy's own choice did not work, `forced_by` what was too small.
     """
 
@@ -97,10 +95,9 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """The data as read. `left_out` describes each modality that is not served.
-
-    `table` includes the items that vLLM rejects, `unreadable` has those that it cannot load.
-    `tools` is the number of requests with tools.
+    """The data as read. `left_out` describes each modality that is not served. `table` includes the
+    items that vLLM rejects, `unreadable` has those that it cannot load. `tools` is the number of
+    requests with tools.
     """
 
     files: int
@@ -123,10 +120,9 @@ class Fullest:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """Alternatives that `validate` tried.
-
-    `without` is the budget with the deciding unlimited modality off, `gain` describes it. `cures`
-    are lines that pass. `cache_floor` is what one request may bring, None without a cache.
+    """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
+    modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
+    request may bring, None without a cache.
     """
 
     without: Budget | None = None
@@ -138,9 +134,8 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Everything that a check may read; None if its stage does not provide it.
-
-    `longer`: the model accepts a context that holds `prompt`.
+    """Everything that a check may read; None if its stage does not provide it. `longer`: the model
+    accepts a context that holds `prompt`.
     """
 
     dialect: Dialect

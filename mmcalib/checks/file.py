@@ -23,10 +23,9 @@ _OLD = re.compile(r"\w+=\d+(,\s*\w+=\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file and the flags given with it, before vLLM reads them.
-
-    `settings` are the file's top-level keys, `twice` the repeated ones. `options` maps each option
-    of `vllm serve`, without leading dashes, to the argument that it sets.
+    """A file and the flags given with it, before vLLM reads them. `settings` are the file's
+    top-level keys, `twice` the repeated ones. `options` maps each option of `vllm serve`, without
+    leading dashes, to the argument that it sets.
     """
 
     settings: Mapping[str, Any]

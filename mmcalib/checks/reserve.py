@@ -211,10 +211,9 @@ def check_derived_hints(facts: CheckFacts) -> Iterator[Check]:
 
 
 def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
-    """Check that the processor cache holds one request, which could evict its own items.
-
-    `shm` keeps items in use (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32),
-    but data-parallel engines of one server do not have it (`_get_cache_type`, factories.py).
+    """Check that the processor cache holds one request, which could evict its own items. `shm`
+    keeps items in use (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32), but
+    data-parallel engines of one server do not have it (`_get_cache_type`, factories.py).
     """
     args, floor = facts.configuration.engine_args, facts.tries.cache_floor
     given = args.get(_CACHE_SIZE)

@@ -104,9 +104,8 @@ def finish(
     seconds: float | None = None,
 ) -> None:
     """Write the final files, print the summary, and raise VerdictError unless the verdict is pass.
-
-    Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` are the words
-    of this run, which took so many `seconds`.
+    Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` has the words
+    of this run, and `seconds` its time.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"

@@ -38,13 +38,6 @@ class _Done(ProgressColumn):
         return Text(_count_and_rate(task.completed, task.total, task.elapsed or 0.0), style="cyan")
 
 
-class _BarOfTotal(BarColumn):
-    """A bar, only if the total is known."""
-
-    def render(self, task: Bar) -> Text:  # type: ignore[override]
-        return super().render(task) if task.total else Text()  # type: ignore[return-value]
-
-
 class _Remaining(TimeRemainingColumn):
     """The time left, only if the total is known."""
 
@@ -81,9 +74,8 @@ class _Step:
 
 
 class Terminal:
-    """Show the running step; engine output only if `verbose`.
-
-    A terminal keeps nothing of a step. Elsewhere each title is printed once, when it starts.
+    """Show the running step; engine output only if `verbose`. A terminal keeps nothing of a step.
+    Elsewhere each title is printed once, when it starts.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
@@ -99,7 +91,7 @@ class Terminal:
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
-                _BarOfTotal(bar_width=20),
+                BarColumn(bar_width=20),
                 _Done(),
                 _Remaining(),
             )

@@ -184,9 +184,8 @@ def memory_checks(
 def comparison_check(
     predicted: Predicted, traffic: ServedTraffic | None, decision: JudgedConfig, policy: Policy
 ) -> Check | None:
-    """Compare the tuned settings with vLLM's defaults; None if not rehearsed.
-
-    Fails if memory or concurrency is worse and no option of the user explains it.
+    """Compare the tuned settings with vLLM's defaults; None if not rehearsed. Fails if memory or
+    concurrency is worse and no option of the user explains it.
     """
     before, after = predicted.default, predicted.calibrated
     if before is None or after is None or after.kv_cache_tokens is None:
@@ -273,9 +272,8 @@ def reserved_check(
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
 ) -> Check | None:
-    """The reserve in bytes, which decides the verdict; None if a step was not rehearsed.
-
-    `cures` are rehearsed fixes.
+    """The reserve in bytes, which decides the verdict; None if a step was not rehearsed. `cures`
+    are rehearsed fixes.
     """
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
@@ -332,9 +330,8 @@ def reserved_check(
 
 
 def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfall | None:
-    """The shortfall that decides the reserve; None if a part was not rehearsed.
-
-    None also without anything to reserve. Embeddings from clients have no steps but need memory.
+    """The shortfall that decides the reserve; None if a part was not rehearsed. None also without
+    anything to reserve. Embeddings from clients have no steps but need memory.
     """
     after = predicted.calibrated
     served = [m for m, _ in configurations(decision)]

@@ -51,10 +51,9 @@ def prove(
     *,
     remedy: str,
 ) -> Proof:
-    """Start the engine, then replay prompts of `source`.
-
-    A failure becomes a failed check with `remedy`. It becomes a warning if this release lacks
-    something, and a skip if this machine ran out of memory or disk and is not the one that serves.
+    """Start the engine, then replay prompts of `source`. A failure becomes a failed check with
+    `remedy`. It becomes a warning if this release lacks something, and a skip if this machine ran
+    out of memory or disk and is not the one that serves.
     """
     if not launch.opened.starts_engines:
         why = "not started: this build of vLLM needs a GPU"

@@ -39,11 +39,10 @@ _ADMITTED = 256
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Prompts to submit at once; `embeds` has the encoder cache tokens of each.
-
-    `too_heavy` counts prompts beyond the time budget; `fills_step` if the burst fills one encoder
-    step. vLLM only admits `admit`, and `unseen` more of the same kinds are left out. The last
-    `made_up` prompts are synthetic. `unreadable` were dropped.
+    """Prompts to submit at once; `embeds` has the encoder cache tokens of each. `too_heavy` counts
+    prompts beyond the time budget; `fills_step` if the burst fills one encoder step. vLLM only
+    admits `admit`, and `unseen` more of the same kinds are left out. The last `made_up` prompts are
+    synthetic. `unreadable` were dropped.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -68,10 +67,9 @@ def burst(
     step_tokens: int,
     affordable_tokens: float,
 ) -> Burst:
-    """Choose the heaviest covered prompts until they fill one step and have each modality.
-
-    Their sum stays within `affordable_tokens`. Of the others, vLLM only admits the heaviest of each
-    kind, which is the modalities of the items and the fields of the request other than messages.
+    """Choose the heaviest covered prompts until they fill one step and have each modality. Their
+    sum stays within `affordable_tokens`. Of the others, vLLM only admits the heaviest of each kind,
+    which is the modalities of the items and the fields of the request other than messages.
     """
     candidates = list(_candidates(prompts, table, counts))
     chosen: list[tuple[ReplayPrompt, int]] = []
@@ -159,9 +157,8 @@ def pad_burst(
     affordable_tokens: float,
     folder: Path,
 ) -> Burst:
-    """Add blank items of known shapes, costliest first, until the burst fills one step.
-
-    The burst stays within `affordable_tokens`. The files are written into `folder`.
+    """Add blank items of known shapes, costliest first, until the burst fills one step. The burst
+    stays within `affordable_tokens`. The files are written into `folder`.
     """
     tokens, smallest = chosen.encoder_tokens, 0
     made: list[tuple[ReplayPrompt, int]] = []
@@ -213,7 +210,6 @@ def choose_burst(
     files: Files = files,
 ) -> Burst:
     """Choose prompts that take about `within_s`, by the profile's time, and fit in free memory.
-
     Synthetic items are written to `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens

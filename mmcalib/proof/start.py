@@ -34,9 +34,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A configuration, its model as opened here, and limits of the trial.
-
-    Files go to `scratch`; the profile may take `budget_s`. `gpu` is the one that will serve.
+    """A configuration, its model as opened here, and limits of the trial. Files go to `scratch`;
+    the profile may take `budget_s`. `gpu` is the one that will serve.
     """
 
     config: JudgedConfig
@@ -58,9 +57,8 @@ class Launch:
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
-    """Start the real engine with dummy weights. Raises EngineError if it does not start.
-
-    Without a GPU it has fewer layers and runs eagerly.
+    """Start the real engine with dummy weights. Raises EngineError if it does not start. Without a
+    GPU it has fewer layers and runs eagerly.
     """
     path, budget = launch.model_path, launch.config.budget
     # The serving machine's default batch: `vllm.LLM` and this machine have other defaults.
