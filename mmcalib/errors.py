@@ -21,8 +21,8 @@ from __future__ import annotations
 
 
 class MmcalibError(Exception):
-    """A failure with a one-line message, the next thing to type as `hint`, and an exit code. `reason`
-    is the message without the job. A traceback shows the hint too.
+    """A failure with a one-line message, the next thing to type as `hint`, and an exit code. The
+    `reason` is the message without the job. A traceback shows the hint too.
     """
 
     exit_code = 1

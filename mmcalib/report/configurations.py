@@ -70,7 +70,7 @@ def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     far = [*odd, *reaching(config, {}, tuple(config))]
     if far:
         raise OutputError(
-            f"mmcalib never sets {', '.join(map(text.plain, far))}",
+            f"not written: mmcalib never sets {', '.join(map(text.plain, far))}",
             hint="do not serve with this calibration.json: somebody changed it",
         )
     for name, value in config.items():
@@ -80,7 +80,7 @@ def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
         for word in words:
             if alone and isinstance(word, str) and word.startswith("-"):
                 raise OutputError(
-                    f"vLLM would read {name} {text.plain(word)} as an option",
+                    f"not written: vLLM would read {name} {text.plain(word)} as an option",
                     hint="write a folder of that name as ./-NAME",
                 )
 

@@ -76,11 +76,11 @@ def _title(calibration: CalibrationDocument, width: int) -> Text:
     after = f" · {gpu}{size}{after}" if gpu else after
     model = Text(text.plain(calibration.model.id.rstrip("/")), "bold")
     model.truncate(max(12, width - len(before) - len(after)), overflow="ellipsis")
-    return Text.assemble(before, model, text.plain(after))
+    return Text.assemble(text.plain(before), model, text.plain(after))
 
 
 def _failure(failed: CheckResult, took: str, width: int) -> Iterator[Text]:
-    yield Text(f"FAIL{took} at {failed.code} {text.plain(failed.name)}", "bold red")
+    yield Text(text.plain(f"FAIL{took} at {failed.code} {failed.name}"), "bold red")
     yield from _wrapped(failed.detail, "  ", 4, width)
     for remedy in failed.remedies[:3]:
         yield from _wrapped(f"→ {remedy}", "  ", 2, width)
@@ -219,7 +219,8 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     codes = " ".join(dict.fromkeys(check.code for check in checks))
     yield Text()
     if groups:
-        yield Text(f"{text.several(len(groups), 'note')} (mmcalib list checks {codes})")
+        count = text.several(len(groups), "note")
+        yield Text(text.plain(f"{count} (mmcalib list checks {codes})"))
     most, shown = max(2, room - 2), list[Text]()
     for lines, remedies in ((2, 1), (1, 1), (1, 0)):
         notes = (line for group in groups for line in _note(group, lines, remedies, width))

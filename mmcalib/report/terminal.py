@@ -57,12 +57,6 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
     return table
 
 
-def verdict_line(verdict: str, words: str) -> Text:
-    """The verdict of a pass; green without warnings."""
-    style = "green" if words == verdict else "yellow"
-    return Text(f"{verdict.upper()}{words.removeprefix(verdict)}", style=f"bold {style}")
-
-
 def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
     """Print the number of items, the token quantiles of each modality, and its heaviest item."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""

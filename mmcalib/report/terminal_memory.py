@@ -22,7 +22,6 @@ from mmcalib.report.terminal import (
     plain_table,
     print_corpus,
     print_section,
-    verdict_line,
 )
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
@@ -267,8 +266,8 @@ def print_validation(validation: Validation, console: Console) -> None:
     checks = checks_table(list(_name_remedies_once(validation.checks)), in_full=True)
     words = verdict_words(validation.verdict, validation.checks)
     # The error that ends the command names a failure.
-    passed = [verdict_line("pass", words)] if validation.verdict == "pass" else []
-    print_section(console, "Checks", checks, *passed)
+    passed = Text(f"PASS{words.removeprefix('pass')}", "bold green")
+    print_section(console, "Checks", checks, *([passed] if validation.verdict == "pass" else []))
 
 
 def _name_remedies_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
