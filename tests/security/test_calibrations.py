@@ -293,7 +293,7 @@ def test_an_option_that_mmcalib_never_writes_is_not_emitted(
 
 @pytest.mark.parametrize("form", ["yaml", "k8s"])
 def test_a_value_is_no_option_where_nothing_ties_it_to_its_own(form: str) -> None:
-    with pytest.raises(OutputError, match="for an option"):
+    with pytest.raises(OutputError, match="as an option"):
         CONFIGURATIONS[form].render(configured(kv_cache_dtype="--trust-remote-code"))
     assert "--kv-cache-dtype=--x" in CONFIGURATIONS["args"].render(configured(kv_cache_dtype="--x"))
 
@@ -302,7 +302,7 @@ def test_it_is_one_line_on_the_terminal(cli: Cli, tmp_path: Path) -> None:
     configured(model="--trust-remote-code\n\x1b[2J").save(tmp_path / "calibration.json")
     said = cli("report", "calibration.json", "--emit", "yaml")
     assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("error: not emitted: vLLM would take model --trust-remote-code\\n")
+    assert said.err.startswith("error: not written: vLLM would read model --trust-remote-code\\n")
     assert len(said.err.splitlines()) == 2
 
 
