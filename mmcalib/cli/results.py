@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,9 +15,6 @@ from mmcalib.cli.command import QUIET, print_document, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
-
-if TYPE_CHECKING:
-    pass
 
 
 def _join_or(names: Sequence[str]) -> str:
@@ -124,13 +120,11 @@ def report(options: ReportOptions) -> None:
     """
     import shlex
 
-    from rich.console import Console
-
     from mmcalib.admission.calibration import Calibration
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.items import Roots
-    from mmcalib.report.report import REPORTS, Report, WrittenReport, print_text
+    from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.results.calibration import calibration_in
 
     source, out, data, form = options.source, options.out, options.data or [], options.format
@@ -162,9 +156,6 @@ def report(options: ReportOptions) -> None:
         roots=Roots.of(data),
         folder=str(found.parent),
     )
-    if printed and form == "text":
-        print_text(made, Console(highlight=False))
-        return
     if printed:
         sys.stdout.write(REPORTS[form](made))
         return

@@ -139,16 +139,11 @@ def md(report: Report) -> str:
     return markdown(report.shown, report.command)
 
 
-def print_text(report: Report, console: Console) -> None:
-    """Print the summary that `mmcalib run` ends with."""
-    folder = "" if report.redact_paths else report.folder
-    summary(report.shown, console, serve=report.command, folder=folder)
-
-
 def text(report: Report) -> str:
     """The summary that `mmcalib run` ends with, without colours."""
-    page = io.StringIO()
-    print_text(report, Console(file=page, highlight=False))
+    page, folder = io.StringIO(), "" if report.redact_paths else report.folder
+    console = Console(file=page, highlight=False)
+    summary(report.shown, console, serve=report.command, folder=folder)
     return page.getvalue()
 
 

@@ -25,6 +25,8 @@ _NARROW: Final = 72
 _LEAST_NOTES: Final = 4
 # A letter in the last column stands for one of these; a measured number has none.
 _LABELS: Final[tuple[Label, ...]] = ("rehearsed", "computed", "assumed", "given")
+# A longer reason leaves out the item that set the value.
+_REASON: Final = 36
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
 Row = tuple[str, ...]
 
@@ -174,10 +176,11 @@ def _settings(calibration: CalibrationDocument) -> Iterator[Row]:
 
 
 def _reason(entries: Sequence[Evidence]) -> tuple[str, str]:
+    reason = entries[0].reason.partition(";")[0]
     places = dict.fromkeys(os.path.basename(e.exemplar) for e in entries if e.exemplar)
-    names = f" ({', '.join(places)})" if places else ""
+    named = f"{reason} ({', '.join(places)})"
     letter = max(_letter(entry.label) for entry in entries)
-    return entries[0].reason.partition(";")[0] + names, letter
+    return named if places and len(named) <= _REASON else reason, letter
 
 
 def _letter(label: Label) -> str:
