@@ -74,7 +74,8 @@ def _title(calibration: CalibrationDocument, width: int) -> Text:
     memory, tool = calibration.memory.calibrated, calibration.tool
     gpu = rows.on_gpu(memory).removeprefix(" on ").removeprefix("each of ")
     size = f" {text.gib(memory.total_bytes)}" if memory.total_bytes else ""
-    before, after = f"mmcalib {tool['mmcalib']} · ", f" · vLLM {tool['vllm']}"
+    version = tool["mmcalib"].partition(".dev")[0]
+    before, after = f"mmcalib {version} · ", f" · vLLM {tool['vllm']}"
     after = f" · {gpu}{size}{after}" if gpu else after
     model = Text(text.plain(calibration.model.id.rstrip("/")), "bold")
     model.truncate(max(12, width - len(before) - len(after)), overflow="ellipsis")
@@ -215,7 +216,9 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
         for check in calibration.checks
         if check.status == status and check is not first
     ]
-    groups = [list(group) for _, group in groupby(checks, key=lambda c: (c.status, c.code))]
+    groups = [
+        list(group) for _, group in groupby(checks, key=lambda c: (c.status, c.code or c.name))
+    ]
     yours = list(_wrapped(rows.yours_note(calibration), "  ", 2, width))
     if not groups and not yours:
         return
