@@ -96,9 +96,9 @@ def check(options: CheckOptions) -> None:
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""
-    found = reasons.largest_first()
+    turned_away = reasons.largest_first()
     if not quiet:
-        for one in found:
+        for one in turned_away:
             console.print(Text(reason_lines(one)), soft_wrap=True)
         within = tolerated if share <= tolerate else ""
         console.print(Text(tally_line(tally) + within), soft_wrap=True)
@@ -106,9 +106,9 @@ def check(options: CheckOptions) -> None:
             words = f"text tokens are an upper bound, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
     if share > tolerate:
-        shown = (as_json or not quiet) and any(one.remedy for one in found)
+        shown = (as_json or not quiet) and any(one.remedy for one in turned_away)
         above = "apply the remedies above, or " if shown else ""
-        if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
+        if not (as_json or quiet or all(one.count == len(one.examples) for one in turned_away)):
             above = f"--json lists each; {above}"
         misfit = "do not fit" if offenders == tally.answers["no"] else "are not known to fit"
         raise VerdictError(

@@ -41,7 +41,7 @@ def scan(options: ScanOptions) -> None:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     console, progress = terminal(quiet=options.quiet)
     with allowing(options.allowed_media_domains or ()):
-        found = scan_all(
+        scanned = scan_all(
             options.data or [],
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
@@ -51,13 +51,15 @@ def scan(options: ScanOptions) -> None:
         )
     if options.as_json:
         # Names may not be Unicode, which a validated document must be.
-        skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
-        print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
+        skipped = [
+            SkippedItem.model_construct(path=s.path, reason=s.reason) for s in scanned.skipped
+        ]
+        print_json(ScanDocument.model_construct(corpus=scanned.corpus, skipped=skipped))
     if not options.quiet:
-        print_census(found.corpus, found.census, found.skipped, console)
+        print_census(scanned.corpus, scanned.census, scanned.skipped, console)
         console.print("Next: mmcalib run --model MODEL --data DIR", style="bold", soft_wrap=True)
-    if options.strict and found.skipped:
+    if options.strict and scanned.skipped:
         raise VerdictError(
-            f"--strict: {len(found.skipped)} files or requests were skipped",
+            f"--strict: {len(scanned.skipped)} files or requests were skipped",
             hint="--json lists them",
         )

@@ -29,13 +29,13 @@ def doctor(options: DoctorOptions) -> None:
     from mmcalib.workflows.doctor import examine
 
     console, progress = terminal(quiet=options.quiet)
-    found = examine(progress=progress)
+    diagnosis = examine(progress=progress)
     if options.as_json:
-        print_json(found)
+        print_json(diagnosis)
     if not options.quiet:
-        print_diagnosis(found, console)
-    if found.verdict == "fail":
-        failed = first_failed(found.checks)
+        print_diagnosis(diagnosis, console)
+    if diagnosis.verdict == "fail":
+        failed = first_failed(diagnosis.checks)
         raise VerdictError(
             f"mmcalib run does not work here yet: {failed.code} {failed.name}", hint=failed.remedy
         )

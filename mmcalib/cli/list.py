@@ -45,13 +45,13 @@ def list_known(options: ListOptions) -> None:
 def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.checks.catalogue import CHECKS, check_of_code
 
-    found = [check_of_code(code) for code in codes] or list(CHECKS.values())
+    listed = [check_of_code(code) for code in codes] or list(CHECKS.values())
     if as_json:
-        rows = [(one.code, one.name, one.explanation) for one in found]
+        rows = [(one.code, one.name, one.explanation) for one in listed]
         keys = ("code", "name", "explanation")
         print_document(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
-    for one in found:
+    for one in listed:
         print(f"{one.code}  {one.name}" + (f": {one.explanation}" if codes else ""))
 
 
@@ -59,18 +59,18 @@ def _list_models(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models.catalogue import bundled
     from mmcalib.results.doctor import BundledModel
 
-    found = [
+    listed = [
         BundledModel.of(geometry)
         for geometry in bundled()
         if all(word.lower() in geometry.id.lower() for word in words)
     ]
     if as_json:
-        print_json(found)
-    elif not found:
+        print_json(listed)
+    elif not listed:
         print("no bundled model matches; mmcalib list models shows all", file=sys.stderr)
     else:
-        width = max(len(model.id) for model in found)
-        for model in found:
+        width = max(len(model.id) for model in listed)
+        for model in listed:
             print(f"{model.id:<{width}}  {', '.join(model.modalities)}")
 
 
@@ -79,20 +79,20 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models import gpus
 
     wanted = [gpus.fold(word) or word.lower() for word in words]
-    found = [
+    listed = [
         gpu
         for gpu in gpus.all()
         if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
-        print_document(json.dumps([asdict(gpu) for gpu in found], indent=2))
+        print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))
         return
-    if not found:
+    if not listed:
         print(f"no GPU matches; describe yours instead: {gpus.ANY}", file=sys.stderr)
         return
-    width = max(len(gpu.name) for gpu in found)
+    width = max(len(gpu.name) for gpu in listed)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
-    for gpu in found:
+    for gpu in listed:
         rest = "memory only: it has no CUDA" if gpu.memory_only else ""
         capability = gpu.compute_capability or "-"
         memory = text.gib(gpu.total_bytes)

@@ -57,7 +57,7 @@ def plan(options: PlanOptions) -> None:
 
     gpu = gpu_named(options.gpu, options.gpu_memory, options.capability)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    found = plan_for(
+    proposal = plan_for(
         options.model,
         gpu=gpu,
         config=options.config,
@@ -68,19 +68,19 @@ def plan(options: PlanOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(found)
+        print_json(proposal)
     if not options.quiet:
-        print_plan(found, console)
-    if found.verdict == "under-reserved":
+        print_plan(proposal, console)
+    if proposal.verdict == "under-reserved":
         raise VerdictError(
-            f"a fix meets {found.goal} on {found.gpu}, but none reserves enough memory for load",
+            f"fixes meet {proposal.goal} on {proposal.gpu}, but none reserves enough memory",
             hint="another --gpu, a lower --goal, or mmcalib run --gpu, which caps items",
         )
-    if found.verdict == "out of reach":
+    if proposal.verdict == "out of reach":
         raise VerdictError(
-            f"no combination of fixes meets {found.goal} on {found.gpu}",
+            f"no combination of fixes meets {proposal.goal} on {proposal.gpu}",
             hint="a smaller model, another --gpu, or a lower --goal"
-            + (", or less to --keep" if found.kept else ""),
+            + (", or less to --keep" if proposal.kept else ""),
         )
 
 
@@ -129,7 +129,7 @@ def validate(options: ValidateOptions) -> None:
     from mmcalib.workflows.validate.validate import validate as validate_config
 
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    found = validate_config(
+    result = validate_config(
         options.config,
         model=options.model,
         data=options.data or [],
@@ -143,11 +143,11 @@ def validate(options: ValidateOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(found)
+        print_json(result)
     if not options.quiet:
-        print_validation(found, console)
-    if found.verdict == "fail":
-        failed = first_failed(found.checks)
+        print_validation(result, console)
+    if result.verdict == "fail":
+        failed = first_failed(result.checks)
         hint = next(iter(failed.remedies), "")
         detail = f": {failed.detail}" if options.quiet else ""
         raise VerdictError(f"failed at {failed.code} {failed.name}{detail}", hint=hint)

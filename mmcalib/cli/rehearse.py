@@ -90,7 +90,7 @@ def rehearse(options: RehearseOptions) -> None:
         arrivals = Arrivals(
             options.concurrency, options.rate, options.step_ms / 1000, timed=options.timestamps
         )
-        found = [
+        rehearsals = [
             rehearse_traffic(
                 options.model,
                 requests=options.requests,
@@ -105,22 +105,22 @@ def rehearse(options: RehearseOptions) -> None:
         ]
     else:
         configs = options.compare or (options.config,)
-        found = rehearse_all(
+        rehearsals = rehearse_all(
             options.model, gpu=gpu, configs=configs, flags=flags, progress=progress
         )
     if options.as_json:
-        print_json(found if options.compare else found[0])
+        print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        print_rehearsals(found, console)
-        if traffic := found[0].traffic:
-            print_traffic(traffic, found[0].gpu, console)
-    failed = [one for one in found if not one.starts]
+        print_rehearsals(rehearsals, console)
+        if traffic := rehearsals[0].traffic:
+            print_traffic(traffic, rehearsals[0].gpu, console)
+    failed = [one for one in rehearsals if not one.starts]
     if options.strict and failed:
         raise VerdictError(
             f"vLLM would not start on {failed[0].gpu}: {failed[0].memory.note}",
             hint="mmcalib run --gpu NAME tunes for your media",
         )
-    if options.strict and any(one.traffic and one.traffic.status == "fail" for one in found):
+    if options.strict and any(one.traffic and one.traffic.status == "fail" for one in rehearsals):
         raise VerdictError(
             "serving these requests takes more memory than the GPU has",
             hint="mmcalib run --gpu NAME tunes for them",

@@ -128,8 +128,8 @@ def report(options: ReportOptions) -> None:
     from mmcalib.results.calibration import calibration_in
 
     source, out, data, form = options.source, options.out, options.data or [], options.format
-    found = calibration_in(source)
-    to = out or found.with_name(f"report.{form}")
+    location = calibration_in(source)
+    to = out or location.with_name(f"report.{form}")
     # It replaces the report of `mmcalib run`, and other files only with --force.
     printed = str(out) == "-" or (out is None and form in ("text", "issue"))
     if out is not None and not printed and out.exists() and not options.force:
@@ -143,18 +143,18 @@ def report(options: ReportOptions) -> None:
                 hint="--data DIR: the folder that `mmcalib run` read",
             )
     if options.emit is not None:
-        _emit_again(found, options.emit, None if printed else out, options)
+        _emit_again(location, options.emit, None if printed else out, options)
         return
-    calibration = Calibration.load(found)
+    calibration = Calibration.load(location)
     if printed and options.as_json:
         raise UsageError("the report and --json both need standard output", hint="--out FILE")
     made = Report(
         calibration,
-        f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
+        f"vllm serve --config {shlex.quote(str(location.with_name('engine.yaml')))}",
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
         roots=Roots.of(data),
-        folder=str(found.parent),
+        folder=str(location.parent),
     )
     if printed:
         sys.stdout.write(REPORTS[form](made))
@@ -199,17 +199,17 @@ def diff(options: DiffOptions) -> None:
     files = calibration_in(options.old), calibration_in(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
-        found, what = rehearsal_differences(before, after), "memory and encoder budget"
+        differing, what = rehearsal_differences(before, after), "memory and encoder budget"
     else:
-        found = differences(*map(Calibration.load, files))
+        differing = differences(*map(Calibration.load, files))
         what = "settings, memory or checks"
     if options.as_json:
-        print_document(json.dumps(found, indent=2))
+        print_document(json.dumps(differing, indent=2))
         return
     console = Console(highlight=False)
-    if not found:
+    if not differing:
         console.print(f"no difference in {what}")
-    for part, rows in found.items():
+    for part, rows in differing.items():
         table = Table(
             box=None, pad_edge=False, title=part, title_justify="left", title_style="bold"
         )
