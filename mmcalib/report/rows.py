@@ -13,7 +13,8 @@ from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, Traffic
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import gib, number, plain, several, share
 
-MARKS = {"pass": "ok", "warn": "warn", "fail": "FAIL", "skip": "skip"}
+# The worst first.
+MARKS = {"fail": "FAIL", "warn": "warn", "skip": "skip", "pass": "ok"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 # A name, a value for each configuration, and how the last value is known.

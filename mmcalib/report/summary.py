@@ -14,7 +14,7 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
-from mmcalib.results.calibration import SERVE, CalibrationDocument, Evidence
+from mmcalib.results.calibration import SERVE, CalibrationDocument, Corpus, Evidence
 from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult, first_failed
 
@@ -50,7 +50,7 @@ def summary(
     head, compared = [_title(calibration, width)], list(_compared_rows(calibration))
     if not passes:
         head += _failure(first_failed(calibration.checks), took, width)
-    head += _wrapped(_corpus_line(calibration), "", 2, width)
+    head += _wrapped(corpus_line(calibration.corpus), "", 2, width)
     tail = list(_tail(calibration, took, serve, folder, also, width))
     # Each table has an empty line above; the first has a heading, the last a line below.
     room = MOST_LINES - len(head) - len(compared) - len(tail) - 4
@@ -89,8 +89,9 @@ def _failure(failed: CheckResult, took: str, width: int) -> Iterator[Text]:
         yield from _wrapped(f"→ {remedy}", "  ", 2, width)
 
 
-def _corpus_line(calibration: CalibrationDocument) -> str:
-    corpus, parts = calibration.corpus, list[str]()
+def corpus_line(corpus: Corpus) -> str:
+    """The number of items and the most tokens of one, by modality."""
+    parts: list[str] = []
     for modality, part in corpus.modalities.items():
         label = "" if part.label == "measured" else f", {part.label}"
         most = f"max {text.number(part.tokens['max'])}{'' if parts else ' tokens'}{label}"
@@ -212,7 +213,7 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     first = first_failed(calibration.checks) if calibration.verdict == "fail" else None
     checks = [
         check
-        for status in ("fail", "warn", "skip")
+        for status in list(rows.MARKS)[:-1]
         for check in calibration.checks
         if check.status == status and check is not first
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Column, Table
@@ -14,10 +14,9 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.model import Quantile
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, Corpus
+from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
@@ -57,44 +56,15 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
     return table
 
 
-def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
-    """Print the number of items, the token quantiles of each modality, and its heaviest item."""
-    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    parts = corpus.modalities
-    known = [
-        f"{modality} computed by vLLM's own count, checked on {text.number(part.witnesses)} items"
-        for modality, part in parts.items()
-        if part.witnesses
-    ]
-    if len(known) < len(parts) or not parts:
-        known.append("measured")
-    items = f"{text.several(corpus.items, 'item')}{requests}{skipped}"
-    quantiles: tuple[Quantile, ...] = get_args(Quantile)
-    heads = ("items", *quantiles)
-    columns = [Column(), *(Column(head, justify="right") for head in heads), Column("heaviest")]
-    cells = []
-    for modality, part in parts.items():
-        tokens = (part.tokens[quantile] for quantile in quantiles)
-        numbers = map(text.number, (part.items, *tokens))
-        cells.append((modality, *numbers, text.plain(part.heaviest)))
-    heading = f"{whose}: {items}; tokens per item, {' and '.join(known)}"
-    print_section(console, heading, plain_table(columns, cells))
-
-
-def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
-    """A table of checks, the worst first. Passed ones have only names unless `in_full`."""
-    marks = {status: Text(mark, style=rows.STYLES[status]) for status, mark in rows.MARKS.items()}
+def checks_table(checks: Sequence[CheckResult]) -> Table:
+    """A table of checks with their remedies, the worst first."""
     table = plain_table([Column(no_wrap=True), fold()])
-    for status in ("fail", "warn", "skip", *(["pass"] if in_full else [])):
+    for status, mark in rows.MARKS.items():
         for check in (check for check in checks if check.status == status):
             finding = Text(rows.check_line(check))
-            for remedy in check.remedies if status != "skip" else ():
+            for remedy in check.remedies if status in ("fail", "warn") else ():
                 finding.append(f"\n→ {text.plain(remedy)}", style="dim")
-            table.add_row(marks[status], finding)
-    passed = [check.name for check in checks if check.status == "pass"]
-    if passed and not in_full:
-        table.add_row(marks["pass"], line(", ".join(passed)))
+            table.add_row(Text(mark, rows.STYLES[status]), finding)
     return table
 
 
@@ -231,7 +201,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     columns = [Column(no_wrap=True), Column(no_wrap=True), fold()]
     print_section(console, "Installed", plain_table(columns, packages))
     bare = [check.model_copy(update={"remedy": ""}) for check in diagnosis.checks]
-    print_section(console, "Checks", checks_table(bare, in_full=True))
+    print_section(console, "Checks", checks_table(bare))
     # Each remedy on one line, to be copied.
     for check in diagnosis.checks:
         if check.status in ("fail", "warn") and check.remedy:

@@ -15,12 +15,12 @@ from mmcalib import text
 from mmcalib.derive.fixes import COSTS
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
+from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import (
     checks_table,
     fold,
     line,
     plain_table,
-    print_corpus,
     print_section,
 )
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
@@ -260,10 +260,11 @@ def print_validation(validation: Validation, console: Console) -> None:
             settings.append((text.plain(name), text.plain(words)))
         print_section(console, "Settings in vLLM", plain_table([fold(), fold()], settings))
     if validation.corpus is not None:
-        print_corpus(validation.corpus, _WHOSE[validation.items], console)
+        found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"
+        print_section(console, found)
     if validation.budget is not None:
         print_section(console, "Memory", _reserved_table(validation, validation.budget))
-    checks = checks_table(list(_name_remedies_once(validation.checks)), in_full=True)
+    checks = checks_table(list(_name_remedies_once(validation.checks)))
     words = verdict_words(validation.verdict, validation.checks)
     # The error that ends the command names a failure.
     passed = Text(f"PASS{words.removeprefix('pass')}", "bold green")

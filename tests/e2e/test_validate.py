@@ -333,7 +333,8 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     page = io.StringIO()
     print_validation(found, Console(file=page, width=100))
     said = page.getvalue()
-    assert "Your data: 5 items in 2 requests; tokens per item, measured" in said
+    assert "Your data: 5 items in 2 requests: " in said
+    assert "max 609 tokens" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
     assert named["prompt length"].status == "fail"
     assert named["prompt length"].remedy.startswith("max-model-len: ")
