@@ -57,7 +57,7 @@ def misses(target: Target, found: Calibration) -> Iterator[str]:
         yield f"less than {target.least_gain} times the default's KV tokens"
     if target.least_gain is not None and target.prefer == "quality" and downscaled(found):
         yield "items are downscaled"
-    if status(found, "adequately reserved") != "pass":
+    if status(found, "memory reserve") != "pass":
         yield "under-reserved"
 
 
@@ -96,7 +96,7 @@ def page(results: list[tuple[Target, Calibration]]) -> Iterator[str]:
             before = f"{gib(default.kv_cache_bytes)}, {default.kv_cache_tokens:,}"
             gain = f"{calibrated.kv_cache_tokens / default.kv_cache_tokens:.2f} ×"
         after = f"{gib(calibrated.kv_cache_bytes)}, {calibrated.kv_cache_tokens or 0:,}"
-        reserved = status(found, "adequately reserved")
+        reserved = status(found, "memory reserve")
         yield (
             f"| {target.gpu} | {target.prefer} | {before} | {after} | {gain} | "
             f"{downscaled(found):.1%} | {reserved} |"

@@ -1,18 +1,18 @@
-"""Every failure that a user can cause or cure, as one tree.
+"""The errors that a user can cause or fix, as one tree.
 
-    MmcalibError                exit 1   something failed; the message says what
+    MmcalibError                exit 1   a failure
     ├── UsageError              exit 2   the command or its arguments are wrong
     ├── CorpusError             exit 1   the media or requests cannot be used
     ├── ModelError              exit 1   the model cannot be found, or is not multimodal
     ├── EngineError             exit 1   vLLM gave no answer
-    │   ├── VllmRefused         exit 1   it said no
+    │   ├── VllmRefused         exit 1   vLLM rejected the request
     │   │   └── NotMultimodal   exit 1   the model takes no media
-    │   ├── VllmMoved           exit 1   what mmcalib asks it for is not there in this release
-    │   ├── VllmMissing         exit 1   it is not installed
+    │   ├── VllmMoved           exit 1   this release lacks something
+    │   ├── VllmMissing         exit 1   vLLM is not installed
     │   └── EngineDied          exit 1   the process that ran vLLM ended
-    │       └── EngineSilent    exit 1   it did not answer in time, and was ended
+    │       └── EngineSilent    exit 1   it did not answer in time
     ├── OutputError             exit 1   a result cannot be written
-    └── VerdictError            exit 3   everything ran, and the answer is no
+    └── VerdictError            exit 3   everything ran, and a check failed
 
 Raised anywhere, printed in one place (`mmcalib.cli`). The hint is the next command to type.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 
 class MmcalibError(Exception):
-    """A failure with a one-line message, the next thing to do, and an exit code. `reason` is the
-    message without what was being done. A traceback shows the hint, too.
+    """A failure with a one-line message, the next thing to type as `hint`, and an exit code. The
+    `reason` is the message without the job. A traceback shows the hint too.
     """
 
     exit_code = 1
@@ -38,37 +38,37 @@ class MmcalibError(Exception):
         return [f"try: {self.hint}"] if self.hint else []
 
 
-# A mistake in a program, never damage of a file.
+# Programming errors, never a damaged file.
 BUGS = (TypeError, AttributeError, ImportError, NameError)
 
 
 def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
-    """An exception that mmcalib does not foresee, as one line; `at` is the item it came up with."""
+    """An unforeseen exception as one line; `at` is the item that caused it."""
     where = f" at {at}" if at else ""
-    said = ": ".join([where, *filter(None, [" ".join(str(error).split())])])
-    bug = "" if isinstance(error, OSError) else "; it is a bug, please report it"
+    message = ": ".join([where, *filter(None, [" ".join(str(error).split())])])
+    bug = "" if isinstance(error, OSError) else "; please report this bug"
     return MmcalibError(
-        f"unexpected {type(error).__name__}{said}",
+        f"unexpected {type(error).__name__}{message}",
         hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
     )
 
 
 class UsageError(MmcalibError):
-    """The command line, an argument or a requests file says something that cannot be meant."""
+    """The command line, an argument or a requests file is wrong."""
 
     exit_code = 2
 
 
 class CorpusError(MmcalibError):
-    """The corpus is missing, empty, or has nothing that the model accepts."""
+    """The data is missing, empty, or the model accepts none of it."""
 
 
 class ModelError(MmcalibError):
-    """The model cannot be resolved offline, or takes no media."""
+    """The model cannot be found offline, or takes no media."""
 
 
 class EngineError(MmcalibError):
-    """vLLM gave no answer. `exhausted` names what this machine ran out of, where that is why."""
+    """vLLM gave no answer. `exhausted` names what this machine ran out of, if that is why."""
 
     def __init__(
         self, message: str, *, hint: str = "", reason: str = "", exhausted: str = ""
@@ -78,20 +78,18 @@ class EngineError(MmcalibError):
 
 
 class VllmRefused(EngineError):  # noqa: N818 - what it did
-    """vLLM refused or failed at something; `reason` are its own words."""
+    """vLLM rejected something or failed; `reason` is its own message."""
 
 
 class VllmMoved(EngineError):  # noqa: N818 - what it did
-    """The installed release lacks what mmcalib reaches for, or takes it in another way: nothing
-    follows for what was asked.
-    """
+    """The installed release lacks a part of vLLM that mmcalib uses, or has changed it."""
 
 
 class VllmMissing(EngineError):  # noqa: N818 - what is wrong
-    """vLLM is not installed beside mmcalib."""
+    """vLLM is not installed in mmcalib's environment."""
 
-    def __init__(self, *, hint: str = "mmcalib doctor (says how to install it here)") -> None:
-        super().__init__("vLLM is not installed beside mmcalib", hint=hint)
+    def __init__(self, *, hint: str = "mmcalib doctor (shows how to install it)") -> None:
+        super().__init__("vLLM is not installed", hint=hint)
 
 
 class NotMultimodal(VllmRefused):
@@ -99,18 +97,18 @@ class NotMultimodal(VllmRefused):
 
 
 class EngineDied(EngineError):  # noqa: N818 - what happened, not what kind
-    """The child process that owns vLLM ended, was killed, or did not answer in time."""
+    """The child process that runs vLLM ended or was killed."""
 
 
 class EngineSilent(EngineDied):
-    """It did not answer in time."""
+    """The child process did not answer in time."""
 
 
 class OutputError(MmcalibError):
-    """A result cannot be written where it was asked for."""
+    """A result cannot be written."""
 
 
 class VerdictError(MmcalibError):
-    """The job ran to its end and its answer is no."""
+    """The job finished and a check failed."""
 
     exit_code = 3

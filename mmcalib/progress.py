@@ -1,4 +1,4 @@
-"""Progress as an object that is passed in; library calls log theirs by default."""
+"""Progress of long jobs. Library calls log it by default."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """One step under way."""
+    """A running step."""
 
     def advance(self, done: int = 1) -> None:
         """Report `done` more units."""
 
     def total(self, total: int) -> None:
-        """Say how many units there are, once it is known."""
+        """Set the number of units once it is known."""
 
 
 class Progress(Protocol):
-    """Told of every step that may take longer than a second."""
+    """Receives every step that may take longer than a second."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
-        """Open a step; `total` is its number of units, None when only time passes."""
+        """Open a step; `total` is its number of units, None without any."""
         ...
 
     def note(self, text: str) -> None:
-        """Say one line beside the running step."""
+        """Print one line during the running step."""
 
     def log(self, line: str) -> None:
-        """Hear one line that an engine process printed."""
+        """Receive one line of an engine process's output."""
 
 
 class _SilentTask:
@@ -40,7 +40,7 @@ class _SilentTask:
 
 
 class Silent:
-    """Says nothing."""
+    """Ignores all progress."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
@@ -51,9 +51,7 @@ class Silent:
 
 
 class StepLog(Silent):
-    """Tells the logger `mmcalib` when a step begins and how long it took, at INFO, and what engine
-    processes print, at DEBUG. Nothing is shown unless the program has logging shown.
-    """
+    """Logs to `mmcalib`: steps and their time at INFO, engine output at DEBUG."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("mmcalib")
@@ -73,7 +71,7 @@ class StepLog(Silent):
 
 
 class Interruptible:
-    """Tells `progress`; a step calls `look` as it advances, and ends where that raises."""
+    """Forwards to `progress`. A step calls `look` at each advance and ends if that raises."""
 
     def __init__(self, progress: Progress, look: Callable[[], None]) -> None:
         self.note, self.log = progress.note, progress.log

@@ -1,8 +1,4 @@
-"""Numbers, sizes and foreign text for one line of output.
-
-The same words in every output: numbers, foreign text (paths, library messages) made fit for one
-line, and what is said of what is not there to be read.
-"""
+"""Formats numbers, sizes and foreign text, such as paths and library messages, for one line."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ BYTES_PER = {
     "gb": 10**9,
     "tb": 10**12,
 }
-# pydantic's ByteSize would also take `8`, `8bit` and, for 5 bytes, `5.GiB`: mistakes of somebody.
+# Unlike pydantic's ByteSize, not `8`, `8bit` or `5.GiB`, which are mistakes.
 SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([mgt]i?b)", re.IGNORECASE | re.ASCII)
 
 
@@ -36,13 +32,13 @@ def size_bytes(text: str) -> int | None:
 
 
 def whole_as_int(value: float) -> int | float:
-    """2 for 2.0, as people write it; other values as they are."""
+    """2 for 2.0; other values unchanged."""
     return int(value) if value == int(value) else value
 
 
 LINE_CHARS = 200
 
-# Why bytes could not be had, which says nothing of them and may pass.
+# Reasons why a file could not be read that may go away.
 NO_FILE = "no such file"
 NO_PERMISSION = "no permission to read it"
 NO_ANSWER = "no answer in time"
@@ -51,32 +47,30 @@ PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
 
 
 def plain(text: str) -> str:
-    """`text` with line breaks, control characters and those that turn it around as escapes."""
+    """`text` with line breaks, control and bidirectional characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def first_sentence(text: str) -> str:
-    """`text` up to the end of its first sentence, without the full stop."""
+    """The first sentence, without its full stop."""
     return text.partition(". ")[0]
 
 
 def decode_base64(text: str | bytes) -> bytes:
-    """As strictly as pybase64, with which vLLM decodes. Raises ValueError, also for more padding
-    than there has to be.
-    """
+    """Decode as strictly as pybase64, which vLLM uses. Raises ValueError."""
     data = base64.b64decode(text, validate=True)
     if len(text) != 4 * -(-len(data) // 3):
-        raise ValueError("more = at its end than belong there")
+        raise ValueError("too many = at the end")
     return data
 
 
 def without_particulars(reason: str) -> str:
-    """A reason without what it says of one file, which follows its first colon."""
+    """The part of a reason before its first colon, without the details of one file."""
     return reason.partition(":")[0]
 
 
 def flag(name: str) -> str:
-    """An argument of vLLM, such as max_model_len, as its option: --max-model-len."""
+    """The option for an argument of vLLM: --max-model-len for max_model_len."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -88,23 +82,23 @@ def one_line(text: str) -> str:
 
 
 def few(names: Sequence[str], most: int = 8) -> str:
-    """The first of many names, and how many more there are."""
+    """The first names, and the number of others."""
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
 
 
 def number(value: float | None) -> str:
-    """With thousands separators; a dash where there is nothing."""
+    """A number with thousands separators; a dash for None."""
     return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
 
 
 def several(count: int, noun: str) -> str:
-    """So many of them: `1 request`, `1,204 requests`."""
+    """Such as `1 request` or `1,204 requests`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def several_are(count: int, noun: str) -> str:
-    """`1 item is`, `2 items are`."""
+    """Such as `1 item is` or `2 items are`."""
     return f"{several(count, noun)} {'is' if count == 1 else 'are'}"
 
 
@@ -113,12 +107,12 @@ def gib(value: int | None) -> str:
 
 
 def room(value: int | None) -> str:
-    """What is left for something, where less than nothing is what lacks."""
+    """Remaining memory, or such as `2.76 GiB short` if negative."""
     return f"{gib(-value)} short" if value is not None and value < 0 else gib(value)
 
 
 def share(value: float | None) -> str:
-    """In per cent; what is neither nothing nor all never reads as such."""
+    """A percentage. Only exact values read as 0% or 100%."""
     if value is None:
         return "—"
     if 0 < value < 0.001:
@@ -133,12 +127,12 @@ def ratio(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Short ones to the millisecond."""
+    """Seconds, short ones to the millisecond."""
     return "—" if value is None else f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Change every string in a value of JSON, but for the keys of its objects."""
+    """Change every string in a JSON value, except object keys."""
     match value:
         case str():
             return change(value)

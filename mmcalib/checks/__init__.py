@@ -1,1 +1,1 @@
-"""What `run` and `validate` judge a configuration by: each check with its identity."""
+"""The checks of `run` and `validate`."""

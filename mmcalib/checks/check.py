@@ -1,12 +1,13 @@
-"""A check, what it is known by, and its remedies as flags or as lines of YAML."""
+"""A check and its result, with remedies as flags or as lines of YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
+from mmcalib.checks.catalogue import CheckId
 from mmcalib.domain.knobs import Knob, Value, merged_nested
 from mmcalib.domain.shapes import Modality
 from mmcalib.text import flag, gib
@@ -14,50 +15,12 @@ from mmcalib.text import flag, gib
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
 
-# The check, and the verdict, where nothing beats vLLM's own settings.
-KEEP: Final = "keep vLLM's defaults"
-# The names of checks of what was assumed begin so.
-ASSUMED: Final = "assumed "
-# And of what no engine was started with here.
-NOT_STARTED: Final = "not started with"
-
-
-class NamedCheck(Protocol):
-    """A check of a document, which has its name alone."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=NamedCheck)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CheckId:
-    """What a check is known by; a `pattern` for several has `{}` for what it is `about`."""
-
-    pattern: str
-    about: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.pattern.format(self.about)
-
-    def of(self, about: str) -> CheckId:
-        return replace(self, about=about)
-
-    def covers(self, other: CheckId) -> bool:
-        """Whether the other is this one, whatever it is about."""
-        return self.pattern == other.pattern
-
-    def among(self, checks: Iterable[N]) -> Iterator[N]:
-        return (check for check in checks if check.name == self.name)
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
-    """A row of the memory table: at most so many bytes, *computed*."""
+    """A row of the memory table: at most `nbytes`, *computed*."""
 
     what: str
     nbytes: int
@@ -65,9 +28,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`remedy` has one alternative a line, the harmless one first; it is empty where nothing needs
-    doing. `names` are the parts of its words that are names of files, or foreign and may hold some:
-    a redacted report replaces them. `taken` is the memory that an option takes beside the profile.
+    """One result. `remedy` has an alternative on each line, the harmless one first. `names` are the
+    parts of its words that are file names, or that come from elsewhere and may contain some: a
+    redacted report replaces them. `taken` is memory that an option takes and the profile does not
+    include.
     """
 
     id: CheckId
@@ -78,23 +42,26 @@ class Check:
     taken: Taken | None = None
 
     @property
+    def code(self) -> str:
+        return self.id.code
+
+    @property
     def name(self) -> str:
         return self.id.name
 
 
 def verdict(checks: Iterable[Check]) -> Verdict:
-    """One failed check is a no; warnings and skipped checks are not."""
+    """Return fail if any check failed; warnings and skipped checks do not count."""
     return "fail" if any(check.status == "fail" for check in checks) else "pass"
 
 
 @dataclass(frozen=True, slots=True)
 class OptionFacts:
-    """What decides about options that take memory beside the profile: all arguments of `vllm serve`
-    as `served`, those of its front end among them; the size of the vocabulary (0: unknown); and
-    from a rehearsal, None without one, bytes above the model.
-
-    `encoder_peak_bytes` are of the `encoder_tokens` that the profile encodes, `step_bytes` of the
-    worst step of each modality; `runner` is vLLM's, `V1` or `V2`.
+    """Facts for the checks of options that take memory outside vLLM's profile. `served` has all
+    arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if unknown. The bytes
+    are above the loaded model; None without a rehearsal. `encoder_peak_bytes` is for the
+    `encoder_tokens` of the profile, `step_bytes` for the worst step of each modality. `runner` is
+    vLLM's, `V1` or `V2`.
     """
 
     served: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +75,7 @@ class OptionFacts:
 
 
 def size(nbytes: int | None) -> str:
-    """Such as ` (2.10 GiB, computed)`; nothing where it is not known."""
+    """Such as ` (2.10 GiB, computed)`; empty if unknown."""
     return "" if nbytes is None else f" ({gib(nbytes)}, computed)"
 
 
@@ -119,20 +86,20 @@ class Dialect(Enum):
     LINES = "lines"
 
     def say(self, *, flags: T, lines: T) -> T:
-        """The one of both that this dialect has."""
+        """Choose by dialect."""
         return flags if self is Dialect.FLAGS else lines
 
     def number(self, value: int) -> str:
         return self.say(flags=f"{value}", lines=f"{value:,}")
 
     def setting(self, name: str, value: Any) -> str:
-        """What sets an option of vLLM by that name."""
+        """The flag or line that sets an option of vLLM."""
         return self.say(flags=f"{flag(name)} {value}", lines=line(name, value))
 
 
 def line(name: str, value: Any) -> str:
     """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
-    import yaml  # documents, which have no remedies to word, read verdicts from here
+    import yaml  # documents import this module, and need no YAML
 
     words = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
     words = words.removesuffix("\n").removesuffix("\n...")
@@ -140,5 +107,5 @@ def line(name: str, value: Any) -> str:
 
 
 def line_of(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
-    """The line that gives a knob this value in its model's spelling, beside what is set there."""
+    """The line that gives a knob this value and keeps the other settings of that line."""
     return line(knob.argument, merged_nested(engine_args.get(knob.argument), knob.kwargs(value)))

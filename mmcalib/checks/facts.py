@@ -1,4 +1,4 @@
-"""What checks look at."""
+"""The facts that checks read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from mmcalib.domain.shapes import Modality
 
 @dataclass(frozen=True, slots=True)
 class JudgedConfig:
-    """Engine arguments, what they admit, and vLLM's budget, `plain` without size hints, both with
-    dummies. `table` has the costs of the items that it is tried with.
+    """Engine arguments, the counts they admit, and vLLM's encoder budget with its dummy items.
+    `plain` is the budget without size hints. `table` has the costs of the items it is tried with.
     """
 
     engine_args: dict[str, Any]
@@ -38,7 +38,7 @@ class JudgedConfig:
 
     @property
     def items_per_prompt(self) -> dict[Modality, int]:
-        """How many of each modality one prompt may carry."""
+        """The most items of each modality in one prompt."""
         return {modality: count.value for modality, count in self.counts.items()}
 
 
@@ -53,8 +53,8 @@ class Explored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedConfig(JudgedConfig):
-    """A configuration and what it was derived from; `chosen` has one point of each knob with an
-    effect, `forced` why it is not the policy's choice, `forced_by` what lacks.
+    """A configuration and its sources. `chosen` has one point of each knob that has an effect.
+    `forced` says why the policy's own choice did not work, `forced_by` what was too small.
     """
 
     default_table: CostTable
@@ -70,12 +70,12 @@ class DerivedConfig(JudgedConfig):
     effects: tuple[Effect, ...] = ()
 
     def retention(self) -> dict[Modality, Retention]:
-        """What items keep of the tokens that they take by default."""
+        """The share of their default tokens that items keep."""
         before = self.default_table
         return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
 
     def turns(self) -> set[Modality]:
-        """The modalities whose items an option of the processor makes smaller."""
+        """The modalities whose items a processor option can make smaller."""
         knobs = (explored.point.knob for explored in self.explored)
         return {knob.modality for knob in knobs if not knob.by_loader}
 
@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """`requests` of all carry more items than the limits admit; `most` that any carries."""
+    """`requests` out of `of` carry more items than the limits admit; `most` in any request."""
 
     requests: int
     of: int
@@ -95,8 +95,9 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """What was read. `table` has what vLLM refuses, `left_out` words for each modality not served,
-    `unreadable` what vLLM cannot load; `tools`: requests with tools.
+    """The data as read. `left_out` describes each modality that is not served. `table` includes the
+    items that vLLM rejects, `unreadable` has those that it cannot load. `tools` is the number of
+    requests with tools.
     """
 
     files: int
@@ -111,7 +112,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """Per modality (items, tokens of one), its largest items; `own`: they are the user's."""
+    """Per modality (items, tokens of one) of its largest items; `own` if they are the user's."""
 
     most: Mapping[Modality, tuple[int, int]]
     own: bool
@@ -119,9 +120,9 @@ class Fullest:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """`without` is the budget with the unlimited modality that sets it off, `gain` its words;
-    `cures` are lines that pass; `cache_floor` is what one admitted request may bring, None without
-    a cache.
+    """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
+    modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
+    request may bring, None without a cache.
     """
 
     without: Budget | None = None
@@ -133,7 +134,9 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """`longer`: the model takes a context that holds `prompt`. None: unread by the stage."""
+    """Everything that a check may read; None if its stage does not provide it. `longer`: the model
+    accepts a context that holds `prompt`.
+    """
 
     dialect: Dialect
     configuration: JudgedConfig
@@ -147,44 +150,44 @@ class CheckFacts:
 
     @property
     def corpus(self) -> CorpusFacts:
-        return _known(self.given_corpus)
+        return _required(self.given_corpus)
 
     @property
     def decision(self) -> DerivedConfig:
         found = self.configuration
-        return _known(found if isinstance(found, DerivedConfig) else None)
+        return _required(found if isinstance(found, DerivedConfig) else None)
 
     @property
     def model(self) -> ModelInfo:
-        return _known(self.given_model)
+        return _required(self.given_model)
 
     @property
     def tries(self) -> Tries:
-        return _known(self.given_tries)
+        return _required(self.given_tries)
 
     @property
     def options(self) -> OptionFacts:
-        return _known(self.given_options)
+        return _required(self.given_options)
 
 
-def _known(value: T | None) -> T:
+def _required(value: T | None) -> T:
     if value is None:
-        raise LookupError("a rule of this stage reads what its facts do not have")
+        raise LookupError("a check of this stage reads a fact that is missing")
     return value
 
 
 class CheckStage(Enum):
-    """When checks are made: of `run` once it has decided; of `validate` once vLLM's budget for the
-    file is known, of its options, and once the items of a corpus were measured under it.
+    """When checks run: in `run` after its decision; in `validate` once the encoder budget is known,
+    for its options, and once the items of the data are measured.
     """
 
     DECIDED = "run"
     WRITTEN = "validate"
-    OPTIONS = "validate, options beside the profile"
+    OPTIONS = "validate, options outside the profile"
     MEASURED = "validate, with a corpus"
 
 
-# One check, or several that are found in one go.
+# Yields one check or several.
 Rule = Callable[[CheckFacts], Iterable[Check]]
-# With their places in each stage, among those of all subjects: lower where it would hurt more.
+# The rank in each stage over all modules: the most harmful first.
 Rules = Mapping[Rule, Mapping[CheckStage, int]]

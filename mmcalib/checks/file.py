@@ -1,4 +1,4 @@
-"""The YAML file; settings without effect."""
+"""Checks of the YAML file, and of settings without effect."""
 
 from __future__ import annotations
 
@@ -8,35 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.check import Check, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, sizes
 from mmcalib.derive.retired import retired_among
 
-ROUND_TRIP = CheckId("config round trip")
-UNKNOWN_KEY = CheckId("unknown key {}")
-EMPTY_KEY = CheckId("empty key {}")
-VALUE_OF = CheckId("value of {}")
-FALSE_KEY = CheckId("false {}")
-REPEATED_KEY = CheckId("repeated key {}")
-FLAG_OVER = CheckId("flag over {}")
-HAS_EFFECT = CheckId("{} has effect")
-SETTINGS_EFFECT = CheckId("settings have effect")
-CAP = CheckId("{} cap")
-
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
-# How older releases spelled limits: image=2,video=1.
+# Older releases spelled limits so: image=2,video=1.
 _PAIRS = re.compile(r"(\w+)=(\d+)")
 _OLD = re.compile(r"\w+=\d+(,\s*\w+=\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a file and the flags beside it say, before vLLM reads them.
-
-    `settings` are the file's top-level keys; `twice` those that it has more than once. `options`
-    maps each option of `vllm serve`, without dashes in front, to the argument that it sets.
+    """A file and the flags given with it, before vLLM reads them. `settings` are the file's
+    top-level keys, `twice` the repeated ones. `options` maps each option of `vllm serve`, without
+    leading dashes, to the argument that it sets.
     """
 
     settings: Mapping[str, Any]
@@ -45,16 +34,16 @@ class Written:
     options: Mapping[str, str]
 
     def argument(self, key: str) -> str | None:
-        """The argument that a key sets; None where `vllm serve` has no such option."""
+        """The argument that a key sets; None for a key that is no option of `vllm serve`."""
         name = key.partition(".")[0].removesuffix("+").replace("_", "-")
         if name in self.options:
             return self.options[name]
-        # argparse takes any beginning that only one option has.
+        # argparse takes any unique prefix of an option.
         fitting = {dest for option, dest in self.options.items() if option.startswith(name)}
         return fitting.pop() if len(fitting) == 1 else None
 
     def at_fault(self, refusal: str) -> str | None:
-        """The key of the file whose value argparse refuses in these words."""
+        """The key whose value argparse rejects with this message."""
         option = _ARGUMENT.match(refusal)
         if option is None:
             return None
@@ -62,7 +51,7 @@ class Written:
         return next((key for key in self.settings if self.argument(key) == argument), None)
 
     def unusable(self) -> list[str]:
-        """Keys without which vLLM may read the file: unknown ones, and those without a value."""
+        """Unknown keys and those without a value. vLLM may read the file without them."""
         return [
             key
             for key, value in self.settings.items()
@@ -76,55 +65,55 @@ def file_findings(
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """`refusal`: vLLM's words for the file; `values`: every parsed argument; `bad`: its words for a
-    key.
+    """Check a file. `refusal` is vLLM's error for it, `bad` has its error for each bad key, and
+    `values` are all parsed arguments.
     """
     bad = bad or {}
     yield from _unknown(written)
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
             yield Check(
-                EMPTY_KEY.of(key),
+                ids.EMPTY_KEY.of(key),
                 "fail",
-                "it has no value: vLLM reads the word None, and refuses it or takes it as a name",
-                f"remove the line: without it {key} has its default",
+                "it has no value. vLLM reads the word None, and rejects it or takes it as a name",
+                f"remove the line; {key} then has its default",
             )
     yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
     for key in written.twice:
-        last = f"the last one wins: {line(key, written.settings[key])}"
-        yield Check(REPEATED_KEY.of(key), "warn", last, "keep one of them")
+        last = f"vLLM takes the last one: {line(key, written.settings[key])}"
+        yield Check(ids.REPEATED_KEY.of(key), "warn", last, "keep one of them")
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
         named = ", ".join(dict.fromkeys((*written.unusable(), *bad)))
-        remedy = f"correct or remove: {named}" if named else "correct what it names"
-        yield Check(ROUND_TRIP, "fail", f"vllm serve refuses the file: {refusal}", remedy)
+        remedy = f"correct or remove: {named}" if named else "correct the key that it names"
+        yield Check(ids.CONFIG_PARSING, "fail", f"vllm serve rejects the file: {refusal}", remedy)
     elif lost:
-        detail = f"it does not arrive as written: {'; '.join(lost)}"
-        yield Check(ROUND_TRIP, "fail", detail, "write what you want to arrive")
+        detail = f"vLLM reads other values: {'; '.join(lost)}"
+        yield Check(ids.CONFIG_PARSING, "fail", detail, "write the value that vLLM should read")
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
-        yield Check(ROUND_TRIP, "pass", f"vLLM's own parser reads all {count} settings")
+        yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
 
 
 def _unknown(written: Written) -> Iterator[Check]:
     for key, value in written.settings.items():
         if written.argument(key) is not None:
             continue
-        does = "vllm serve ends with exit code 2"
+        does = "exits with code 2"
         if value is False:
-            does = "vllm serve drops it without a word, because it is false"
-        detail = f"no option of the installed vllm serve: {does}"
-        yield Check(UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
+            does = "silently drops it, because it is false"
+        detail = f"the installed vllm serve has no such option and {does}"
+        yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: Written, key: str, value: Any) -> str:
-    """A retired option's successor, the option that the key may mean, or none."""
+    """The remedy: a retired option's successor, the closest option, or removal."""
     for knob in retired_among({key.replace("-", "_"): value}):
-        today = f"{knob.today.replace('--', '')} today" if knob.today else "nothing replaces it"
-        return f"remove it: gone since vLLM {knob.absent_in}; {today}"
+        today = f"use {knob.today.replace('--', '')}" if knob.today else "nothing replaces it"
+        return f"remove it: vLLM {knob.absent_in} removed the option; {today}"
     name = key.replace("_", "-")
     if name in ("max-pixels", "min-pixels", "size", "fps", "num-crops", "max-dynamic-patch"):
         return line("mm_processor_kwargs", {key.replace("-", "_"): value})
@@ -141,11 +130,11 @@ def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
         remedy = f"correct or remove: {line(key, value)}"
         if pairs:
             remedy = line(key, {name: int(count) for name, count in pairs})
-        yield Check(VALUE_OF.of(key), "fail", words, remedy)
+        yield Check(ids.VALUE_OF.of(key), "fail", words, remedy)
 
 
 def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
-    """vLLM's file reader asks the wrong parser for `--no-x`, and drops what it does not find."""
+    """Find `x: false`, which vLLM's file reader drops: it asks the wrong parser for `--no-x`."""
     for key, value in written.settings.items():
         argument = written.argument(key)
         if value is not False or argument is None or values.get(argument) is False:
@@ -157,38 +146,37 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         elif f"no-{name}" not in written.options:
             remedy = f"remove the line: vllm serve has no --no-{name}"
         yield Check(
-            FALSE_KEY.of(key),
+            ids.FALSE_KEY.of(key),
             "fail",
-            f"vllm serve drops `{key}: false` from a file without a word; "
-            f"{argument} stays "
+            f"vllm serve silently drops `{key}: false` from a file; {argument} stays "
             f"{'at its default, which is not false' if now is None else str(now).lower()}",
             remedy,
         )
 
 
 def _overridden(written: Written) -> Iterator[Check]:
-    """Flags win over the file; who sets both should know."""
-    said: dict[str, str] = {}
+    """Find keys that a flag overrides."""
+    flag_of: dict[str, str] = {}
     for flag in written.flags:
         name = flag[2:].partition("=")[0]
         if flag.startswith("--") and (argument := written.argument(name)) is not None:
-            said[argument] = flag
+            flag_of[argument] = flag
     for key, value in written.settings.items():
-        flag = said.get(written.argument(key) or "", "")
+        flag = flag_of.get(written.argument(key) or "", "")
         if flag:
-            detail = f"{flag} on the command line wins over `{line(key, value)}` in the file"
-            yield Check(FLAG_OVER.of(key), "warn", detail, "keep one of them")
+            detail = f"{flag} on the command line overrides `{line(key, value)}` in the file"
+            yield Check(ids.FLAG_OVER.of(key), "warn", detail, "keep one of them")
 
 
 def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers and mappings that do not arrive; a false has its own finding."""
+    """Numbers and mappings that vLLM reads differently; a false has its own check."""
     flags = {written.argument(flag[2:].partition("=")[0]) for flag in written.flags}
     for key, value in written.settings.items():
         argument = written.argument(key)
         if argument is None or argument in flags or "." in key:
             continue
         if isinstance(value, list) and not value:
-            yield f"{key}: an empty list is dropped"
+            yield f"{key}: vLLM drops an empty list"
         elif isinstance(value, int | float | Mapping) and not isinstance(value, bool):
             arrived = values.get(argument)
             if isinstance(arrived, type(value)) and _differs(value, arrived):
@@ -196,7 +184,7 @@ def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _differs(wrote: Any, arrived: Any) -> bool:
-    """Whether anything arrives otherwise; vLLM makes its config classes of some mappings."""
+    """Compare, below mappings too. vLLM turns some mappings into config classes."""
     if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
         return any(
             _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
@@ -205,26 +193,26 @@ def _differs(wrote: Any, arrived: Any) -> bool:
 
 
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
-    """R8: settings that do nothing, each by name; the others in one line."""
+    """A warning for each setting without effect, and one line for the others."""
     for effect in _idle(effects):
-        yield Check(HAS_EFFECT.of(effect.name), "warn", effect.words, "remove it")
+        yield Check(ids.EFFECT_OF.of(effect.name), "warn", effect.words, "remove it")
     named: dict[str, list[str]] = {}
     for effect in effects:
         stated = effect.outcome == "stated" and effect.path[0] == LIMIT
         named.setdefault("bounds" if stated else effect.outcome, []).append(effect.name)
-    said = (
-        ("moves", "switched off once each, these move tokens, budget or bytes: "),
-        ("bounds", "these only bound what a prompt may carry: "),
-        ("stated", "these only state what vLLM has by default here: "),
-        ("not shown", "of these tokens and budget show nothing: "),
+    intros = (
+        ("moves", "these change tokens, budget or memory: "),
+        ("bounds", "these only limit the items of a prompt: "),
+        ("stated", "these repeat vLLM's defaults: "),
+        ("not shown", "no effect on tokens or encoder budget: "),
     )
-    words = "; ".join(text + ", ".join(named[key]) for key, text in said if key in named)
+    words = "; ".join(text + ", ".join(named[key]) for key, text in intros if key in named)
     if words:
-        yield Check(SETTINGS_EFFECT, "pass", words)
+        yield Check(ids.SETTINGS_EFFECT, "pass", words)
 
 
 def _idle(effects: Sequence[Effect]) -> list[Effect]:
-    """Size hints without effect are not worth a warning."""
+    """Settings without effect, except size hints."""
     return [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
 
 
@@ -233,35 +221,35 @@ def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(
-                CAP.of(modality),
+                ids.TOKEN_CAP.of(modality),
                 "warn",
-                f"--max-tokens-per-item has no effect on {modality} items: the model's processor "
-                "has no option that makes them smaller",
+                f"--max-tokens-per-item has no effect: the processor has no option that makes "
+                f"{modality} items smaller",
             )
-    none = "no value of it moved tokens or budget with the installed versions: not emitted"
+    none = "no value changed tokens or encoder budget, so engine.yaml leaves it out"
     for knob in facts.decision.ineffective:
-        yield Check(HAS_EFFECT.of(knob.name), "warn", none)
+        yield Check(ids.EFFECT_OF.of(knob.name), "warn", none)
 
 
 def check_effects(facts: CheckFacts) -> Iterator[Check]:
-    """R8: each setting was switched off once."""
+    """Report the effect of each setting, found by leaving it out."""
     effects = facts.decision.effects
     if not effects:
         return
     moved = sum(effect.moved for effect in effects)
-    said = [f"switched off one by one, {moved} of {len(effects)} move tokens, budget or bytes"]
+    parts = [f"left out one by one, {moved} of {len(effects)} change tokens, budget or memory"]
     for outcome, what in (
-        ("stated", "written all the same:"),
-        ("not shown", "none of these shows"),
-        ("idle", "removed, since nothing moves without:"),
+        ("stated", "same as vLLM's default:"),
+        ("not shown", "no effect on tokens or encoder budget:"),
+        ("idle", "no effect, so removed:"),
     ):
         names = [effect.name for effect in effects if effect.outcome == outcome]
-        said += [f"{what} {', '.join(names)}"] if names else []
+        parts += [f"{what} {', '.join(names)}"] if names else []
     if _idle(effects):
-        remedy = "leave it out, or look for the name that this model's processor and loader heed"
-        yield Check(SETTINGS_EFFECT, "warn", "; ".join(said), remedy)
+        remedy = "leave it out, or use the name that this model's processor and loader read"
+        yield Check(ids.SETTINGS_EFFECT, "warn", "; ".join(parts), remedy)
     else:
-        yield Check(SETTINGS_EFFECT, "pass", "; ".join(said))
+        yield Check(ids.SETTINGS_EFFECT, "pass", "; ".join(parts))
 
 
 RULES: Final[Rules] = {

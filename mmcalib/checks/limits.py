@@ -1,4 +1,4 @@
-"""Limit_mm_per_prompt, hints, kwargs."""
+"""Checks of limit_mm_per_prompt, size hints and flat processor options."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, line
+from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
+from mmcalib.checks.check import Check, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.releases.constants import UNSAID_LIMIT
-
-LIMIT_OF = CheckId("limit of {}")
-EVERY_LIMITED = CheckId("every modality limited")
-SCOPE = CheckId("{} scope")
 
 LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
@@ -34,16 +31,16 @@ _SIZES = {
 
 
 def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
-    """How many items of each modality of the model one prompt may carry under these arguments."""
+    """The most items of each modality in one prompt with these arguments."""
     limits = engine_args.get(LIMIT) or {}
     found: dict[Modality, Count] = {}
     for modality, most in opened.modalities.items():
         value = options(limits, modality).get("count", UNSAID_LIMIT)
-        reason = "the configuration says so"
+        reason = "given in the configuration"
         if modality not in limits:
-            value, reason = UNSAID_LIMIT, "nothing is said: vLLM's own limit"
+            value, reason = UNSAID_LIMIT, "vLLM's default"
         if most is not None and value > most:
-            value, reason = most, "the model takes no more"
+            value, reason = most, "the model's maximum"
         if engine_args.get("language_model_only"):
             value, reason = 0, "language_model_only"
         found[modality] = Count(value, reason, "given")
@@ -51,7 +48,7 @@ def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, 
 
 
 def as_read(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with limits as vLLM reads them: it takes '2' and 2.0 for 2."""
+    """The arguments with limits as vLLM reads them: '2' and 2.0 become 2."""
     args = dict(engine_args)
     if args.get(LIMIT):
         args[LIMIT] = {name: _whole(value) for name, value in args[LIMIT].items()}
@@ -65,7 +62,7 @@ def _whole(value: Any) -> Any:
 
 
 def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
-    """Count and size hint of one modality, as a mapping."""
+    """The count and size hint of one modality."""
     value = limits.get(modality)
     if isinstance(value, Mapping):
         return {name: inner for name, inner in value.items() if inner is not None}
@@ -73,19 +70,19 @@ def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
 
 
 def hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
-    """Only the size hint of one modality."""
+    """The size hint of one modality."""
     return {n: v for n, v in options(limits, modality).items() if n in _SIZES.get(modality, ())}
 
 
 def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments with counts and no size hints."""
+    """The arguments without size hints."""
     limits = engine_args.get(LIMIT) or {}
     plain = {m: options(limits, m).get("count", UNSAID_LIMIT) for m in limits}
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
 
 
 def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
-    """Names in `limit_mm_per_prompt` that mean nothing to this model."""
+    """Find names in `limit_mm_per_prompt` that this model does not have."""
     limits, taken = facts.configuration.engine_args.get(LIMIT) or {}, facts.model.modalities
     for modality in limits:
         if modality in taken:
@@ -98,7 +95,7 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
         if near:
             remedy = line(LIMIT, {near[0]: limits[modality]})
         takes = f"the model takes {', '.join(taken)}"
-        detail = f"{takes}: vLLM ignores a limit of {modality} without a word"
+        detail = f"{takes}; vLLM silently ignores a limit of {modality}"
         yield Check(LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
 
 
@@ -112,7 +109,7 @@ def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
 
 
 def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
-    """vLLM limits unnamed modalities to 999; with nothing written, the first one is meant."""
+    """Warn about modalities without a limit, which vLLM sets to 999."""
     judged, taken = facts.configuration, facts.model.modalities
     limits, budget = judged.engine_args.get(LIMIT) or {}, judged.budget
     missing = [m for m in taken if m not in limits]
@@ -120,9 +117,9 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
-    detail = f"{', '.join(missing)} not limited, so up to {UNSAID_LIMIT} in a prompt: {each}"
+    detail = f"no limit for {', '.join(missing)}, so a prompt may carry {UNSAID_LIMIT}: {each}"
     known = {m: limits.get(m, 1) for m in taken}
-    remedy = f"{line(LIMIT, known)}, or as many as you serve"
+    remedy = f"{line(LIMIT, known)}, or the counts that you serve"
     worst, without = budget.profiled_modality, facts.tries.without
     if worst in missing:
         detail += f"; {worst} sets the encoder budget of {budget.encoder_budget_tokens:,} tokens"
@@ -131,27 +128,27 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
                 less = f"{without.encoder_budget_tokens:,} with {worst}: 0{facts.tries.gain}"
                 detail += f", {less}"
             if limits or worst != next(iter(taken)):
-                remedy = f"{line(LIMIT, {**known, worst: 0})} where no {worst} is served"
-    yield Check(EVERY_LIMITED, "warn", detail, remedy)
+                remedy = f"{line(LIMIT, {**known, worst: 0})} if you serve no {worst}"
+    yield Check(UNLIMITED, "warn", detail, remedy)
 
 
 def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
-    """A count that was given of what the model does not take."""
+    """Warn about a --count for a modality that the model does not take."""
     taken = facts.configuration.counts
     for modality, count in facts.policy.count.items():
         if count and modality not in taken:
             option, takes = f"--count {modality}={count}", f"the model takes {', '.join(taken)}"
-            detail = f"{takes}: {option} admits nothing"
+            detail = f"{takes}; {option} has no effect"
             yield Check(LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
 def flat(engine_args: Mapping[str, Any]) -> list[str]:
-    """Processor options that are written for all modalities at once."""
+    """Processor options written for all modalities."""
     return [name for name in engine_args.get(KWARGS) or {} if name not in SCOPES.values()]
 
 
 def without(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arguments less one flat option."""
+    """The arguments without one flat option."""
     rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
     return {**engine_args, KWARGS: rest}
 
@@ -167,7 +164,7 @@ def scoped(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dic
 def changed(
     with_: Footprint, less: Footprint
 ) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
-    """Per modality the witness that an option changes most: as it is without it, and with it."""
+    """Per modality the item that an option changes most: its shape, without and with the option."""
     found: dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]] = {}
     for shape, after in with_.items.items():
         before = less.items.get(shape)
@@ -184,15 +181,15 @@ def bleeding(
     moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
     remedies: Mapping[Modality, Mapping[str, Any]],
 ) -> Check | None:
-    """A flat option that changes several modalities; `remedies` are arguments that change one."""
+    """Warn about a flat option that changes several modalities; `remedies` change one each."""
     if len(moved) < 2:
         return None
     cases = "; ".join(
         f"{m} of {shape}: {before.tokens:,} → {after.tokens:,} tokens"
         for m, (shape, before, after) in moved.items()
     )
-    lines = [f"{line(KWARGS, args[KWARGS])}  # for {m} alone" for m, args in remedies.items()]
-    detail = f"{name} is written flat and changes {' and '.join(moved)}: {cases}"
+    lines = [f"{line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
+    detail = f"{name} has no modality and changes {' and '.join(moved)}: {cases}"
     return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
 
 

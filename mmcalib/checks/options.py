@@ -1,4 +1,4 @@
-"""Options that take memory beside the profile."""
+"""Checks of options that take memory outside vLLM's profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import count, takewhile
 from typing import Any, Final
 
-from mmcalib.checks.check import Check, CheckId, Taken, line, size
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.check import Check, Taken, line, size
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.limits import ADEQUATE
 from mmcalib.domain.memory import Budget
@@ -19,42 +20,33 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.text import GIB, gib
 
-CAPS_HOLD = CheckId("caps hold for every request")
-PRUNED_RESERVED = CheckId("pruned videos reserved")
-LARGEST_ON_ONE_RANK = CheckId("largest item on one rank")
-LOGPROBS_RESERVED = CheckId("prompt_logprobs reserved")
-GRAPHS_RESERVED = CheckId("encoder graphs reserved")
-EMBEDDINGS = CheckId("embeddings of clients")
-API_SERVER_MEMORY = CheckId("memory of the API server")
-
 _RATE = "video_pruning_rate"
 _TP_MODE = "mm_encoder_tp_mode"
 _IPC_MEMORY = "mm_ipc_gpu_memory_gb"
 
 
 def check_trusted_kwargs(facts: CheckFacts) -> Iterator[Check]:
-    """By default a request with `mm_processor_kwargs` or `media_io_kwargs` ends with HTTP 400
+    """By default vLLM answers HTTP 400 to a request with `mm_processor_kwargs` or `media_io_kwargs`
     (`validate_request_mm_kwargs`, vllm/entrypoints/generate/base/protocol.py of 0.32).
     """
     if not facts.options.served.get("trust_request_mm_kwargs"):
         return
     limit = facts.configuration.budget.encoder_budget_tokens
     yield Check(
-        CAPS_HOLD,
+        ids.REQUEST_OPTIONS,
         "warn",
-        "trust_request_mm_kwargs: a request may bring mm_processor_kwargs and media_io_kwargs of "
-        "its own (validate_request_mm_kwargs, vllm/entrypoints/generate/base/protocol.py), so no "
-        f"cap of this file holds: an item may take up to the encoder cache, {limit:,} tokens, and "
-        "host memory for pixels and frames without bound; what was derived or checked for this "
-        "file is void",
+        "trust_request_mm_kwargs: requests may set mm_processor_kwargs and media_io_kwargs "
+        "(validate_request_mm_kwargs, vllm/entrypoints/generate/base/protocol.py), so no cap of "
+        f"this file holds. An item may take the whole encoder cache, {limit:,} tokens, and any "
+        "amount of host memory",
         "remove trust-request-mm-kwargs unless you trust every client",
     )
 
 
 def check_pruning(facts: CheckFacts) -> Iterator[Check]:
-    """A prompt has placeholders for the kept tokens alone (`compute_retained_tokens_count`,
-    vllm/multimodal/video_prune/evs.py of 0.32), and these are what fills the encoder budget; models
-    prune what they have encoded (`_postprocess_video_embeds_evs`, qwen2_5_vl.py and qwen3_vl.py).
+    """Only kept tokens have placeholders (`compute_retained_tokens_count`,
+    vllm/multimodal/video_prune/evs.py of 0.32) and count in the encoder budget. Models prune after
+    they encode (`_postprocess_video_embeds_evs`, qwen2_5_vl.py and qwen3_vl.py).
     """
     rate, budget = facts.configuration.engine_args.get(_RATE) or 0, facts.configuration.budget
     if not rate or not facts.configuration.items_per_prompt.get("video"):
@@ -64,53 +56,53 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
     more = None if step is None else round(step * (times - 1))
     batch = int(budget.max_num_batched_tokens * (1 - rate))
     yield Check(
-        PRUNED_RESERVED,
+        ids.PRUNING_MEMORY,
         "warn",
         f"{_RATE} {rate:g}: a step of {limit:,} kept tokens encodes up to {times:.2f} times as "
-        f"many, {int(limit * times):,}, and the profile does not know of it{size(more)}: vLLM "
-        "budgets by what is kept (compute_retained_tokens_count, "
+        f"many, {int(limit * times):,}, and the profile does not include them{size(more)}: vLLM "
+        "budgets kept tokens (compute_retained_tokens_count, "
         "vllm/multimodal/video_prune/evs.py) and encodes all",
-        f"{line('max_num_batched_tokens', batch)} where no item takes more, fewer "
-        "max-num-seqs, or a lower gpu-memory-utilization, which leaves room without reserving it",
+        f"{line('max_num_batched_tokens', batch)} if no item takes more, fewer max-num-seqs, or a "
+        "lower gpu-memory-utilization",
         taken=None if more is None else Taken(f"frames that {_RATE} drops", more),
     )
 
 
 def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
-    """Whole items are dealt out to the ranks (`get_load_balance_assignment`,
-    vllm/model_executor/models/vision.py of 0.32): the profile's many equal ones lie on all ranks, a
-    single one as large as the budget, a video, on one.
+    """vLLM assigns whole items to ranks (`get_load_balance_assignment`,
+    vllm/model_executor/models/vision.py of 0.32). The profile's many equal items spread over all
+    ranks; one video as large as the budget goes to one rank.
     """
     args, budget = facts.configuration.engine_args, facts.configuration.budget
     ranks = args.get("tensor_parallel_size") or 1
     if args.get(_TP_MODE) != "data" or ranks < 2:
         return
-    # Of the rank that has most of the profile's items.
+    # On the rank with most of the profile's items.
     profiled = math.ceil(budget.profiled_items / ranks) * _profiled_embeds(budget)
     counts = facts.configuration.items_per_prompt
     largest = max((budget.largest_item(m) for m, n in counts.items() if n), default=0)
     detail = (
         f"{_TP_MODE} data: the profile of {budget.profiled_items} × {budget.profiled_modality} "
-        f"puts {profiled:,} tokens on one of {ranks} ranks, a single item may put {largest:,} there"
+        f"puts {profiled:,} tokens on each of {ranks} ranks, one item may put {largest:,} on one"
         " (get_load_balance_assignment, vllm/model_executor/models/vision.py)"
     )
     if not largest or profiled >= ADEQUATE * largest:
-        yield Check(LARGEST_ON_ONE_RANK, "pass", detail)
+        yield Check(ids.RANK_ITEM, "pass", detail)
         return
     more, peak = None, facts.options.encoder_peak_bytes
     if peak is not None and profiled:
         more = round(peak * (largest / profiled - 1))
     yield Check(
-        LARGEST_ON_ONE_RANK,
+        ids.RANK_ITEM,
         "warn",
-        f"{detail}{size(more)}: nobody reserves it",
-        "mm-encoder-tp-mode: weights, or a batch that no item is larger than a rank's part of",
+        f"{detail}{size(more)}, which is not reserved",
+        "mm-encoder-tp-mode: weights, or a batch whose part on one rank holds any item",
         taken=None if more is None else Taken("a largest item on one rank", more),
     )
 
 
 def _profiled_embeds(budget: Budget) -> int:
-    """Of each item that the profile runs."""
+    """Tokens of each profiled item."""
     if budget.profiled_modality is None:
         return 0
     dummy = budget.dummies.get(budget.profiled_modality)
@@ -118,8 +110,8 @@ def _profiled_embeds(budget: Budget) -> int:
 
 
 def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
-    """Who writes `max_logprobs` means to serve them. No value forbids `prompt_logprobs`: 0 lets a
-    request ask for 0, which takes the same logits (`_get_prompt_logprobs_dict`,
+    """Assume that `max_logprobs` means they are served. No value forbids `prompt_logprobs`: a
+    request for 0 takes the same logits (`_get_prompt_logprobs_dict`,
     vllm/v1/worker/gpu_model_runner.py; `_validate_logprobs`, vllm/sampling_params.py of 0.32).
     """
     most = facts.configuration.engine_args.get("max_logprobs")
@@ -134,34 +126,34 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     nbytes = tokens * known.vocab_size * LOGIT_BYTES or None
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
-        f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, which no profile runs "
+        f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, outside the profile "
         f"({source})"
     )
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
     reserved = known.activation_peak_bytes
     if nbytes is not None and reserved is not None and nbytes <= reserved:
-        held = f"{detail}; the activation peak reserves {gib(reserved)} (rehearsed)"
-        yield Check(LOGPROBS_RESERVED, "pass", held, taken=taken)
+        detail += f"; the activation peak reserves {gib(reserved)} (rehearsed)"
+        yield Check(ids.LOGPROBS_MEMORY, "pass", detail, taken=taken)
         return
     remedy = (
-        f"{line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, where no "
-        "item is larger; or a proxy that refuses prompt_logprobs: no option of vLLM does"
+        f"{line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, if no item "
+        "is larger; or a proxy that rejects prompt_logprobs, as vLLM has no option for that"
     )
-    yield Check(LOGPROBS_RESERVED, "warn", detail, remedy, taken=taken)
+    yield Check(ids.LOGPROBS_MEMORY, "warn", detail, remedy, taken=taken)
 
 
 def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
-    """A graph is captured for each token budget, in one pool beside what eager code takes
-    (`EncoderCudaGraphManager`, vllm/v1/worker/encoder_cudagraph.py of 0.32), and what is larger
-    than all of them runs eagerly. The largest graph holds as much as a profile of as many tokens.
+    """vLLM captures a graph for each token budget, in a pool of their own
+    (`EncoderCudaGraphManager`, vllm/v1/worker/encoder_cudagraph.py of 0.32). Larger steps run
+    eagerly. The largest graph holds as much as a profile of the same tokens.
     """
     args, budget = facts.configuration.engine_args, facts.configuration.budget
     compilation = args.get("compilation_config")
     if not isinstance(compilation, Mapping) or not compilation.get("cudagraph_mm_encoder"):
         return
     if args.get("enforce_eager"):
-        detail = "enforce_eager: no graph is captured, cudagraph_mm_encoder changes nothing"
-        yield Check(GRAPHS_RESERVED, "warn", detail, "remove one of the two")
+        detail = "with enforce_eager vLLM captures no graph: cudagraph_mm_encoder has no effect"
+        yield Check(ids.GRAPHS_MEMORY, "warn", detail, "remove one of the two")
         return
     sizes, known = _graph_tokens(compilation, budget), facts.options
     largest, most = sizes[-1], budget.encoder_budget_tokens
@@ -171,23 +163,23 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
     eager = ""
     if largest < most:
         eager = (
-            f"; a step of more than {largest:,} tokens, {most:,} at most, runs without them and "
-            "takes what the profile has beside that"
+            f"; a larger step, of up to {most:,} tokens, runs eagerly and takes the profiled "
+            "memory too"
         )
     yield Check(
-        GRAPHS_RESERVED,
+        ids.GRAPHS_MEMORY,
         "warn",
         f"cudagraph_mm_encoder: {len(sizes)} graphs or more, the largest of {largest:,} tokens, "
-        f"keep a pool of their own{size(pool)} that a rehearsal does not see; vLLM takes it from "
-        "the KV cache (profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
+        f"have their own pool{size(pool)}, which the rehearsal leaves out. vLLM takes it from the "
+        "KV cache (profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
         f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0{eager}",
-        "compilation-config: {encoder_cudagraph_token_budgets: [...]} of what you serve",
+        "compilation-config: {encoder_cudagraph_token_budgets: [...]} for the sizes you serve",
         taken=None if pool is None else Taken("CUDA graphs of the encoder", pool),
     )
 
 
 def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
-    """As given, or powers of two up to a whole batch (`_generate_budgets`)."""
+    """The given sizes, or powers of two up to a whole batch (`_generate_budgets`)."""
     if given := compilation.get("encoder_cudagraph_token_budgets"):
         return sorted(int(tokens) for tokens in given)
     most = min(budget.max_num_batched_tokens, budget.max_model_len)
@@ -196,35 +188,37 @@ def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
 
 
 def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
-    """Items that clients have encoded fill the encoder cache; of a modality limited to 0 their
-    number is not checked and nothing is profiled (`MultiModalBudget`,
-    vllm/multimodal/encoder_budget.py, `profile_run`, vllm/v1/worker/gpu_model_runner.py of 0.32).
+    """Embeddings from clients fill the encoder cache. For a modality limited to 0 vLLM neither
+    checks their number nor profiles them (`MultiModalBudget`, vllm/multimodal/encoder_budget.py,
+    `profile_run`, vllm/v1/worker/gpu_model_runner.py of 0.32).
     """
     if not facts.configuration.engine_args.get("enable_mm_embeds"):
         return
     limit = facts.configuration.budget.encoder_cache_size
     cache_bytes = facts.options.encoder_cache_bytes
     unlimited = [m for m, most in facts.configuration.items_per_prompt.items() if not most]
-    held = f"up to {limit:,} tokens in the encoder cache{size(cache_bytes)}"
-    detail = f"enable_mm_embeds: clients may send embeddings, {held}; wrong shapes may end vLLM"
+    detail = (
+        f"enable_mm_embeds: clients may send embeddings, up to {limit:,} tokens in the encoder "
+        f"cache{size(cache_bytes)}; wrong shapes may crash vLLM"
+    )
     if unlimited:
         detail += (
-            f"; of {', '.join(unlimited)}, limited to 0, any number of them "
+            f"; any number of {', '.join(unlimited)}, which is limited to 0 "
             "(MultiModalBudget, vllm/multimodal/encoder_budget.py)"
         )
     taken = None
     if not any(facts.configuration.items_per_prompt.values()):
-        detail += "; nothing of that is profiled (profile_run, vllm/v1/worker/gpu_model_runner.py)"
+        detail += "; vLLM profiles none of it (profile_run, vllm/v1/worker/gpu_model_runner.py)"
         if cache_bytes is not None:
             taken = Taken("embeddings that clients send", cache_bytes)
     remedy = "remove enable-mm-embeds unless you trust every client"
-    yield Check(EMBEDDINGS, "warn", detail, remedy, taken=taken)
+    yield Check(ids.EMBEDDINGS, "warn", detail, remedy, taken=taken)
 
 
 def check_api_server(facts: CheckFacts) -> Iterator[Check]:
-    """vLLM subtracts it after its profile (`reserve_mm_ipc_gpu_memory`,
-    vllm/multimodal/gpu_ipc_memory.py of 0.32, from `determine_available_memory`), so that a
-    rehearsal has it too, among the buffers. Only video decoders on the GPU use it.
+    """vLLM subtracts this memory after its profile (`reserve_mm_ipc_gpu_memory`,
+    vllm/multimodal/gpu_ipc_memory.py of 0.32, from `determine_available_memory`), so a rehearsal
+    includes it among the buffers. Only video decoders on the GPU use it.
     """
     args = facts.configuration.engine_args
     given = args.get(_IPC_MEMORY) or 0
@@ -238,15 +232,15 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
     video = (args.get("media_io_kwargs") or {}).get("video") or {}
     unused = ""
     if not facts.configuration.items_per_prompt.get("video"):
-        unused = ", though no video is served: nothing else uses it"
+        unused = ", though no video is served, and only video uses it"
     elif GPU_VIDEO_BACKEND not in (video.get("backend"), video.get("video_backend")):
         unused = "; only video backends on the GPU use it, and media-io-kwargs names none"
     if unused:
         remedy = "remove mm-ipc-gpu-memory-gb"
-        yield Check(API_SERVER_MEMORY, "warn", detail + unused, remedy, taken=taken)
+        yield Check(ids.API_SERVER_MEMORY, "warn", detail + unused, remedy, taken=taken)
         return
     more = "; its decoders take more for each API server, which vLLM subtracts too"
-    yield Check(API_SERVER_MEMORY, "pass", detail + more, taken=taken)
+    yield Check(ids.API_SERVER_MEMORY, "pass", detail + more, taken=taken)
 
 
 RULES: Final[Rules] = {

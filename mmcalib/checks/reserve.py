@@ -1,4 +1,4 @@
-"""Profile against worst step; caches; memory."""
+"""Checks of the memory reserve: vLLM's startup profile against the worst step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mmcalib.checks.check import KEEP, NOT_STARTED, Check, CheckId, Dialect, line
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.check import Check, Dialect, line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT, hint, options
 from mmcalib.derive.limits import Adequacy, Count, adequacy
@@ -19,33 +20,7 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB, gib
 
 # In bytes it takes the place of the one in tokens.
-RESERVED = CheckId("adequately reserved")
-ENCODER_RESERVED = CheckId("encoder reserved")
-SIZE_HINT = CheckId("{} size hint")
-HINT_WITHIN = CheckId("{} hint within the maximum")
-CACHE = CheckId("processor cache holds a request")
-PROCESSOR_CACHE = CheckId("processor cache")
-LARGE_ITEMS = CheckId("large-item concurrency")
-MEMORY_ON = CheckId("memory on {}")
-TRAFFIC_ON = CheckId("traffic on {}")
-CONCURRENCY = CheckId("concurrency")
-BETTER = CheckId("better than the defaults")
-KEEP_DEFAULTS = CheckId(KEEP)
-PEAK_BY_FORMULA = CheckId("encoder peak by formula")
-KV_PINNED = CheckId("KV cache pinned")
-PREDICTED = CheckId("predicted against measured")
-CACHED_KEEP = CheckId("what cached items keep")
-CONFIGURATION_ACCEPTED = CheckId("configuration accepted")
-BATCH_HOLDS_ITEM = CheckId("batch holds an item")
-DEFAULT_CONFIGURATION = CheckId("default configuration")
-ENGINE_START = CheckId("engine start")
-MEMORY_PROFILE = CheckId("memory profile")
-REPLAY = CheckId("replay")
-PROCESSOR_ON_GPU = CheckId("processor on the GPU")
-RUN_FINISHED = CheckId("run finished")
-VLLM_PARTS = CheckId("parts of vLLM")
 # The flags that it is about need a GPU.
-NOT_STARTED_WITH = CheckId(f"{NOT_STARTED} {{}}")
 
 _CACHE_SIZE = "mm_processor_cache_gb"
 _FLAGS = (
@@ -57,7 +32,7 @@ _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Engine arguments to try, and the lines that bring them; `knob` at `value` shrinks items."""
+    """Engine arguments to try, and their lines. `knob` at `value` shrinks items."""
 
     engine_args: Mapping[str, Any]
     lines: str
@@ -68,20 +43,20 @@ class Cure:
 def reserved(
     engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
 ) -> Adequacy:
-    """R4 in tokens; a profile that is skipped encodes none."""
+    """The reserve in tokens; a skipped profile encodes none."""
     found = adequacy(budget, {m: count.value for m, count in served.items()})
     return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 def embeddings_alone(budget: Budget) -> Check | None:
-    """R4 where only embeddings are taken, of which vLLM's profile holds nothing; else None."""
+    """The check for a server of embeddings only, which vLLM does not profile; else None."""
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
     return Check(
-        RESERVED,
+        ids.MEMORY_RESERVE,
         "warn",
-        f"embeddings alone are taken: up to {budget.encoder_cache_size:,} tokens of them stay in "
-        "the encoder cache, and vLLM's startup profile holds none",
+        f"clients send only embeddings: up to {budget.encoder_cache_size:,} tokens stay in the "
+        "encoder cache, and vLLM's startup profile includes none",
     )
 
 
@@ -93,21 +68,20 @@ def reserved_check(
     *,
     allowed: bool = False,
 ) -> Check:
-    """R4 in tokens; `cures` were tried and pass. `allowed`: by --allow-under-reserve."""
+    """The reserve in tokens. `cures` were tried and pass; `allowed` by --allow-under-reserve."""
     number = dialect.number
     detail = (
         f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
         f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
     )
     if found.passes:
-        return Check(RESERVED, "pass", detail)
+        return Check(ids.MEMORY_RESERVE, "pass", detail)
     starts = dialect.say(
-        flags="the engine would start and may run out of memory under load",
-        lines="the engine starts, looks roomy and may run out of memory under load of "
-        f"{modality or 'media'}",
+        flags="the engine starts and may run out of memory under load",
+        lines=f"the engine starts and may run out of memory under load of {modality or 'media'}",
     )
     return Check(
-        RESERVED,
+        ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; {starts}",
         "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
@@ -115,7 +89,7 @@ def reserved_check(
 
 
 def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
-    """`skip_mm_profiling` leaves the encoder out of what is reserved."""
+    """Fail for `skip_mm_profiling`, which reserves nothing for the encoder."""
     judged, room = facts.configuration, facts.tries.room
     if not judged.engine_args.get("skip_mm_profiling"):
         return
@@ -124,16 +98,16 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
         size = f" and take {gib(room.peak_bytes)}"
         lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
     yield Check(
-        ENCODER_RESERVED,
+        ids.ENCODER_RESERVE,
         "fail",
-        "skip_mm_profiling: nothing is reserved for the encoder, though one step may encode "
-        f"{judged.adequacy.worst_step_tokens:,} tokens{size}; that memory is given to the KV cache",
+        "skip_mm_profiling: vLLM reserves nothing for the encoder and gives that memory to the KV "
+        f"cache. One step may encode {judged.adequacy.worst_step_tokens:,} tokens{size}",
         f"remove skip-mm-profiling{lower}",
     )
 
 
 def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
-    """What may cure under-reserving: the hint's size as a cap of the processor, or no hint."""
+    """Remedies to try: the size hint as a processor cap, or no size hint."""
     modality = budget.profiled_modality
     limits = engine_args.get(LIMIT) or {}
     size = hint(limits, modality) if modality else {}
@@ -151,7 +125,7 @@ def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> 
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
-    """One check: R4 in tokens."""
+    """The check of the reserve in tokens."""
     judged, tries = facts.configuration, facts.given_tries
     alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
     yield alone or reserved_check(
@@ -164,7 +138,7 @@ def check_reserved(facts: CheckFacts) -> Iterator[Check]:
 
 
 def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
-    """Per size hint: whether vLLM heeds it, and what it shrinks."""
+    """Check each size hint: whether vLLM uses it, and what it shrinks."""
     limits = facts.configuration.engine_args.get(LIMIT) or {}
     (reserved,) = check_reserved(facts)
     for modality in facts.model.modalities:
@@ -187,41 +161,41 @@ def _check_clamped_hint(
     kept = {n: v for n, v in options(limits, modality).items() if n not in above}
     value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
     yield Check(
-        HINT_WITHIN.of(modality),
+        ids.HINT_MAXIMUM.of(modality),
         "warn",
-        f"{asked}: above vLLM's own largest {modality} ({takes}), so it is ignored with a line "
-        "in the log; a hint can only make the profiled item smaller",
+        f"{asked}: above vLLM's own largest {modality} ({takes}), so vLLM ignores it. A size hint "
+        "can only shrink the profiled item",
         line(LIMIT, {**limits, modality: value}),
     )
 
 
 def _check_shrunk_hint(facts: CheckFacts, modality: Modality, dummy: Dummy, remedy: str) -> Check:
-    """Hints that shrink the profile alone are traps; those of the cache too refuse larger items."""
-    name, limits = SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
+    """Fail for a hint that shrinks the profile but not the items that vLLM admits."""
+    name, limits = ids.SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
     budget, plain = facts.configuration.budget, facts.configuration.plain
     size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
     if dummy.embeds < most:
         detail = (
-            f"{size}: the profiled {modality} shrinks to {dummy.embeds:,} tokens, what one may "
-            f"take stays {most:,}"
+            f"{size}: the profiled {modality} shrinks to {dummy.embeds:,} tokens, but vLLM still "
+            f"admits {most:,}"
         )
         if budget.profiled_modality != modality:
             other = budget.profiled_modality
-            return Check(name, "warn", f"{detail}; without effect here: vLLM profiles {other}")
-        return Check(name, "fail", f"{detail}: nobody reserves the difference", remedy)
+            return Check(name, "warn", f"{detail}; no effect here, as vLLM profiles {other}")
+        return Check(name, "fail", f"{detail}; the difference is not reserved", remedy)
     if most < before and budget.encoder_budget_tokens < before:
         detail = f"{size}: one {modality} takes at most {most:,} tokens instead of {before:,}"
         return Check(
             name,
             "warn",
-            f"{detail}; one of more than the {budget.encoder_budget_tokens:,} tokens that the "
-            "encoder cache holds ends with HTTP 400",
-            "--data DIR checks it against your own media",
+            f"{detail}. vLLM rejects one that exceeds the encoder cache of "
+            f"{budget.encoder_budget_tokens:,} tokens (HTTP 400)",
+            "--data DIR checks your own media",
         )
-    detail = f"{size}: the profiled {modality} costs {dummy.embeds:,} tokens"
+    detail = f"{size}: the profiled {modality} has {dummy.embeds:,} tokens"
     if dummy.embeds == plain.dummies[modality].embeds:
-        detail += " with it and without: it changes nothing"
+        detail += " with and without the hint"
     return Check(name, "pass", detail)
 
 
@@ -229,17 +203,17 @@ def check_derived_hints(facts: CheckFacts) -> Iterator[Check]:
     for modality, size in facts.decision.hints.items():
         named = ", ".join(f"{axis} {value}" for axis, value in size.items())
         dummy = facts.configuration.budget.dummies[modality].embeds
-        detail = f"{named}: vLLM's dummy costs {dummy} tokens, as the largest item does"
-        yield Check(SIZE_HINT.of(modality), "pass", detail)
+        detail = f"{named}: vLLM profiles {dummy} tokens, as many as the largest item takes"
+        yield Check(ids.SIZE_HINT.of(modality), "pass", detail)
     for modality, why in facts.decision.refused_hints.items():
-        detail = f"none emitted: with the corpus' largest size {why}"
-        yield Check(SIZE_HINT.of(modality), "pass", detail)
+        detail = f"no size hint: with the largest size of the data {why}"
+        yield Check(ids.SIZE_HINT.of(modality), "pass", detail)
 
 
 def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
-    """None where vLLM has no such cache, or one that pushes out nothing of the request at hand:
-    `shm` keeps what is touched (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32),
-    which data-parallel engines of one server do not have (`_get_cache_type`, factories.py).
+    """Check that the processor cache holds one request, which could evict its own items. `shm`
+    keeps items in use (`ShmObjectStoreSenderCache`, vllm/multimodal/cache/shm.py of 0.32), but
+    data-parallel engines of one server do not have it (`_get_cache_type`, factories.py).
     """
     args, floor = facts.configuration.engine_args, facts.tries.cache_floor
     given = args.get(_CACHE_SIZE)
@@ -249,33 +223,33 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         return
     if alone and args.get("mm_processor_cache_type") == "shm":
         return
-    said = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
-        yield Check(CACHE, "pass", f"{said}; one admissible request may bring {most}")
+        yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return
     yield Check(
-        CACHE,
+        ids.REQUEST_CACHE,
         "warn",
-        f"{said}, but one admissible request may bring {most}: where its new items push out one "
-        "that it found cached, vLLM ends it with HTTP 500, `Expected a cached item` "
+        f"{given_size}, but one request may bring {most}. If its new items evict one that it found "
+        "in the cache, vLLM answers HTTP 500, `Expected a cached item` "
         "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
-        f"{line(_CACHE_SIZE, 0)}, or {line(_CACHE_SIZE, written_gib(floor.nbytes))} where the host "
-        "has that twice, or smaller limits",
+        f"{line(_CACHE_SIZE, 0)}, or {line(_CACHE_SIZE, written_gib(floor.nbytes))} if the host "
+        "has twice that, or smaller limits",
     )
 
 
 def moved_parts(opened: ModelInfo) -> Iterator[Check]:
-    """A warning for what this release could not be asked for."""
+    """A warning for each part that this release of vLLM lacks."""
     for part, why in opened.moved.items():
-        detail = f"{part}: not known, and nothing is said of it: {why}"
-        yield Check(VLLM_PARTS, "warn", detail, "mmcalib doctor")
+        detail = f"mmcalib cannot read {part} from this release, so it is not checked: {why}"
+        yield Check(ids.VLLM_RELEASE, "warn", detail, "mmcalib doctor")
 
 
 def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
-        detail = f"vLLM refuses to start with its defaults: {error}"
-        yield Check(DEFAULT_CONFIGURATION, "warn", detail)
+        detail = f"vLLM does not start with its defaults: {error}"
+        yield Check(ids.DEFAULT_CONFIGURATION, "warn", detail)
 
 
 RULES: Final[Rules] = {

@@ -27,9 +27,9 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError, unexpected
 from mmcalib.text import plain
 
 WELCOME = """\
-mmcalib measures what the images, videos and audio that you serve cost in vLLM,
-derives its multimodal limits from that, and proves them with the real engine.
-It needs neither a GPU nor weights.
+mmcalib measures what your images, videos and audio cost in vLLM, derives
+multimodal limits from that, and checks them with the real engine.
+It needs no GPU and no weights.
 
 Start with a folder of your media:
   mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --gpu L4
@@ -38,14 +38,14 @@ Start with a folder of your media:
 Commands:
 {commands}
 
-mmcalib COMMAND --help shows its options, mmcalib doctor what is missing here."""
+mmcalib COMMAND --help shows options. mmcalib doctor checks your installation."""
 INTERRUPTED = 130
 
-# What Typer raises for words that it cannot parse: BadParameter is the one that it exports.
+# The error of Typer for words that it cannot parse. Typer exports only its subclass BadParameter.
 _Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
 
 _PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
-# `--max-model-len` is no misspelt `--model`, which Typer has for as near.
+# Stricter than Typer, which takes `--max-model-len` for a misspelt `--model`.
 _MISSPELT = 0.8
 _TAKES_DATA = ("run", "scan", "validate")
 
@@ -56,20 +56,19 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# In the order in which they are met; what each is for, in words that fit one line of 80. Without
-# them a command works, but is not listed.
+# In the order of use, with a purpose that fits one line of 80. A command without one is hidden.
 COMMANDS: dict[str, tuple[Callable[[Any], None], str]] = {
-    "run": (run, "Calibrate vLLM for a corpus, write a config and prove it."),
+    "run": (run, "Tune vLLM for your media: measure, write a config and check it."),
     "doctor": (doctor, "Check the installation and print a fix for each problem."),
-    "list": (list_known, "The models and GPUs that are known by name."),
-    "rehearse": (rehearse, "Predict the memory of any engine config on a GPU without having it."),
-    "plan": (plan, "Find the cheapest changes that make a model fit."),
-    "validate": (validate, "Judge a vLLM config that somebody wrote."),
-    "check": (check, "Does new data fit a calibration? A gate for pipelines."),
-    "scan": (scan, "Count the shapes of a corpus; needs no vLLM."),
+    "list": (list_known, "List known models and GPUs, or explain a check."),
+    "rehearse": (rehearse, "Predict the memory of any engine config on any GPU."),
+    "plan": (plan, "Find the cheapest changes that make a model fit a GPU."),
+    "validate": (validate, "Check an existing vLLM config."),
+    "check": (check, "Check new data against a calibration, as a gate for pipelines."),
+    "scan": (scan, "Count the items and sizes of your media; needs no vLLM."),
     "serve": (serve, ""),
-    "report": (report, "Render the report of a calibration again."),
-    "diff": (diff, "What two calibrations do not have in common."),
+    "report": (report, "Show a calibration again, or write its config in another form."),
+    "diff": (diff, "Compare two calibrations or rehearsals."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():
     _help = RunHelp if _name == "run" else OnceEach
@@ -78,7 +77,7 @@ for _name, (_command, _purpose) in COMMANDS.items():
 
 def _version(wanted: bool) -> None:
     if wanted:
-        # Asking for the metadata of packages takes as long as Typer itself.
+        # Reading package metadata takes as long as importing Typer.
         from mmcalib.version import __version__
 
         print(f"mmcalib {__version__}")
@@ -93,7 +92,7 @@ def _root(
         typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Right-size vLLM for the media you really serve.
+    """Tune vLLM for the media that you serve.
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media
     """
@@ -104,14 +103,14 @@ def _root(
 
 
 def _replace_what_the_locale_lacks() -> None:
-    """Print a question mark for a character that the locale's encoding lacks, as C's lacks most."""
+    """Print a question mark for characters that the locale, such as C, cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="replace")
 
 
 def during_interrupt(error: BaseException) -> bool:
-    """Whether the error came up while the processes of an interrupted command were closed."""
+    """True if the error arose while an interrupted command closed its processes."""
     cause = error.__context__
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__context__
@@ -119,15 +118,15 @@ def during_interrupt(error: BaseException) -> bool:
 
 
 def _explain_unparsed(error: Exception) -> UsageError:
-    """Typer's message for the words of the command line, with the next thing to type."""
+    """Typer's message about the command line, with the next thing to type."""
     words = sys.argv[1:]
-    said = str(getattr(error, "message", "") or error)
+    message = str(getattr(error, "message", "") or error)
     if callable(whole := getattr(error, "format_message", None)):
-        said = str(whole())
+        message = str(whole())
     name = next((word for word in words if word in COMMANDS), "")
     hint = f"mmcalib {name} --help" if name else "mmcalib --help"
     typed = getattr(error, "option_name", None)
-    if said.startswith("No such option") and name in _PASSES_FLAGS_ON:
+    if message.startswith("No such option") and name in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {name} ... -- {typed} ..."
         own: list[str] = list(getattr(error, "possibilities", None) or ())
         if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
@@ -136,27 +135,27 @@ def _explain_unparsed(error: Exception) -> UsageError:
         hint = f"a calibration is an argument here: mmcalib {name} out/calibration.json"
     if name and typed in words[: words.index(name)]:
         hint = f"options go after the command: mmcalib {name} {typed} ..."
-    if "unexpected extra argument" in said and name in _TAKES_DATA:
-        hint = "--data names the media, each folder or file with a --data of its own"
-    return UsageError(said[:1].lower() + said[1:].rstrip("."), hint=hint)
+    if "unexpected extra argument" in message and name in _TAKES_DATA:
+        hint = "--data FOLDER for each folder or file of media"
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 
 def _flush() -> None:
-    """Write out what was printed; nothing where the reader has left. Raises OutputError."""
+    """Flush standard output, and stay quiet if its reader has left. Raises OutputError."""
     try:
         sys.stdout.flush()
     except OSError as error:
         drop_output()
         if not isinstance(error, BrokenPipeError):
-            said = f"cannot write to standard output: {error.strerror}"
-            raise OutputError(said, hint="df -h .") from error
+            message = f"cannot write to standard output: {error.strerror}"
+            raise OutputError(message, hint="df -h .") from error
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 fine, 1 error, 2 usage, 3 verdict no, 130 interrupted."""
+    """Run the command line. Exit codes: 0 pass, 1 error, 2 usage, 3 fail, 130 interrupted."""
     _replace_what_the_locale_lacks()
     expect_json(sys.argv[1:])
-    # A polite kill unwinds like an interrupt, so that the engine's processes end with this one.
+    # SIGTERM unwinds like an interrupt, so that engine processes end too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         code = app(_spell_as_options(sys.argv[1:]), standalone_mode=False)
@@ -177,8 +176,7 @@ def main() -> None:
 
 
 def _fail(error: MmcalibError) -> NoReturn:
-    """Say what is wrong and what to type, on standard error and as the JSON that was asked for."""
-    # Names and other people's words are in it.
+    """Print the error and its hint on standard error, and as JSON with --json."""
     print(plain(f"error: {error.message}"), file=sys.stderr)
     if error.hint:
         print(plain(f"  try: {error.hint}"), file=sys.stderr)
@@ -189,7 +187,7 @@ def _fail(error: MmcalibError) -> NoReturn:
 
 
 def _spell_as_options(words: list[str]) -> list[str]:
-    """`help` and `version`, which people type for commands, as the options that they are."""
+    """Replace the words `help` and `version` by their options."""
     match words:
         case ["help", *rest]:
             return [*rest, "--help"]

@@ -1,4 +1,4 @@
-"""`mmcalib check`: does new data fit a calibration? A gate for pipelines, at header speed."""
+"""`mmcalib check`: checks new data against a calibration by file headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS
 
 @options
 class CheckOptions:
-    """New data, what it must fit, and how much of it may not."""
+    """The options of `mmcalib check`."""
 
     data: list[str] | None = argument(
         "NEW_DATA...",
@@ -31,17 +31,19 @@ class CheckOptions:
     allow_unknown: bool = switch("Treat unknown items as fitting.")
     tolerate: Annotated[float, Bounds(ge=0, lt=1)] = option(
         "SHARE",
-        "Exit 3 only if more than this share does not fit.",
+        "Exit 3 only if a larger share does not fit.",
         0.0,
-        wrong="{option} {given} is not a share",
+        wrong="{option} {given} is not a share between 0 and 1",
         hint="--tolerate 0.01",
     )
-    as_json: bool = switch("One JSON object per line: what does not fit, then a summary.", "--json")
-    quiet: bool = switch("Only the exit code and errors.")
+    as_json: bool = switch(
+        "Print JSON lines: one for each item that does not fit, then a summary.", "--json"
+    )
+    quiet: bool = switch("Print only errors.")
 
 
 def check(options: CheckOptions) -> None:
-    """Say whether new data fits a calibration; exit 3 if not, and what would make it fit.
+    """Check new data against a calibration. Exit 3 if it does not fit, and print remedies.
 
     Example: mmcalib check --calibration out/calibration.json ./new-media
     """
@@ -84,32 +86,32 @@ def check(options: CheckOptions) -> None:
             reasons.add(checked.kind, checked.admission, checked)
             if as_json:
                 print_json(Offender.of(checked), indent=None)
-                # At once, so that a pipeline sees it.
+                # A pipeline reads it at once.
                 sys.stdout.flush()
     if not tally.checked:
-        raise CorpusError("nothing was checked: no media", hint="NEW_DATA is a folder of media")
+        raise CorpusError("no media to check", hint="NEW_DATA is a folder of media")
     offenders = tally.offenders(allow_unknown=options.allow_unknown)
     share = offenders / tally.checked
     summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""
-    found = reasons.largest_first()
+    turned_away = reasons.largest_first()
     if not quiet:
-        for one in found:
+        for one in turned_away:
             console.print(Text(reason_lines(one)), soft_wrap=True)
         within = tolerated if share <= tolerate else ""
         console.print(Text(tally_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:
-            words = f"texts were bounded, not counted: {known.counting.why}"
+            words = f"text tokens are an upper bound, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
     if share > tolerate:
-        shown = (as_json or not quiet) and any(one.remedy for one in found)
-        above = "the remedies above, or " if shown else ""
-        if not (as_json or quiet or all(one.count == len(one.examples) for one in found)):
+        shown = (as_json or not quiet) and any(one.remedy for one in turned_away)
+        above = "apply the remedies above, or " if shown else ""
+        if not (as_json or quiet or all(one.count == len(one.examples) for one in turned_away)):
             above = f"--json lists each; {above}"
         misfit = "do not fit" if offenders == tally.answers["no"] else "are not known to fit"
         raise VerdictError(
             f"{offenders} of {tally.checked} {misfit} {options.calibration}{tolerated}",
-            hint=f"{above}mmcalib run on a corpus that has such media",
+            hint=f"{above}mmcalib run with such media",
         )

@@ -1,4 +1,4 @@
-"""A function of options as a command of Typer, its help, its JSON; options of several commands."""
+"""Turns a function of options into a Typer command; options that several commands share."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 
 def reader_has_left() -> bool:
-    """Whether standard output is a pipe whose reader has closed it."""
+    """True if standard output is a pipe that its reader has closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def drop_output() -> None:
-    """Discard what has yet to be written to standard output."""
+    """Discard unwritten standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# Where `mmcalib run --help-all` lists the options that are not `basic`.
+# The panel of `mmcalib run --help-all` for options that are not `basic`.
 MORE = "More options"
 
 
 class OnceEach(TyperCommand):
-    """Refuse an option that is given twice, and end quietly when its reader leaves."""
+    """Rejects repeated options, and ends quietly if the reader of its output leaves."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         *_, order = self.make_parser(ctx).parse_args(list(args))
@@ -59,7 +59,7 @@ class OnceEach(TyperCommand):
             if given.name in seen and not getattr(given, "multiple", True):
                 name = max(given.opts, key=len)
                 value = "" if getattr(given, "is_flag", False) else f" {given.metavar or 'VALUE'}"
-                raise UsageError(f"{name} is given twice", hint=f"once: {name}{value}")
+                raise UsageError(f"{name} is repeated", hint=f"give it once: {name}{value}")
             seen.add(given.name)
         return super().parse_args(ctx, args)
 
@@ -74,7 +74,7 @@ class OnceEach(TyperCommand):
 
 
 def command(function: Callable[[Any], None]) -> Callable[..., None]:
-    """Wrap a function of one class of options, so that Typer calls it with the words of each."""
+    """Wrap a function of one options class as a function that Typer can call."""
     (kind,) = [hint for name, hint in get_type_hints(function).items() if name != "return"]
     own = tuple(options_of(kind))
 
@@ -112,7 +112,7 @@ def _parameter(own: Option) -> inspect.Parameter:
 
 
 def _vllm_flags(meant: str) -> Any:
-    """Flags after --. Refuses a word before them, `meant` for that option, or for --config."""
+    """The flags after --. A word before them is an error that suggests `meant` or --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
         from mmcalib.engine.config_forms import pasted_flags
@@ -130,20 +130,20 @@ def _vllm_flags(meant: str) -> Any:
 
 RUN_FLAGS, PLAN_FLAGS = _vllm_flags("--data"), _vllm_flags("--log")
 FILE_AND_FLAGS = argument(
-    "[FILE] [-- VLLM FLAGS]", "What --config names, and flags of `vllm serve`, after --."
+    "[FILE] [-- VLLM FLAGS]", "The --config file, and flags of `vllm serve` after --."
 )
-GPU_MEMORY = option("SIZE", "Another GPU's memory as torch reports it, as 24GiB.")
+GPU_MEMORY = option("SIZE", "Memory of another GPU as torch reports it, such as 24GiB.")
 CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
 CONFIG_FILE = option(
     "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
 )
-VERBOSE = switch("Show what vLLM logs, on standard error.", "--verbose", "-v")
-QUIET = switch("No progress and no summary.", basic=True)
-STRICT = switch("Exit 3 when anything had to be skipped.")
+VERBOSE = switch("Show vLLM's log on standard error.", "--verbose", "-v")
+QUIET = switch("Print no progress and no summary.", basic=True)
+STRICT = switch("Exit 3 if any file or request was skipped.")
 
 
 class RunHelp(OnceEach):
-    """Leaves out options of the panel `MORE` until `--help-all` asks for them."""
+    """Shows options of the panel `MORE` only with `--help-all`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Options": [], MORE: []}
@@ -171,7 +171,7 @@ _printed = {"json": False}
 
 
 def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -> None:
-    """Print a document, or several as a list, as ASCII: what of a name is not UTF-8 is escaped."""
+    """Print a document, or a list of several, as ASCII with escapes."""
     from pydantic import BaseModel
 
     whole = found.model_dump() if isinstance(found, BaseModel) else [f.model_dump() for f in found]
@@ -179,19 +179,19 @@ def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -
 
 
 def print_document(text: str) -> None:
-    """Print JSON that is made already, or one line of several."""
+    """Print JSON text, a document or one of several lines."""
     _printed["json"] = True
     sys.stdout.write(text + "\n")
 
 
 def expect_json(words: Sequence[str]) -> None:
-    """Remember whether these words of the command line ask for a document."""
+    """Remember if the command line has --json."""
     own = words[: words.index("--")] if "--" in words else words
     _printed["json"] = "--json" not in own
 
 
 def print_error(error: MmcalibError) -> None:
-    """Print the error as the document that was asked for, unless there is one already."""
+    """Print the error as JSON if --json was given and nothing was printed yet."""
     if not _printed["json"]:
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
         found = {"kind": kind, "message": error.message, "hint": error.hint}

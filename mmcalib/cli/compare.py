@@ -1,4 +1,4 @@
-"""`mmcalib run` for several models or GPUs: a folder of results each, and one table."""
+"""`mmcalib run` for several models or GPUs: a folder of results for each, and one table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARISON = "comparison.json"
 
 
 def split_names(names: str | None) -> list[str | None]:
-    """The names that commas part, each once; a folder's own name may have commas."""
+    """Split a list at commas, without repeats. The name of an existing folder may have commas."""
     if names is None or Path(names).exists():
         return [names]
     return list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip())) or [names]
@@ -46,7 +46,7 @@ def compare(
     quiet: bool,
     force: bool,
 ) -> None:
-    """Do the jobs, `finish` each in its folder, compare. Raises VerdictError where none passes."""
+    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail."""
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
         claim(folder, force=force)
@@ -70,27 +70,27 @@ def compare(
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
         if not quiet:
-            ended = f"{len(found.runs)} of {len(jobs)}, {folder.name}: {row.verdict}"
+            ended = f"{len(found.runs)} of {len(jobs)}: {folder.name} {row.verdict.upper()}"
             console.print(ended, markup=False, style="bold")
     if as_json:
         print_document(found.model_dump_json(indent=2))
     if not quiet:
         print_comparison(found, console)
-        console.print(f"written to {out}: {COMPARISON}, and a folder each", markup=False)
+        console.print(f"Details: {out / COMPARISON}, and a folder for each", markup=False)
     passed = [run for run in found.runs if run.verdict == "pass"]
     if not passed:
         first = found.runs[0]
-        raise VerdictError(f"none of {len(jobs)} passes: {first.problem}", hint=first.remedy)
+        raise VerdictError(f"none of {len(jobs)} passed: {first.problem}", hint=first.remedy)
     if not quiet:
         for run in passed:
             serve = serve_command(out / run.folder / "engine.yaml")
-            console.print(f"serve with: {serve}", markup=False, style="bold", soft_wrap=True)
+            console.print(f"Serve:  {serve}", markup=False, style="bold", soft_wrap=True)
     if refused is not None:
         raise refused
 
 
 def _folder_names(jobs: Sequence[Job]) -> list[str]:
-    """`Qwen2.5-VL-3B-Instruct-L4`; with the maker's name where two models have one name."""
+    """Such as `Qwen2.5-VL-3B-Instruct-L4`; with the organization if two models share a name."""
     last = [Path(model).name for model in dict.fromkeys(job.model for job in jobs)]
     names = []
     for job in jobs:

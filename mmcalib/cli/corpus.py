@@ -1,4 +1,4 @@
-"""`mmcalib scan`: what a corpus holds, by headers alone."""
+"""`mmcalib scan`: counts the items and sizes of media by their headers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, DATA, REQUESTS, P
 
 @options
 class ScanOptions:
-    """A corpus, and how it is read."""
+    """The options of `mmcalib scan`."""
 
     data: list[str] | None = DATA
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
-    repeats: bool = switch("Also compare contents, which reads whole files.")
+    repeats: bool = switch("Also compare contents; reads whole files.")
     probe: ProbeOptions
     strict: bool = STRICT
-    as_json: bool = switch("Print the counts, and what was skipped, as JSON.", "--json")
+    as_json: bool = switch("Print the counts and the skipped files as JSON.", "--json")
     quiet: bool = QUIET
 
 
 def scan(options: ScanOptions) -> None:
-    """Count the shapes of a corpus by its headers: neither vLLM nor a model is needed.
+    """Count the items and sizes of your media by their headers, without vLLM or a model.
 
     Example: mmcalib scan --data ./media
     """
@@ -41,7 +41,7 @@ def scan(options: ScanOptions) -> None:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     console, progress = terminal(quiet=options.quiet)
     with allowing(options.allowed_media_domains or ()):
-        found = scan_all(
+        scanned = scan_all(
             options.data or [],
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
@@ -50,15 +50,16 @@ def scan(options: ScanOptions) -> None:
             progress=progress,
         )
     if options.as_json:
-        # Names need not be Unicode, which a document that is checked must be.
-        skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in found.skipped]
-        print_json(ScanDocument.model_construct(corpus=found.corpus, skipped=skipped))
+        # Names may not be Unicode, which a validated document must be.
+        skipped = [
+            SkippedItem.model_construct(path=s.path, reason=s.reason) for s in scanned.skipped
+        ]
+        print_json(ScanDocument.model_construct(corpus=scanned.corpus, skipped=skipped))
     if not options.quiet:
-        print_census(found.corpus, found.census, found.skipped, console)
-        said = "calibrate with: mmcalib run --model MODEL --data DIR"
-        console.print(said, markup=False, style="bold", soft_wrap=True)
-    if options.strict and found.skipped:
+        print_census(scanned.corpus, scanned.census, scanned.skipped, console)
+        console.print("Next: mmcalib run --model MODEL --data DIR", style="bold", soft_wrap=True)
+    if options.strict and scanned.skipped:
         raise VerdictError(
-            f"--strict: {len(found.skipped)} files or requests were skipped",
+            f"--strict: {len(scanned.skipped)} files or requests were skipped",
             hint="--json lists them",
         )

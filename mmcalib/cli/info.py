@@ -1,4 +1,4 @@
-"""Doctor, serve."""
+"""`mmcalib doctor` and `mmcalib serve`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mmcalib.options.option import argument, option, options, switch
 
 @options
 class DoctorOptions:
-    """How findings are printed."""
+    """The options of `mmcalib doctor`."""
 
-    as_json: bool = switch("Print what was found as JSON.", "--json")
+    as_json: bool = switch("Print the checks as JSON.", "--json")
     quiet: bool = QUIET
 
 
 def doctor(options: DoctorOptions) -> None:
-    """Look at the installation and the machine: what works, and what to type where not.
+    """Check the installation and the machine, and print a fix for each problem.
 
     Example: mmcalib doctor
     """
@@ -29,31 +29,31 @@ def doctor(options: DoctorOptions) -> None:
     from mmcalib.workflows.doctor import examine
 
     console, progress = terminal(quiet=options.quiet)
-    found = examine(progress=progress)
+    diagnosis = examine(progress=progress)
     if options.as_json:
-        print_json(found)
+        print_json(diagnosis)
     if not options.quiet:
-        print_diagnosis(found, console)
-    if found.verdict == "fail":
-        failed = first_failed(found.checks)
+        print_diagnosis(diagnosis, console)
+    if diagnosis.verdict == "fail":
+        failed = first_failed(diagnosis.checks)
         raise VerdictError(
-            f"mmcalib run cannot work here: {failed.name}: {failed.detail}", hint=failed.remedy
+            f"mmcalib run does not work here yet: {failed.code} {failed.name}", hint=failed.remedy
         )
 
 
 @options
 class ServeOptions:
-    """What `vllm serve` reads."""
+    """The options of `mmcalib serve`."""
 
-    config: Path = option("FILE", "What `vllm serve --config` reads.", Path("out/engine.yaml"))
+    config: Path = option("FILE", "The file for `vllm serve --config`.", Path("out/engine.yaml"))
     flags: list[str] | None = argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.")
 
 
 def serve(options: ServeOptions) -> None:
-    """Be `vllm serve`: for installations where its own script does not start.
+    """Run `vllm serve` where its own script fails to start.
 
-    vLLM's CPU build is no package named vllm, which the script asks for; and CUDA-built torchvision
-    beside CPU-only torch does not import. Elsewhere `vllm serve` is all that is needed.
+    The script looks for a package named vllm, which vLLM's CPU build is not, and it imports
+    torchvision, which fails if only torch is a CPU build. Elsewhere use `vllm serve`.
 
     Example: mmcalib serve --config out/engine.yaml -- --port 8000
     """
@@ -72,5 +72,5 @@ def serve(options: ServeOptions) -> None:
     if not any(map(installed, BUILDS)):
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
     sys.stdout.flush()
-    # A model among the flags stands first, where vLLM looks for it.
+    # vLLM reads a model among the flags only in front.
     become_server([*(options.flags or []), "--config", str(config)], os.environ)

@@ -1,4 +1,4 @@
-"""`mmcalib list`: the models and GPUs that are known by name."""
+"""`mmcalib list`: the models, GPUs and checks that mmcalib knows."""
 
 from __future__ import annotations
 
@@ -14,46 +14,63 @@ from mmcalib.options.option import argument, options, switch
 
 @options
 class ListOptions:
-    """What is listed."""
+    """What to list."""
 
-    what: Literal["models", "gpus"] = argument(
-        "models|gpus",
-        "Which of them.",
+    what: Literal["models", "gpus", "checks"] = argument(
+        "models|gpus|checks",
+        "What to list.",
         MISSING,
-        wrong="{given} is neither models nor gpus",
+        wrong="{given} is not models, gpus or checks",
         hint="mmcalib list models",
     )
-    words: list[str] | None = argument("[WORD]...", "Parts of the name, such as qwen3 or 4090.")
+    words: list[str] | None = argument(
+        "[WORD]...", "Parts of the name, such as qwen3 or 4090; codes of checks, such as MM031."
+    )
     as_json: bool = switch("Print a JSON list.", "--json")
 
 
 def list_known(options: ListOptions) -> None:
-    """List the models that calibrate offline, without weights, or the GPUs that --gpu takes.
+    """List the models that need no download, the GPUs that --gpu takes, or the checks.
 
     Example: mmcalib list models qwen3
 
     Example: mmcalib list gpus rtx
+
+    Example: mmcalib list checks MM031
     """
-    list_kind = _list_models if options.what == "models" else _list_gpus
-    list_kind(options.words or (), as_json=options.as_json)
+    lists = {"models": _list_models, "gpus": _list_gpus, "checks": _list_checks}
+    lists[options.what](options.words or (), as_json=options.as_json)
+
+
+def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
+    from mmcalib.checks.catalogue import CHECKS, check_of_code
+
+    listed = [check_of_code(code) for code in codes] or list(CHECKS.values())
+    if as_json:
+        rows = [(one.code, one.name, one.explanation) for one in listed]
+        keys = ("code", "name", "explanation")
+        print_document(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    for one in listed:
+        print(f"{one.code}  {one.name}" + (f": {one.explanation}" if codes else ""))
 
 
 def _list_models(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models.catalogue import bundled
     from mmcalib.results.doctor import BundledModel
 
-    found = [
+    listed = [
         BundledModel.of(geometry)
         for geometry in bundled()
         if all(word.lower() in geometry.id.lower() for word in words)
     ]
     if as_json:
-        print_json(found)
-    elif not found:
-        print("no bundled model matches: mmcalib list models lists all", file=sys.stderr)
+        print_json(listed)
+    elif not listed:
+        print("no bundled model matches; mmcalib list models shows all", file=sys.stderr)
     else:
-        width = max(len(model.id) for model in found)
-        for model in found:
+        width = max(len(model.id) for model in listed)
+        for model in listed:
             print(f"{model.id:<{width}}  {', '.join(model.modalities)}")
 
 
@@ -62,20 +79,20 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models import gpus
 
     wanted = [gpus.fold(word) or word.lower() for word in words]
-    found = [
+    listed = [
         gpu
         for gpu in gpus.all()
         if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
-        print_document(json.dumps([asdict(gpu) for gpu in found], indent=2))
+        print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))
         return
-    if not found:
-        print(f"no such GPU is known; any other, instead of --gpu: {gpus.ANY}", file=sys.stderr)
+    if not listed:
+        print(f"no GPU matches; describe yours instead: {gpus.ANY}", file=sys.stderr)
         return
-    width = max(len(gpu.name) for gpu in found)
+    width = max(len(gpu.name) for gpu in listed)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
-    for gpu in found:
+    for gpu in listed:
         rest = "memory only: it has no CUDA" if gpu.memory_only else ""
         capability = gpu.compute_capability or "-"
         memory = text.gib(gpu.total_bytes)
@@ -83,7 +100,7 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
             rest = f"{rest}; inferred" if rest else "inferred"
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
     print(
-        "memory as torch reports it on Linux, from public sources unless marked inferred; "
-        "WSL 2 shows more, which --gpu-memory takes",
+        "Memory is what torch reports on Linux, from public sources unless marked inferred. "
+        "WSL 2 reports more: pass it with --gpu-memory.",
         file=sys.stderr,
     )

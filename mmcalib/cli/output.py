@@ -1,4 +1,4 @@
-"""The folder of results: claimed, written step by step, finished. The GPU that is meant."""
+"""Writes the folder of results step by step, and finds the GPU to tune for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
@@ -20,27 +20,26 @@ from mmcalib.models import gpus
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
-from mmcalib.report.terminal import summary
+from mmcalib.report.rows import check_line
+from mmcalib.report.summary import summary
 from mmcalib.results.calibration import serving, skipped_jsonl, with_variables
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
 from mmcalib.workflows.run.job import RunSoFar
 
 _REPORTS = ("report.html", "report.md")
-# From the configuration that the user gave to the tuned one.
+# The difference from the user's configuration to the tuned one.
 DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
-# Written where `--emit` asks for them, or a configuration was given.
+# Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
-# Of the forms that carry variables: it is for any server.
+# A form with environment variables that any server can read.
 _PLAINEST = "env"
-_LEFT_OUT = (
-    "the server refuses items of the corpus, which were left out; to have them in limits and server"
-)
+_LEFT_OUT = "the server rejects some items, so they were left out; to include them"
 
 
 def _repeat_with_variables(command: Sequence[str]) -> str:
-    """The same run once more, over its own results, with a form that carries variables."""
+    """The command of this run with --force and a form that has environment variables."""
     words = ["mmcalib", *command]
     if "--force" not in words:
         words.append("--force")
@@ -51,7 +50,7 @@ def _repeat_with_variables(command: Sequence[str]) -> str:
 
 
 def claim(out: Path, *, force: bool) -> None:
-    """Check that `out` can be written and that nothing is lost; nothing is made or removed yet."""
+    """Check that `out` can be written and holds nothing of value. Makes and removes nothing."""
     try:
         out.exists()
     except OSError as error:
@@ -66,7 +65,7 @@ def claim(out: Path, *, force: bool) -> None:
 
 
 def _is_left_over(out: Path) -> bool:
-    """Whether the folder holds nothing but files of a run that did not finish."""
+    """True if the folder holds only files of an unfinished run."""
     names = {path.name for path in out.iterdir()}
     if not names - {"skipped.jsonl"}:
         return True
@@ -76,16 +75,16 @@ def _is_left_over(out: Path) -> bool:
         found = Calibration.load(out / "calibration.json")
     except UsageError:
         return False
-    return any(check.name == RUN_FINISHED.name for check in found.checks)
+    return any(check.name == RUN_COMPLETION.name for check in found.checks)
 
 
 def save(so_far: RunSoFar, out: Path) -> None:
-    """Write the skipped and the calibration; a run's first result replaces an earlier run's."""
+    """Write the skipped items and the calibration so far. The first write removes older results."""
     if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
     write_text(out / "skipped.jsonl", skipped_jsonl(so_far.skipped))
     if so_far.calibration is None:
-        # Not before something could be written in their place: the disk may be full.
+        # Only after a successful write, as the disk may be full.
         for name in {*FILES, *OTHER_FORMS} - {"skipped.jsonl"}:
             (out / name).unlink(missing_ok=True)
 
@@ -102,9 +101,11 @@ def finish(
     redact_paths: bool = False,
     emit: Sequence[str] = (),
     command: Sequence[str] = (),
+    seconds: float | None = None,
 ) -> None:
-    """Write the final files, say what there is to say, and leave by the verdict's exit code. Only a
-    pass writes `engine.yaml` and the forms of `emit`, all or none; `command` are this run's words.
+    """Write the final files, print the summary, and raise VerdictError unless the verdict is pass.
+    Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` has the words
+    of this run, and `seconds` its time.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
@@ -114,21 +115,21 @@ def finish(
     if passes:
         texts = {config: engine_yaml(calibration, serving(calibration.server, serve)), **texts}
     write_texts(texts)
-    written = [*_REPORTS, "calibration.json", "skipped.jsonl"]
+    also = []
     if passes:
         if calibration.yours and calibration.yours.diff:
             write_text(out / DIFF, calibration.yours.diff)
-            written.insert(0, DIFF)
-        # Last, because not every form can carry every value; then there are none of them.
+            also.append(str(out / DIFF))
+        # Last: a form that cannot carry a value fails, and then none of them is written.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
-        forms = [form for form in wanted if form.file not in ("engine.yaml", *written)]
+        forms = [form for form in wanted if form.file not in FILES]
         write_texts({out / form.file: form.render(calibration) for form in forms})
-        written = ["engine.yaml", *reversed([form.file for form in forms]), *written]
+        also += [str(out / form.file) for form in forms]
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
-        summary(calibration, console)
-        console.print(f"written to {out}: {', '.join(written)}", markup=False, soft_wrap=True)
+        here = serving(calibration.server, serve_command(config))
+        summary(calibration, console, serve=here, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.wanting:
@@ -136,10 +137,10 @@ def finish(
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)
-        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=failed.remedy)
-    if not quiet:
-        here = f"serve with: {serving(calibration.server, serve_command(config))}"
-        console.print(here, markup=False, style="bold", soft_wrap=True)
+        if not quiet:
+            # The summary shows the rest.
+            raise VerdictError(f"failed at {failed.code} {failed.name}")
+        raise VerdictError(f"failed at {check_line(failed)}", hint=failed.remedy)
     if strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
@@ -150,9 +151,9 @@ def finish(
 def gpu_named(
     gpu: str | None, gpu_memory: str | None, capability: str | None
 ) -> gpus.Gpu | str | None:
-    """A name, a described GPU, or None where nothing is said. Raises UsageError."""
+    """The GPU of these options: its name, its description, or None. Raises UsageError."""
     if gpu_memory is not None and gpu is not None:
-        raise UsageError("--gpu and --gpu-memory are one or the other", hint="--gpu NAME")
+        raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):
         hint = f"{gpus.ANY}, or --gpu NAME"
         raise UsageError("--gpu-memory and --capability go together", hint=hint)
@@ -160,7 +161,7 @@ def gpu_named(
 
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
-    """The one named or described, or the one that is here; None where there is none."""
+    """The given GPU, or the one of this machine; None without either."""
     if isinstance(named, gpus.Gpu):
         return named
     if named is not None:

@@ -1,4 +1,4 @@
-"""Plan, validate."""
+"""`mmcalib plan` and `mmcalib validate`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOp
 
 @options
 class PlanOptions:
-    """A configuration, where it is to fit, and what it may cost."""
+    """The options of `mmcalib plan`."""
 
     flags: list[str] | None = PLAN_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
     )
     gpu: str | None = option(
-        "NAME", "Such as H100-80G or L4; auto: the present one, and the default without --log."
+        "NAME", "Such as H100-80G or L4; auto, the default without --log: this machine's."
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY
@@ -34,19 +34,17 @@ class PlanOptions:
     goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
     keep: list[str] | None = option(
         "ARG[=LEAST]",
-        "An argument that no fix may change, such as kv_cache_dtype, or make less than "
+        "An argument that no fix may change, such as kv_cache_dtype, or lower below a value, as in "
         "max_model_len=32k; repeatable.",
     )
-    log: Path | None = option(
-        "FILE", "What a vLLM server printed: model, GPU and arguments of its start."
-    )
+    log: Path | None = option("FILE", "Log of a vLLM server, with model, GPU and arguments.")
     as_json: bool = switch("Print the plan as JSON.", "--json")
     verbose: bool = VERBOSE
     quiet: bool = QUIET
 
 
 def plan(options: PlanOptions) -> None:
-    """Find the cheapest memory fixes with which a model fits a GPU, by rehearsing them.
+    """Find the cheapest changes that make a model fit a GPU, by rehearsing them.
 
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
@@ -59,7 +57,7 @@ def plan(options: PlanOptions) -> None:
 
     gpu = gpu_named(options.gpu, options.gpu_memory, options.capability)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    found = plan_for(
+    proposal = plan_for(
         options.model,
         gpu=gpu,
         config=options.config,
@@ -70,25 +68,25 @@ def plan(options: PlanOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(found)
+        print_json(proposal)
     if not options.quiet:
-        print_plan(found, console)
-    if found.verdict == "under-reserved":
+        print_plan(proposal, console)
+    if proposal.verdict == "under-reserved":
         raise VerdictError(
-            f"{found.goal} is reached on {found.gpu}, and what startup reserves does not hold it",
+            f"fixes meet {proposal.goal} on {proposal.gpu}, but none reserves enough memory",
             hint="another --gpu, a lower --goal, or mmcalib run --gpu, which caps items",
         )
-    if found.verdict == "out of reach":
+    if proposal.verdict == "out of reach":
         raise VerdictError(
-            f"no combination of fixes reaches {found.goal} on {found.gpu}",
+            f"no combination of fixes meets {proposal.goal} on {proposal.gpu}",
             hint="a smaller model, another --gpu, or a lower --goal"
-            + (", or less to --keep" if found.kept else ""),
+            + (", or less to --keep" if proposal.kept else ""),
         )
 
 
 @options
 class ValidateOptions:
-    """A configuration, and where and what it will serve."""
+    """The options of `mmcalib validate`."""
 
     flags: list[str] | None = FILE_AND_FLAGS
     config: Path | None = CONFIG_FILE
@@ -97,26 +95,26 @@ class ValidateOptions:
     )
     data: list[Path] | None = option(
         "DIR",
-        "Media that will be served; may be repeated. Default: made-up ones, the largest that are "
-        "admitted.",
+        "Media that you serve; may be repeated. Default: blank media of the largest admitted "
+        "sizes.",
     )
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     gpu: str | None = option(
         "NAME",
-        "GPU that will serve, such as H100-80G: its memory is rehearsed. auto: the present one.",
+        "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's.",
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY
     proof: ProofOptions
-    as_json: bool = switch("Print the findings as JSON.", "--json")
+    as_json: bool = switch("Print the checks as JSON.", "--json")
     verbose: bool = VERBOSE
     quiet: bool = QUIET
 
 
 def validate(options: ValidateOptions) -> None:
-    """Judge a vLLM config written by hand: what it really does, and whether it survives.
+    """Check an existing vLLM config: do its settings take effect, and is enough reserved?
 
     Example: mmcalib validate engine.yaml --gpu L4
 
@@ -131,7 +129,7 @@ def validate(options: ValidateOptions) -> None:
     from mmcalib.workflows.validate.validate import validate as validate_config
 
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    found = validate_config(
+    result = validate_config(
         options.config,
         model=options.model,
         data=options.data or [],
@@ -145,10 +143,11 @@ def validate(options: ValidateOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(found)
+        print_json(result)
     if not options.quiet:
-        print_validation(found, console)
-    if found.verdict == "fail":
-        failed = first_failed(found.checks)
+        print_validation(result, console)
+    if result.verdict == "fail":
+        failed = first_failed(result.checks)
         hint = next(iter(failed.remedies), "")
-        raise VerdictError(f"the verdict is no: {failed.name}: {failed.detail}", hint=hint)
+        detail = f": {failed.detail}" if options.quiet else ""
+        raise VerdictError(f"failed at {failed.code} {failed.name}{detail}", hint=hint)

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar per step on a TTY, lines elsewhere. On stderr."""
+"""Progress on standard error: one live line on a terminal, elsewhere a line for each step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rich.text import Text
 from mmcalib import progress
 from mmcalib.text import plain
 
-# Where nobody watches a bar, a line this often shows that a long step is alive.
+# Without a terminal, a long step prints how far it is this often.
 EVERY_S = 30.0
-# A rate over less is noise.
+# A rate over a shorter time is noise.
 _LEAST_S = 0.5
 
 
 class _Done(ProgressColumn):
-    """`40/88 45%` where the total is known, `12,000` where it is not; the rate beside either."""
+    """The count, its share of a known total, and the rate: `40/88 45%, 12/s`."""
 
     def render(self, task: Bar) -> Text:
         if not task.completed and not task.total:
@@ -38,15 +38,8 @@ class _Done(ProgressColumn):
         return Text(_count_and_rate(task.completed, task.total, task.elapsed or 0.0), style="cyan")
 
 
-class _BarOfTotal(BarColumn):
-    """A bar only where the total is known."""
-
-    def render(self, task: Bar) -> Text:  # type: ignore[override]
-        return super().render(task) if task.total else Text()  # type: ignore[return-value]
-
-
 class _Remaining(TimeRemainingColumn):
-    """The time that is left, only where the total is known."""
+    """The time left, only if the total is known."""
 
     def render(self, task: Bar) -> Text:
         return super().render(task) if task.total else Text()
@@ -55,7 +48,7 @@ class _Remaining(TimeRemainingColumn):
 class _Step:
     def __init__(self, terminal: Terminal, title: str, total: int | None) -> None:
         self._terminal, self._title, self._total = terminal, title, total
-        self._started = self._spoke = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         self._done = 0
         self.bar: tuple[Progress, TaskID] | None = None
 
@@ -63,8 +56,8 @@ class _Step:
         self._done += done
         if self.bar is not None:
             self.bar[0].advance(self.bar[1], done)
-        elif time.monotonic() - self._spoke >= EVERY_S:
-            self._spoke = time.monotonic()
+        elif time.monotonic() - self._last_line >= EVERY_S:
+            self._last_line = time.monotonic()
             self._terminal.say(f"{self._title}: {self._so_far()}")
 
     def total(self, total: int) -> None:
@@ -74,23 +67,21 @@ class _Step:
 
     def _so_far(self) -> str:
         elapsed = time.monotonic() - self._started
-        said = _count_and_rate(self._done, self._total, elapsed)
+        words = _count_and_rate(self._done, self._total, elapsed)
         if self._total and 0 < self._done < self._total:
-            said += f", about {elapsed * (self._total / self._done - 1):.0f} s left"
-        return said
-
-    def closing_line(self) -> str:
-        elapsed = time.monotonic() - self._started
-        count = f"{_count_and_rate(self._done, None, elapsed)}, " if self._done > 1 else ""
-        return f"{self._title}: {count}{elapsed:.1f} s"
+            words += f", about {elapsed * (self._total / self._done - 1):.0f} s left"
+        return words
 
 
 class Terminal:
-    """Show each step while it runs, and its time after; engine output only if `verbose`."""
+    """Show the running step; engine output only if `verbose`. A terminal keeps nothing of a step.
+    Elsewhere each title is printed once, when it starts.
+    """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
         self.verbose = verbose
+        self._titles: set[str] = set()
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
@@ -100,16 +91,18 @@ class Terminal:
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
-                _BarOfTotal(bar_width=20),
+                BarColumn(bar_width=20),
                 _Done(),
                 _Remaining(),
             )
             with Progress(*columns, console=self._console, transient=True) as bars:
                 step.bar = bars, bars.add_task(title, total=total)
                 yield step
-        else:
-            yield step
-        self.say(step.closing_line())
+            return
+        if title not in self._titles:
+            self._titles.add(title)
+            self.say(title)
+        yield step
 
     def note(self, text: str) -> None:
         self.say(f"  {text}")
@@ -117,7 +110,7 @@ class Terminal:
     def log(self, line: str) -> None:
         if self.verbose:
             shown = Text("  | ").append_text(Text.from_ansi(line))
-            # Of as many characters, so that colours stay where they are.
+            # One character for one, so that colours keep their places.
             shown.plain = "".join(c if c.isprintable() else "\ufffd" for c in shown.plain)
             self._console.print(shown, soft_wrap=True)
 
@@ -126,15 +119,15 @@ class Terminal:
 
 
 def terminal(*, quiet: bool, verbose: bool = False) -> tuple[Console, progress.Progress]:
-    """Standard error, and the progress that is shown there: none if the command is `quiet`."""
+    """Standard error and the progress shown there; a `quiet` command shows none."""
     console = Console(stderr=True, highlight=False)
     return console, progress.Silent() if quiet else Terminal(console, verbose=verbose)
 
 
 def _count_and_rate(done: float, total: float | None, elapsed_s: float) -> str:
-    """`40/88 45%, 12/s`: what is done, of how much, and how fast."""
-    said = f"{done:,.0f}/{total:,.0f} {done / total:.0%}" if total else f"{done:,.0f}"
+    """Such as `40/88 45%, 12/s`."""
+    words = f"{done:,.0f}/{total:,.0f} {done / total:.0%}" if total else f"{done:,.0f}"
     if done and elapsed_s >= _LEAST_S:
         rate = done / elapsed_s
-        said += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
-    return said
+        words += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    return words

@@ -1,4 +1,4 @@
-"""`mmcalib rehearse`: what an engine configuration leaves for KV cache on a GPU, without one."""
+"""`mmcalib rehearse`: predicts the memory of an engine configuration on any GPU."""
 
 from __future__ import annotations
 
@@ -14,66 +14,62 @@ _STEP_MS = STEP_S * 1000
 
 @options
 class RehearseOptions:
-    """A startup, or two to `compare`; with `requests` also what is served after it."""
+    """The options of `mmcalib rehearse`."""
 
     flags: list[str] | None = FILE_AND_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config instead."
     )
-    gpu: str | None = option(
-        "NAME", "Such as H100-80G or L4; auto: the present one, and the default."
-    )
+    gpu: str | None = option("NAME", "Such as H100-80G or L4; auto, the default: this machine's.")
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY
     config: Path | None = CONFIG_FILE
-    compare: tuple[Path, Path] | None = option("FILE FILE", "Two such files, side by side.")
-    data: list[str] | None = option("SOURCE", "Where the media of --requests are. May be repeated.")
+    compare: tuple[Path, Path] | None = option("FILE FILE", "Compare two such files.")
+    data: list[str] | None = option("SOURCE", "Media of --requests; may be repeated.")
     requests: list[Path] | None = option(
-        "FILE", "JSONL of chat requests to serve there, after the startup. May be repeated."
+        "FILE", "JSONL of chat requests to simulate after the startup; may be repeated."
     )
-    concurrency: int | None = option(
-        "N", "Requests under way at a time; default: all come at once.", least=1
-    )
-    rate: float | None = option(
-        "R", "Requests a second, where a step takes --step-ms.", least=0.001
-    )
-    timestamps: bool = switch('Each request when its own "timestamp" says.')
+    concurrency: int | None = option("N", "Requests at a time. Default: all at once.", least=1)
+    rate: float | None = option("R", "Requests per second, if a step takes --step-ms.", least=0.001)
+    timestamps: bool = switch('Send each request at its own "timestamp".')
     step_ms: float = option(
-        "MS", "What a step is assumed to take, for these two.", _STEP_MS, least=0.001
+        "MS", "Assumed time of a step, for --rate and --timestamps.", _STEP_MS, least=0.001
     )
-    answer_tokens: int = option("N", "Answers to requests that do not say.", ANSWER_TOKENS, least=1)
-    strict: bool = switch("Exit 3 when the engine would not start.")
+    answer_tokens: int = option(
+        "N", "Answer length of requests without max_tokens.", ANSWER_TOKENS, least=1
+    )
+    strict: bool = switch("Exit 3 if the engine would not start.")
     as_json: bool = switch("Print JSON; a list of two with --compare.", "--json")
     verbose: bool = VERBOSE
     quiet: bool = QUIET
 
     def __post_init__(self) -> None:
-        """Raises UsageError for options that do not go together."""
+        """Raise UsageError for options that exclude each other."""
         unserved, jsonl = not self.requests, "--requests requests.jsonl"
         arrivals = (self.concurrency is not None) + (self.rate is not None) + self.timestamps
         named = "--concurrency, --rate and --timestamps"
         paced = self.rate is not None or self.timestamps
         answers, steps = self.answer_tokens != ANSWER_TOKENS, self.step_ms != _STEP_MS
-        both, one = self.config and self.compare, "--requests are served under one configuration"
+        both, one = self.config and self.compare, "--requests needs one configuration"
         for wrong, message, hint in (
             (
                 self.data and unserved,
                 "--data needs --requests",
-                "mmcalib run calibrates for a corpus",
+                "mmcalib run tunes for your media",
             ),
             (self.requests and self.compare, one, "--config FILE"),
-            (arrivals > 1, f"{named} are one or the other", "--concurrency 64"),
+            (arrivals > 1, f"{named} exclude each other", "--concurrency 64"),
             (arrivals and unserved, f"{named} need --requests", jsonl),
             (answers and unserved, "--answer-tokens needs --requests", jsonl),
             (steps and not paced, "--step-ms needs --rate or --timestamps", "--rate 2"),
-            (both, "--config and --compare are one or the other", "--compare FILE FILE"),
+            (both, "--config and --compare exclude each other", "--compare FILE FILE"),
         ):
             if wrong:
                 raise UsageError(message, hint=hint)
 
 
 def rehearse(options: RehearseOptions) -> None:
-    """Rehearse vLLM's startup on a GPU without having it: memory, budget, and why.
+    """Predict vLLM's memory and encoder budget on a GPU, by running its startup code without it.
 
     Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
     """
@@ -94,7 +90,7 @@ def rehearse(options: RehearseOptions) -> None:
         arrivals = Arrivals(
             options.concurrency, options.rate, options.step_ms / 1000, timed=options.timestamps
         )
-        found = [
+        rehearsals = [
             rehearse_traffic(
                 options.model,
                 requests=options.requests,
@@ -109,23 +105,23 @@ def rehearse(options: RehearseOptions) -> None:
         ]
     else:
         configs = options.compare or (options.config,)
-        found = rehearse_all(
+        rehearsals = rehearse_all(
             options.model, gpu=gpu, configs=configs, flags=flags, progress=progress
         )
     if options.as_json:
-        print_json(found if options.compare else found[0])
+        print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        print_rehearsals(found, console)
-        if traffic := found[0].traffic:
-            print_traffic(traffic, found[0].gpu, console)
-    failed = [one for one in found if not one.starts]
+        print_rehearsals(rehearsals, console)
+        if traffic := rehearsals[0].traffic:
+            print_traffic(traffic, rehearsals[0].gpu, console)
+    failed = [one for one in rehearsals if not one.starts]
     if options.strict and failed:
         raise VerdictError(
             f"vLLM would not start on {failed[0].gpu}: {failed[0].memory.note}",
-            hint="mmcalib run --gpu NAME calibrates for a corpus of yours",
+            hint="mmcalib run --gpu NAME tunes for your media",
         )
-    if options.strict and any(one.traffic and one.traffic.status == "fail" for one in found):
+    if options.strict and any(one.traffic and one.traffic.status == "fail" for one in rehearsals):
         raise VerdictError(
-            "serving these requests takes more memory than there is",
-            hint="mmcalib run --gpu NAME calibrates for them",
+            "serving these requests takes more memory than the GPU has",
+            hint="mmcalib run --gpu NAME tunes for them",
         )

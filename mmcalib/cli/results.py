@@ -1,4 +1,4 @@
-"""Report, diff, --emit."""
+"""`mmcalib report` and `mmcalib diff`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,66 +16,62 @@ from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
 
-if TYPE_CHECKING:
-    pass
-
 
 def _join_or(names: Sequence[str]) -> str:
     """`a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-# `mmcalib run` writes the first in any case.
+# `mmcalib run` always writes the first.
 _TOO = CONFIGURATION_NAMES[1:]
 _emit_option = partial(
     option,
     "FORMAT",
-    wrong=f"--emit {{given}} is none of {', '.join(CONFIGURATION_NAMES)}",
+    wrong=f"--emit {{given}} is unknown; it takes {', '.join(CONFIGURATION_NAMES)}",
     hint=f"--emit {_TOO[0]}",
 )
 EMIT_TOO = _emit_option(
-    f"Write the configuration as {_join_or(_TOO)}, too; may be repeated.",
+    f"Also write the configuration as {_join_or(_TOO)}; may be repeated.",
     words_type=list[str],
     basic=True,
 )
-NO_THUMBNAILS = switch("No pictures of the costliest items in report.html.")
-REDACT_PATHS = switch("Name no file of the corpus in the reports.")
+NO_THUMBNAILS = switch("Leave pictures out of report.html.")
+REDACT_PATHS = switch("Leave file names out of the reports.")
 
 
 @options
 class ReportOptions:
-    """A calibration, the form that it is shown in, and where."""
+    """The options of `mmcalib report`."""
 
     source: Path = argument(
-        "DIR|calibration.json", "What `mmcalib run` wrote: its --out, or the file.", Path("out")
+        "DIR|calibration.json", "The --out folder of `mmcalib run`, or its file.", Path("out")
     )
     out: Path | None = option(
         "FILE",
-        "Default: report.html or report.md beside the calibration, of the others standard output, "
-        "which is -.",
+        "Default: report.html or report.md in the same folder; for other forms standard output, -.",
     )
     format: ReportName = option(
         "FORMAT",
         f"{_join_or(REPORT_NAMES)}.",
         REPORT_NAMES[0],
-        wrong=f"--format {{given}} is none of {', '.join(REPORT_NAMES)}",
+        wrong=f"--format {{given}} is unknown; it takes {', '.join(REPORT_NAMES)}",
         hint=f"--format {REPORT_NAMES[0]}",
     )
     data: list[Path] | None = option(
-        "DIR", "Folder or file of the corpus, whose pictures the page may show; may be repeated."
+        "DIR", "Folder or file with media that the page may show; may be repeated."
     )
     emit: ConfigurationName | None = _emit_option(
         f"Print the configuration instead: {_join_or(CONFIGURATION_NAMES)}."
     )
     no_thumbnails: bool = NO_THUMBNAILS
     redact_paths: bool = REDACT_PATHS
-    force: bool = switch("Overwrite what --out names; emit although the verdict is fail.")
-    as_json: bool = switch("Print what was written as JSON.", "--json")
+    force: bool = switch("Overwrite --out; write a configuration that failed.")
+    as_json: bool = switch("Print the name of the written file as JSON.", "--json")
     quiet: bool = QUIET
 
 
 def _emit_again(source: Path, form: str, out: Path | None, options: ReportOptions) -> None:
-    """What a kept calibration says, in this form: into `out`, or to standard output."""
+    """Write the configuration in this form into `out`, or to standard output."""
     from shlex import quote
 
     from mmcalib.admission.calibration import Calibration
@@ -84,6 +79,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.report import WrittenReport
+    from mmcalib.report.rows import check_line
     from mmcalib.results.part import first_failed
 
     file = CONFIGURATIONS[form].file
@@ -94,12 +90,12 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     if shown.verdict == "fail" and not options.force:
         failed = first_failed(shown.checks)
         raise VerdictError(
-            f"not emitted: the verdict is no: {failed.name}: {failed.detail}",
-            hint=f"{failed.remedy or 'see the report'}; --force emits it all the same",
+            f"not written: the calibration failed at {check_line(failed)}",
+            hint=f"{failed.remedy or 'see the report'}; --force writes it anyway",
         )
     text = CONFIGURATIONS[form].render(shown)
     if out is None:
-        # As it would be in a file, also where a name in it is not UTF-8.
+        # The bytes of a file, even if a name is not UTF-8.
         sys.stdout.flush()
         typer.echo(text.encode("utf-8", errors="surrogateescape"), nl=False)
     else:
@@ -108,13 +104,13 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
             print_json(WrittenReport.of(out, form), indent=None)
     if not options.quiet:
         if calibration.verdict == "fail":
-            typer.echo("warning: the verdict of this configuration is fail", err=True)
+            typer.echo("warning: this configuration failed its checks", err=True)
         use = CONFIGURATIONS[form].usage(calibration.server, quote(str(out)) if out else file)
-        typer.echo(f"use, kept as {out or file}: {use}", err=True)
+        typer.echo(f"Use: {use}" if out else f"Save as {file}, then: {use}", err=True)
 
 
 def report(options: ReportOptions) -> None:
-    """Render the report of a calibration, from calibration.json alone. Needs no vLLM.
+    """Show a calibration again from its calibration.json. Needs no vLLM.
 
     Example: mmcalib report out --data ./media --out report.html
 
@@ -124,20 +120,17 @@ def report(options: ReportOptions) -> None:
     """
     import shlex
 
-    from rich.console import Console
-
     from mmcalib.admission.calibration import Calibration
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
-    from mmcalib.report.terminal import summary
     from mmcalib.results.calibration import calibration_in
 
     source, out, data, form = options.source, options.out, options.data or [], options.format
-    found = calibration_in(source)
-    to = out or found.with_name(f"report.{form}")
-    # The report that `mmcalib run` wrote is made anew; nothing else is lost by accident.
+    location = calibration_in(source)
+    to = out or location.with_name(f"report.{form}")
+    # It replaces the report of `mmcalib run`, and other files only with --force.
     printed = str(out) == "-" or (out is None and form in ("text", "issue"))
     if out is not None and not printed and out.exists() and not options.force:
         raise UsageError(f"--out {out} exists", hint="--force, or another --out")
@@ -150,21 +143,19 @@ def report(options: ReportOptions) -> None:
                 hint="--data DIR: the folder that `mmcalib run` read",
             )
     if options.emit is not None:
-        _emit_again(found, options.emit, None if printed else out, options)
+        _emit_again(location, options.emit, None if printed else out, options)
         return
-    calibration = Calibration.load(found)
+    calibration = Calibration.load(location)
     if printed and options.as_json:
-        raise UsageError("the report and --json both want standard output", hint="--out FILE")
+        raise UsageError("the report and --json both need standard output", hint="--out FILE")
     made = Report(
         calibration,
-        f"vllm serve --config {shlex.quote(str(found.with_name('engine.yaml')))}",
+        f"vllm serve --config {shlex.quote(str(location.with_name('engine.yaml')))}",
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
         roots=Roots.of(data),
+        folder=str(location.parent),
     )
-    if printed and form == "text":
-        summary(made.shown, Console(highlight=False))
-        return
     if printed:
         sys.stdout.write(REPORTS[form](made))
         return
@@ -172,28 +163,28 @@ def report(options: ReportOptions) -> None:
     if options.as_json:
         print_json(WrittenReport.of(to, form), indent=None)
     if not options.quiet:
-        typer.echo(f"written to {to}", err=True)
+        typer.echo(f"Report: {to}", err=True)
         if words := form == "html" and undrawn_words():
             typer.echo(words, err=True)
         left_out = form == "html" and sum(item.outside for item in made.items)
         if left_out:
-            shown = f"mmcalib report {shlex.quote(str(source))} --data DIR shows those below DIR"
-            typer.echo(f"pictures left out: {left_out}; {shown}", err=True)
+            shown = f"mmcalib report {shlex.quote(str(source))} --data DIR"
+            typer.echo(f"{left_out} pictures left out; to show those below DIR: {shown}", err=True)
 
 
 @options
 class DiffOptions:
-    """Two results of the same kind."""
+    """The options of `mmcalib diff`."""
 
     old: Path = argument(
-        "OLD", "A folder of results, calibration.json, or `rehearse --json`'s.", MISSING
+        "OLD", "A folder of results, calibration.json, or the output of `rehearse --json`.", MISSING
     )
-    new: Path = argument("NEW", "The other one.", MISSING)
-    as_json: bool = switch("Print an object of lists of [what, old, new].", "--json")
+    new: Path = argument("NEW", "The other result.", MISSING)
+    as_json: bool = switch("Print an object of lists of [name, old, new].", "--json")
 
 
 def diff(options: DiffOptions) -> None:
-    """Compare two calibrations, or two rehearsals. Exit 0 also if they differ.
+    """Compare two calibrations, or two rehearsals. Exit 0 even if they differ.
 
     Example: mmcalib diff out-before out
     """
@@ -208,17 +199,17 @@ def diff(options: DiffOptions) -> None:
     files = calibration_in(options.old), calibration_in(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
-        found, what = rehearsal_differences(before, after), "memory and encoder budget"
+        differing, what = rehearsal_differences(before, after), "memory and encoder budget"
     else:
-        found = differences(*map(Calibration.load, files))
-        what = "settings, what is reserved, or checks"
+        differing = differences(*map(Calibration.load, files))
+        what = "settings, memory or checks"
     if options.as_json:
-        print_document(json.dumps(found, indent=2))
+        print_document(json.dumps(differing, indent=2))
         return
     console = Console(highlight=False)
-    if not found:
+    if not differing:
         console.print(f"no difference in {what}")
-    for part, rows in found.items():
+    for part, rows in differing.items():
         table = Table(
             box=None, pad_edge=False, title=part, title_justify="left", title_style="bold"
         )

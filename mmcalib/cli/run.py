@@ -1,4 +1,4 @@
-"""`mmcalib run`: the main job."""
+"""`mmcalib run`: tunes vLLM for your media."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmcalib.report import ConfigurationName
 
 @options
 class RunCommandOptions:
-    """A job, where it will serve, and what is written of it."""
+    """The options of `mmcalib run`."""
 
     job: RunOptions
     flags: list[str] | None = RUN_FLAGS
@@ -24,7 +24,7 @@ class RunCommandOptions:
     strict: bool = STRICT
     force: bool = switch("Overwrite results in --out.", basic=True)
     as_json: bool = switch(
-        "Print calibration.json, of several comparison.json.", "--json", basic=True
+        "Print calibration.json, or comparison.json for several.", "--json", basic=True
     )
     verbose: bool = VERBOSE
     quiet: bool = QUIET
@@ -32,13 +32,14 @@ class RunCommandOptions:
 
 
 def run(options: RunCommandOptions) -> None:
-    """Calibrate vLLM for a corpus: measure, derive, write a config and prove it.
+    """Tune vLLM for your media: measure them, derive limits, write a config and check it.
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --out ./out
 
     Example: mmcalib run --model Qwen/Qwen2.5-VL-3B-Instruct --data ./media --gpu L4,L40S
     """
     import sys
+    import time
     from dataclasses import replace
     from functools import partial
     from itertools import product
@@ -47,10 +48,10 @@ def run(options: RunCommandOptions) -> None:
     from mmcalib.cli.output import claim, finish, gpu_named, gpu_that_serves, save
     from mmcalib.cli.progress import terminal
     from mmcalib.processes import give_back_large_blocks
-    from mmcalib.report.terminal import first_answer
     from mmcalib.workflows.run.job import Job, RunSoFar
     from mmcalib.workflows.run.run import run as run_job
 
+    started = time.monotonic()
     give_back_large_blocks()
     described = options.gpu_memory, options.capability
     named = [gpu_named(name, *described) for name in split_names(options.job.gpu)]
@@ -79,20 +80,12 @@ def run(options: RunCommandOptions) -> None:
         compare(jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force)
         return
     claim(out, force=force)
-    answered = False
-
-    def save_and_show(so_far: RunSoFar) -> None:
-        nonlocal answered
-        save(so_far, out)
-        if so_far.calibration is not None and not answered and not quiet:
-            answered = True
-            first_answer(so_far.calibration, console)
-
-    outcome = RunSoFar(on_change=save_and_show)
+    outcome = RunSoFar(on_change=partial(save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
-            console.print(f"what was found so far is in {out}", markup=False)
+            console.print(f"{out} has the results so far; the same command continues", markup=False)
         raise
-    finished(calibration, out, console, as_json=as_json, quiet=quiet)
+    seconds = time.monotonic() - started
+    finished(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)

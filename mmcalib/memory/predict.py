@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Explored, JudgedConfig
-from mmcalib.checks.reserve import KV_PINNED
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.demand import FixedPool, fixed_pool
 from mmcalib.domain.memory import Rehearsed
@@ -231,13 +231,13 @@ def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> Pinn
     if rehearsed is None or rehearsed.kv_cache_tokens is None:
         why = rehearsed.problem if rehearsed else "it could not be rehearsed"
         detail = f"a KV cache of {gib(pool.kv_cache_memory_bytes)} is too small: {why}"
-        return PinnedPool(None, Check(KV_PINNED, "fail", detail, _REMEDY))
+        return PinnedPool(None, Check(FIXED_KV_CACHE, "fail", detail, _REMEDY))
     graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
     detail = (
         f"KV cache {gib(pool.kv_cache_memory_bytes)} of the {gib(pool.left_bytes)} left, "
         f"{rehearsed.kv_cache_tokens:,} tokens{graphs}; vLLM then ignores gpu_memory_utilization"
     )
-    return PinnedPool(pool, Check(KV_PINNED, "pass", detail), rehearsed)
+    return PinnedPool(pool, Check(FIXED_KV_CACHE, "pass", detail), rehearsed)
 
 
 def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:

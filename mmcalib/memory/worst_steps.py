@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import CACHED_KEEP
 from mmcalib.derive import demand
 from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
 from mmcalib.domain.shapes import Modality
@@ -266,9 +266,9 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
         detail += " (assumed: no request order given)"
     short = language.peak_bytes + retained - after.activation_peak_bytes
     if short <= VLLM_SLACK_BYTES:
-        return Check(CACHED_KEEP, "pass", f"{detail}; the profile reserves enough")
+        return Check(CACHE_RETENTION, "pass", f"{detail}; the profile reserves enough")
     return Check(
-        CACHED_KEEP,
+        CACHE_RETENTION,
         "warn",
         f"{detail}; with the language model's step that exceeds the reserve by {gib(short)}",
         "a lower gpu_memory_utilization leaves more free; a smaller max_num_batched_tokens shrinks "

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from mmcalib.checks.catalogue import PROCESSOR_ON_GPU
 from mmcalib.checks.check import Check
-from mmcalib.checks.reserve import PROCESSOR_ON_GPU
 from mmcalib.decision.measure import Sample
 from mmcalib.decision.media_files import Files, files
 from mmcalib.domain.knobs import Setting

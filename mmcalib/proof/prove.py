@@ -1,4 +1,4 @@
-"""Round trip, start, replay; figures for documents."""
+"""Parses the config with vLLM, starts the engine and replays requests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.check import Check, CheckId
-from mmcalib.checks.file import ROUND_TRIP
-from mmcalib.checks.reserve import ENGINE_START, REPLAY
+from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, REPLAY, CheckId
+from mmcalib.checks.check import Check
 from mmcalib.decision.media_files import Files
 from mmcalib.domain.knobs import Label
 from mmcalib.engine.host import EngineHost
@@ -27,7 +26,7 @@ from mmcalib.text import gib
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the engine did, as far as it got; `failure` is what ended it early."""
+    """The engine's results so far; `failure` ended it early."""
 
     started: Started | None = None
     burst: Burst | None = None
@@ -38,7 +37,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySource:
-    """The prompts that may be replayed, and what hands their media to vLLM."""
+    """The prompts that may be replayed, and their media files."""
 
     prompts: PromptCensus
     files: Files
@@ -52,13 +51,13 @@ def prove(
     *,
     remedy: str,
 ) -> Proof:
-    """Start the engine, then replay prompts of `source`; what fails is a failed check with
-    `remedy`, and no end of the job. What this release cannot be asked for is not proven, and no
-    more. Too little memory or disk of a machine that does not serve is no failure: it is skipped.
+    """Start the engine, then replay prompts of `source`. A failure becomes a failed check with
+    `remedy`. It becomes a warning if this release lacks something, and a skip if this machine ran
+    out of memory or disk and is not the one that serves.
     """
     if not launch.opened.starts_engines:
-        why = "not started: this build of vLLM is for GPUs, and none is here"
-        where = "mmcalib validate --config FILE where it will be served, or vLLM's CPU build here"
+        why = "not started: this build of vLLM needs a GPU"
+        where = "mmcalib validate FILE on the serving machine, or install vLLM's CPU build here"
         return Proof(checks=(Check(ENGINE_START, "skip", why, where),))
     proof, free = Proof(), free_bytes()
     try:
@@ -79,7 +78,7 @@ def prove(
         return replace(proof, burst=burst, replayed=replayed)
     except VllmMoved as error:
         name = REPLAY if proof.started else ENGINE_START
-        unproven = Check(name, "warn", f"not proven: {error.message}", error.hint)
+        unproven = Check(name, "warn", f"not checked: {error.message}", error.hint)
         return replace(proof, checks=(*proof.checks, unproven))
     except (EngineError, OutputError, OSError, MemoryError) as error:
         name = REPLAY if proof.started else ENGINE_START
@@ -87,7 +86,7 @@ def prove(
         if failed is None:
             if not isinstance(error, EngineError):
                 raise
-            # What ended it, such as too little memory, is gone where nothing is started.
+            # If the engine died, its own hint may help too.
             cure = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
             failed = Check(name, "fail", error.message, cure)
         return replace(proof, checks=(*proof.checks, failed), failure=error)
@@ -96,7 +95,7 @@ def prove(
 def _beyond_machine(
     name: CheckId, error: Exception, launch: Launch, free: int | None, remedy: str
 ) -> Check | None:
-    """The check where this machine had too little, and is not the one that serves."""
+    """The skipped check if this machine ran out of something and is not the one that serves."""
     lacking = error.exhausted if isinstance(error, EngineError) else exhausted(error)
     if not lacking or launch.serves:
         return None
@@ -105,38 +104,38 @@ def _beyond_machine(
     if isinstance(error, EngineDied) and free is not None:
         why = f"{gib(free)} free before; {why}"
     detail = f"not {what}: this machine ran out of {lacking} ({why})"
-    return Check(name, "skip", detail, f"run where more {lacking} is free, or {remedy}")
+    return Check(name, "skip", detail, f"run with more free {lacking}, or {remedy}")
 
 
 def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
-    """Whether `vllm serve --config` reads the file as it was meant (R9), field by field."""
-    name = ROUND_TRIP
+    """Check field by field that `vllm serve --config` reads the file as it was written."""
+    name = CONFIG_PARSING
     try:
         parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
     except VllmMoved as error:
-        return Check(name, "warn", f"not proven: {error.message}", error.hint)
+        return Check(name, "warn", f"not checked: {error.message}", error.hint)
     except EngineError as error:
-        return Check(name, "fail", error.message, "report this as a bug of mmcalib")
+        return Check(name, "fail", error.message, "please report this bug")
     differing = [
         f"{key}: wrote {engine_config.get(key)!r}, vLLM reads {parsed.engine_args.get(key)!r}"
         for key in sorted({*engine_config, *parsed.engine_args})
         if engine_config.get(key) != parsed.engine_args.get(key)
     ]
     if differing:
-        return Check(name, "fail", "; ".join(differing), "report this as a bug of mmcalib")
+        return Check(name, "fail", "; ".join(differing), "please report this bug")
     return Check(name, "pass", f"vLLM's own parser reads all {len(engine_config)} settings back")
 
 
 def measured_memory(started: Started | None, *, own: bool) -> Memory:
-    """`own`: whether the figures are of this very configuration, or only its weights are."""
+    """The measured memory. Without `own`, only the weights apply to the configuration."""
     if started is None:
         return Memory(note="no engine was started")
     figures = started.figures
     cut = started.depths != started.true_depths
     scaled: Label = "computed" if cut else "measured"
-    notes = ["weights and KV bytes scaled from the cut depth"] if cut else []
+    notes = ["weights and KV bytes scaled up from fewer layers"] if cut else []
     if figures.computed_in is not None:
-        notes.append(f"and from {figures.computed_in}, in which this CPU computed")
+        notes.append(f"and from {figures.computed_in}, which this CPU uses")
     labels: dict[str, Label] = {"weights_bytes": scaled, "kv_bytes_per_token": scaled}
     peak = figures.activation_peak_bytes if own else None
     if peak is not None:
@@ -163,7 +162,7 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
 
 
 def startup_figures(proof: Proof) -> Startup | None:
-    """How the engine started, and what became of the prompts."""
+    """Figures of the engine start and the replay, for the document."""
     started, burst, replayed = proof.started, proof.burst, proof.replayed
     if started is None:
         return None

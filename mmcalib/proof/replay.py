@@ -1,4 +1,4 @@
-"""Replays the corpus' heaviest prompts, as many as fill one encoder step, and admits the others."""
+"""Replays the heaviest prompts, enough to fill one encoder step, and admits the others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
+from mmcalib.checks.catalogue import REPLAY
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import REPLAY
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.decision.media_files import Files, files, requests_of_files
 from mmcalib.derive.costs import CostTable, ItemCost
@@ -31,19 +31,18 @@ from mmcalib.storage.location import url_of
 # The modality of each item, in order of modality.
 Kind = tuple[Modality, ...]
 
-# Without requests: so many of a modality's heaviest items are enough to fill a step.
+# Without requests, this many of a modality's heaviest items fill a step.
 _TOP = 16
-# Kinds of prompts of which the heaviest is only admitted; each costs what its media cost to load.
+# Most kinds of prompts to admit. Each one loads its media.
 _ADMITTED = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Prompts to submit at once; the items of each take as many `embeds` of the encoder cache.
-
-    `too_heavy` counts prompts beyond the time budget, `fills_step` whether the burst fills one
-    encoder step. `admit` are not answered, `unseen` of the same kinds not even admitted; the last
-    `made_up` are made up; `unreadable` are left out.
+    """Prompts to submit at once; `embeds` has the encoder cache tokens of each. `too_heavy` counts
+    prompts beyond the time budget; `fills_step` if the burst fills one encoder step. vLLM only
+    admits `admit`, and `unseen` more of the same kinds are left out. The last `made_up` prompts are
+    synthetic. `unreadable` were dropped.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -57,7 +56,7 @@ class Burst:
 
     @property
     def encoder_tokens(self) -> int:
-        """What all of them take."""
+        """The tokens of all prompts."""
         return sum(self.embeds)
 
 
@@ -68,9 +67,9 @@ def burst(
     step_tokens: int,
     affordable_tokens: float,
 ) -> Burst:
-    """The heaviest covered prompts first, until they hold at least what one step may encode and
-    each modality is among them, within `affordable_tokens` in sum. Of the others the heaviest of
-    each kind, by the modalities of its items and the fields beside the messages, is admitted.
+    """Choose the heaviest covered prompts until they fill one step and have each modality. Their
+    sum stays within `affordable_tokens`. Of the others, vLLM only admits the heaviest of each kind,
+    which is the modalities of the items and the fields of the request other than messages.
     """
     candidates = list(_candidates(prompts, table, counts))
     chosen: list[tuple[ReplayPrompt, int]] = []
@@ -101,14 +100,14 @@ def burst(
 def _candidates(
     prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
 ) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
-    """Covered prompts by weight; made-up ones of the heaviest items where there are no requests."""
+    """Covered prompts by weight; without requests, synthetic ones of the heaviest items."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
         for costs in map(table.of, table.modalities()):
             top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
             asked += [_of_item(costs[int(row)]) for row in top]
     else:
-        # Files that no request mentions are served too: the heaviest must get through.
+        # Files that no request mentions are served too, so the heaviest must pass.
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
         largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
@@ -138,15 +137,15 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
 
 
 def prompt_of(cost: ItemCost) -> ReplayPrompt:
-    """A request for this one item."""
+    """A request for one item."""
     kind = PART_OF[cost.shape.modality]
     parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
     return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
 
 
-# Files to write: enough of large items; a step of small ones proves little more.
+# Most files to write. A step of more small items proves little.
 _MOST: Final = 64
-# Frames of a video to write; longer ones take longer to make than to encode.
+# Most frames of a video. Longer ones take longer to write than to encode.
 _MOST_FRAMES: Final = 300
 
 
@@ -158,8 +157,8 @@ def pad_burst(
     affordable_tokens: float,
     folder: Path,
 ) -> Burst:
-    """The burst, with blank items of the corpus' shapes, costliest first, until it holds what one
-    step may encode, within `affordable_tokens`. Their files are written into `folder`.
+    """Add blank items of known shapes, costliest first, until the burst fills one step. The burst
+    stays within `affordable_tokens`. The files are written into `folder`.
     """
     tokens, smallest = chosen.encoder_tokens, 0
     made: list[tuple[ReplayPrompt, int]] = []
@@ -174,14 +173,14 @@ def pad_burst(
         chosen,
         prompts=(*chosen.prompts, *(prompt for prompt, _ in made)),
         embeds=(*chosen.embeds, *(embeds for _, embeds in made)),
-        # No item is split between steps, so a rest smaller than any item stays empty.
+        # vLLM splits no item between steps, so a rest smaller than any item stays empty.
         fills_step=tokens + smallest > step_tokens or not (smallest or chosen.admit),
         made_up=len(made),
     )
 
 
 def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCost]:
-    """One cost of each size whose blank costs what the real item does and can be written."""
+    """One item of each size that can be written and whose blank costs the same."""
     by_size: dict[int, ItemCost] = {}
     for modality in table.modalities():
         if counts[modality].value:
@@ -197,9 +196,9 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
 
 
-# The language model's time per token of a replay, as a share of the encoder's: at most this.
+# Most time per token of the language model in a replay, as a share of the encoder's.
 _ANSWER_SHARE = 1.5
-_TOO_HEAVY = "would take longer than --startup-budget, or more memory than is free,"
+_TOO_HEAVY = "exceed --startup-budget or the free memory"
 
 
 def choose_burst(
@@ -210,8 +209,8 @@ def choose_burst(
     scratch: Path,
     files: Files = files,
 ) -> Burst:
-    """The prompts to replay within about `within_s`, judged by the measured or estimated profile,
-    and in free memory. Made-up items lie in `scratch`.
+    """Choose prompts that take about `within_s`, by the profile's time, and fit in free memory.
+    Synthetic items are written to `scratch`.
     """
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
@@ -227,7 +226,7 @@ def choose_burst(
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
-    """Submit the burst to the started engine and wait for all answers."""
+    """Submit the burst and wait for all answers."""
     if not chosen.prompts and not chosen.admit:
         return Replayed((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
@@ -236,7 +235,7 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
 
 
 def with_files(chosen: Burst, files: Files) -> Burst:
-    """The burst with files for all media, without prompts that have an undecodable one."""
+    """The burst with files for all media, without prompts whose media cannot be decoded."""
     every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
     prompts, admit = ([one for one in found if one is not None] for found in every)
     read = zip(chosen.embeds, every[0], strict=True)
@@ -258,7 +257,7 @@ def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPro
 
 
 def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
-    """Both without the prompts that this machine had no memory for: too heavy, and not rejected."""
+    """Count prompts that ran out of memory here as too heavy, not as rejected."""
     out = {one.origin for one in replayed.outcomes if one.out_of_memory}
     answered = [p.origin not in out for p in chosen.prompts]
     burst = replace(
@@ -277,18 +276,18 @@ def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Repl
 
 
 def rejected(replayed: Replayed) -> list[str]:
-    """Prompts that the engine did not take or not answer, with its words."""
+    """Prompts that the engine rejected or did not answer, with its error."""
     return [f"{a.origin}: {a.error}" for a in replayed.outcomes if a.error]
 
 
 def without_template(replayed: Replayed) -> bool:
-    """Whether the model has no chat template, so that nothing could be asked of it."""
+    """True if the model has no chat template, so that it answers no request."""
     every = replayed.outcomes
     return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
 
 
 def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
-    """Prompts whose items the engine counted otherwise than they were measured."""
+    """Prompts whose token counts differ from the measured ones."""
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
     return [
         f"{answer.origin}: measured {measured[answer.origin]}, engine {answer.item_tokens}"
@@ -298,44 +297,41 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
 
 
 def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
-    """No rejection, no failure, and the engine's token counts equal to the measured ones."""
-    name, more = REPLAY, "--startup-budget SECONDS allows more, or run on a GPU machine"
+    """Check that the engine answered every prompt and counted the measured tokens."""
+    name, more = REPLAY, "a larger --startup-budget, or run on a GPU machine"
     if without_template(replayed):
-        why = "none replayed: the model has no chat template, without which vLLM takes no chat"
-        return Check(name, "skip", why, "chat_template.jinja in the model's folder, if it chats")
+        why = "not replayed: the model has no chat template"
+        return Check(name, "skip", why, "add chat_template.jinja to the model's folder")
     refused, differing = rejected(replayed), mismatched(chosen, replayed)
     origins = tuple(answer.origin for answer in replayed.outcomes)
     if refused:
         words = "; ".join(refused[:3])
-        cure = "mend these requests; --validate startup replays none"
+        cure = "correct these requests, or --validate startup"
         if ABOVE_LIMIT.search(words):
-            cure = "raise the limit that it names"
+            cure = "raise the limit that the error names"
         return Check(name, "fail", words, cure, origins)
     if differing:
-        said, cure = "; ".join(differing[:3]), "report this as a bug of mmcalib"
-        return Check(name, "fail", said, cure, origins)
+        return Check(name, "fail", "; ".join(differing[:3]), "please report this bug", origins)
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"
         if chosen.unreadable:
-            detail = f"{chosen.unreadable} prompts have an item that cannot be read or decoded"
+            detail = f"{chosen.unreadable} prompts have media that cannot be decoded"
         return Check(name, "skip", f"none answered{admitted}: {detail}", more)
     step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
-    made = f" and {chosen.made_up} made-up ones" if chosen.made_up else ""
+    made = f" and {chosen.made_up} synthetic ones" if chosen.made_up else ""
     done = (
-        f"{own} of the heaviest prompts{made} answered in one burst{admitted}, token counts as "
-        f"measured; largest encoder step {step} of {step_tokens} tokens"
+        f"{own} of the heaviest prompts{made} answered at once{admitted}, with the measured token "
+        f"counts; largest encoder step {step} of {step_tokens} tokens"
     )
     if chosen.unseen:
-        done += f"; {chosen.unseen} lighter ones of the same kinds not tried"
+        done += f"; {chosen.unseen} lighter ones were not tried"
     if chosen.unreadable:
-        done += (
-            f"; left out, because an item cannot be read or decoded in time: {chosen.unreadable}"
-        )
+        done += f"; {chosen.unreadable} have media that cannot be decoded in time"
     if chosen.too_heavy:
-        done += f"; left out, because they {_TOO_HEAVY}: {chosen.too_heavy}"
+        done += f"; {chosen.too_heavy} {_TOO_HEAVY}"
     elif not chosen.fills_step:
-        done += "; --startup-budget did not allow a burst that fills a step"
+        done += "; --startup-budget was too short to fill a step"
     else:
         return Check(name, "pass", done)
     return Check(name, "warn", done, more)

@@ -1,6 +1,6 @@
-"""The calibrated configuration in every form that `--emit` writes: `CONFIGURATIONS`.
+"""The tuned configuration in every form of `--emit`: `CONFIGURATIONS`.
 
-A calibration may come from somebody else, so a form refuses what mmcalib never writes.
+A calibration may come from elsewhere, so a form rejects settings that mmcalib never writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mmcalib.text import GIB
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFormat:
-    """`use` has `{file}` for the file's name; `variables`: it carries the server's environment."""
+    """A form. `use` has `{file}` for the file name; with `variables` it sets the environment."""
 
     suffix: str
     text: Callable[[CalibrationDocument], str]
@@ -41,16 +41,16 @@ class ConfigurationFormat:
 
     @property
     def file(self) -> str:
-        """The name of the file that it is kept in."""
+        """The file name."""
         return f"engine.{self.suffix}"
 
     def usage(self, server: Server, name: str) -> str:
-        """How an engine is started from the file of that name, quoted for a shell."""
+        """The command that starts an engine from the file, quoted for a shell."""
         how = self.use.replace("{file}", name)
         return how if self.variables else serving(server, how)
 
     def render(self, calibration: CalibrationDocument) -> str:
-        """The file's content. Raises OutputError where the form cannot carry a value."""
+        """The file's content. Raises OutputError if the form cannot carry a value."""
         _check_settings(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
         text = self.text(calibration)
         if calibration.verdict == "fail" and self.comments:
@@ -63,40 +63,40 @@ _SETTING = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
-    """Raise OutputError for settings that mmcalib never writes, and for words that vLLM's parser
-    would take for options, as it does `in_yaml`, where none is written `--option=`.
+    """Raise OutputError for settings that mmcalib never writes, and for values that vLLM reads as
+    options: `in_yaml` it reads any value with a leading dash so.
     """
     odd = [name for name in config if not _SETTING.fullmatch(name) or name == "config"]
     far = [*odd, *reaching(config, {}, tuple(config))]
     if far:
         raise OutputError(
-            f"not emitted: no calibration sets {', '.join(map(text.plain, far))}",
-            hint="whoever gave you calibration.json wrote that; do not serve with it",
+            f"not written: mmcalib never sets {', '.join(map(text.plain, far))}",
+            hint="do not serve with this calibration.json: somebody changed it",
         )
     for name, value in config.items():
         words = value if isinstance(value, list | tuple) else [value]
-        # Words of a list stand by themselves; a single one does in YAML, and as the model.
+        # A list becomes separate words, as do the model and, in YAML, any value.
         alone = words is value or in_yaml or name == "model"
         for word in words:
             if alone and isinstance(word, str) and word.startswith("-"):
                 raise OutputError(
-                    f"not emitted: vLLM would take {name} {text.plain(word)} for an option",
-                    hint="a folder of that name is ./-NAME",
+                    f"not written: vLLM would read {name} {text.plain(word)} as an option",
+                    hint="write a folder of that name as ./-NAME",
                 )
 
 
 def _check_visible(line: str, form: str) -> None:
-    """Raise OutputError where a form would hide a character, because it has no escape for it."""
+    """Raise OutputError for a control character that the form cannot escape."""
     hidden = next((c for c in line if not c.isprintable() and c != "\n"), None)
     if hidden is not None:
         raise OutputError(
-            f"--emit {form} has no escape for the character {text.plain(hidden)} of a value",
+            f"--emit {form} cannot escape the character {text.plain(hidden)} of a value",
             hint="--emit yaml",
         )
 
 
 def _variables(calibration: CalibrationDocument) -> dict[str, str]:
-    """Of the server's environment: the limits on media that were raised for the run."""
+    """The media limits that were raised for the run, as environment variables."""
     return {name: str(value) for name, value in calibration.server.environment.items()}
 
 
@@ -118,9 +118,9 @@ def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
     if not wanting:
         return []
     return [
-        "# The server refuses items of the corpus. They were left out, and limits derived without",
-        "# them; so these are comments: set here alone they let in what no limit was derived for.",
-        "# With them in its environment, mmcalib run counts the items in, and sets them here:",
+        "# The server rejects some items of the data, so the limits were derived without them.",
+        "# Run mmcalib again with these variables set: it then includes the items. Do not set the",
+        "# variables only here, as no limit was derived for the items.",
         *(f"# {name}={value}" for name, value in wanting.items()),
     ]
 
@@ -131,7 +131,7 @@ def _yaml(calibration: CalibrationDocument) -> str:
 
 
 def _args(calibration: CalibrationDocument) -> str:
-    """One option per line, quoted for a shell. Raises OutputError for characters that hide."""
+    """One option per line, quoted for a shell. Raises OutputError for control characters."""
     options = list(map(shlex.join, serve_arguments(calibration.engine_config)))
     _check_visible("".join(options), "args")
     return " \\\n    ".join(options) + "\n"
@@ -142,7 +142,7 @@ _HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
 
 def _docker(calibration: CalibrationDocument) -> str:
-    """A script of one command; its arguments follow ours. Raises OutputError for what hides."""
+    """A script of one command that takes more arguments. Raises OutputError as `_args` does."""
     config = calibration.engine_config
     model = str(config.get("model", ""))
     mount = ["--mount", f"type=bind,source={model},target={model},readonly"]
@@ -158,33 +158,32 @@ def _docker(calibration: CalibrationDocument) -> str:
     command = " \\\n    ".join(lines)
     _check_visible(command, "docker")
     memory = (
-        f"Of main memory the processor cache may take {text.gib(processor_caches_bytes(config))} "
-        "(computed), beside what vLLM takes itself: leave room for both where --memory is set."
+        f"The processor cache may take {text.gib(processor_caches_bytes(config))} of main memory "
+        "(computed), in addition to vLLM. If you set --memory, allow for both."
     )
     return f'{_head(calibration, memory)}exec {command} \\\n    "$@"\n'
 
 
-# Not VLLM_...: vLLM warns of such names that it does not know, or refuses them.
+# Not VLLM_...: vLLM warns about such names that it does not know, or rejects them.
 _VARIABLE = "ENGINE_ARGS"
-# Names and words that `--option.name word` carries as they are.
+# Names and words that `--option.name word` carries unquoted.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
 def _env(calibration: CalibrationDocument) -> str:
-    """`ENGINE_ARGS=` and the arguments of `vllm serve` on one unquoted line, which a shell hands
-    over, and the limits on media that vLLM itself reads from there. Raises OutputError where a
-    value has a line break, which no such file can carry, or another character that hides.
+    """`ENGINE_ARGS=` with the arguments of `vllm serve` on one line, and the media limits that vLLM
+    reads from the environment. Raises OutputError for line breaks and control characters.
     """
     line = f"{_VARIABLE}={shlex.join(_dotted_words(calibration.engine_config))}"
     if "\n" in line:
-        raise OutputError("--emit env: no such file can carry a line break", hint="--emit yaml")
+        raise OutputError("--emit env cannot carry a line break", hint="--emit yaml")
     _check_visible(line, "env")
     limits = [f"{name}={value}" for name, value in _variables(calibration).items()]
     if limits:
-        limits.insert(0, "# vLLM reads these by itself: its limits when the corpus was read.")
+        limits.insert(0, "# vLLM reads these limits. The data was read with them.")
     lines = [
-        "# vLLM does not read this variable by itself. Start the server with",
+        "# vLLM does not read this variable. Start the server with",
         f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
         line,
         *limits,
@@ -194,7 +193,7 @@ def _env(calibration: CalibrationDocument) -> str:
 
 
 def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
-    """As `serve_words`, but mappings as `--option.name.name value`, which needs no quotes."""
+    """Like `serve_words`, with mappings as `--option.name.name value`, which needs no quotes."""
     yield from serve_words({k: v for k, v in config.items() if not _is_dottable(v)})
     for name, value in config.items():
         if _is_dottable(value):
@@ -202,7 +201,7 @@ def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_dottable(value: Any) -> bool:
-    """Whether every name of a mapping can stand between dots."""
+    """True if every name of a mapping can be written between dots."""
     return (
         isinstance(value, Mapping)
         and bool(value)
@@ -212,7 +211,7 @@ def _is_dottable(value: Any) -> bool:
 
 
 def _dotted(flag: str, value: Any) -> Iterator[str]:
-    """Words that vLLM reads back as this value: JSON, or a bare word that is none."""
+    """Words that vLLM reads as this value: JSON, or a bare word that is not JSON."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _dotted(f"{flag}.{name}", inner)
@@ -228,7 +227,7 @@ _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 
 
 def _k8s(calibration: CalibrationDocument) -> str:
-    """A complete Deployment; a model that is a folder here is one of a volume there."""
+    """A complete Deployment. A local model is read from a volume."""
     config, notes = dict(calibration.engine_config), list[str]()
     shared = math.ceil(shm_bytes(config) / GIB)
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - of the container
@@ -240,7 +239,7 @@ def _k8s(calibration: CalibrationDocument) -> str:
         config["model"] = f"{_MODELS}/{folder}"
         mounts.append({"name": "models", "mountPath": _MODELS})
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
-        notes.append(f"The claim `models` holds the checkpoint as {folder}.")
+        notes.append(f"The volume claim `models` must contain the checkpoint as {folder}.")
     ranks = (n for n in map(config.get, _RANKS) if isinstance(n, int) and n > 0)
     labels = {"app": _APP}
     given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
@@ -267,12 +266,12 @@ def _k8s(calibration: CalibrationDocument) -> str:
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-    # Argument lists are read by people; no line of them is folded.
+    # No line of the argument list is folded.
     return _head(calibration, *notes) + visible_yaml(_Block, deployment, width=10_000)
 
 
 class _Block(yaml.SafeDumper):
-    """Text of several lines as a block, as people write it."""
+    """Writes text of several lines as a block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -319,5 +318,5 @@ CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
         variables=True,
     ),
     "k8s": ConfigurationFormat("k8s.yaml", _k8s, use="kubectl apply -f {file}", variables=True),
-    "python": ConfigurationFormat("py", _python, use="LLM(**ENGINE_ARGS), as at the end of {file}"),
+    "python": ConfigurationFormat("py", _python, use="LLM(**ENGINE_ARGS), see the end of {file}"),
 }

@@ -1,4 +1,4 @@
-"""Report.md, issue, diff."""
+"""report.md, the text for an issue, and differences of two results."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def environment(package: str, **options: Any) -> Environment:
 
 def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     """Render from the calibration alone. File names stay text: table cells are escaped."""
-    # Not HTML: `cell` escapes what it must.
+    # Markdown: `cell` escapes.
     made = environment("mmcalib.report", autoescape=False, keep_trailing_newline=True)
     made.filters["cell"] = cell
-    # A word or two of mmcalib's own, whose underlines may stay.
+    # Words of mmcalib's own keep their underscores.
     made.filters["text"] = lambda value: cell(value).replace("\\_", "_")
     made.filters["code"] = lambda value: _without_backticks(str(value)).replace("|", "\\|")
     points = calibration.frontier
@@ -48,7 +48,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
 
 
 def _without_backticks(line: str) -> str:
-    """What cannot end the code that it stands in."""
+    """Text that cannot end its code block."""
     return plain(line).replace("`", "'")
 
 
@@ -57,10 +57,10 @@ _SETTINGS: Final = 11
 
 
 def issue(calibration: CalibrationDocument) -> str:
-    """At most `MOST_LINES` lines; no file of the corpus is named."""
+    """At most `MOST_LINES` lines, without file names of the data."""
     shown, _ = redacted(calibration)
     tool, config = shown.tool, shown.engine_config
-    gpu = rows.on_gpu(shown.memory.calibrated).removeprefix(" on ") or "no GPU was named"
+    gpu = rows.on_gpu(shown.memory.calibrated).removeprefix(" on ") or "no --gpu"
     items = ", ".join(f"{m.items:,} {cell(name)}" for name, m in shown.corpus.modalities.items())
     head = [
         f"- mmcalib {tool['mmcalib']}, vLLM {tool['vllm']}, transformers {tool['transformers']}, "
@@ -84,7 +84,7 @@ def issue(calibration: CalibrationDocument) -> str:
         *([f"# and {more} more"] if more > 0 else []),
         "```",
         "",
-        # Of what vLLM reserves, what a maintainer asks for first.
+        # The figures that a maintainer needs first.
         f"| | {' | '.join(one.name for one in compared)} |",
         f"|---|{'--:|' * len(compared)}",
         *(f"| {' | '.join(map(cell, cells))} |" for *cells, _ in reserved),
@@ -103,9 +103,9 @@ def issue(calibration: CalibrationDocument) -> str:
 
 _NOTHING: Final = "—"
 Difference = tuple[str, str, str]
-# What differs, and its value: by the part of the document that it stands in.
+# Values by name, by part of the document.
 _Parts = Mapping[str, Mapping[str, str]]
-# Of a rehearsal, besides its figures.
+# Fields of a rehearsal other than figures.
 _SUBJECT = (
     *("starts", "model", "gpu", "vllm", "runner", "sampler", "attention", "encoder_attention"),
     *("dtype", "tensor_parallel_size"),
@@ -115,12 +115,12 @@ _SUBJECT = (
 def differences(
     old: CalibrationDocument, new: CalibrationDocument
 ) -> Mapping[str, list[Difference]]:
-    """By part, (what, old, new) of all that is not the same; parts without any are left out."""
+    """By part, (name, old, new) of everything that differs; equal parts are left out."""
     return _compare(_calibration_parts(old), _calibration_parts(new))
 
 
 def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
-    """The same of two rehearsals."""
+    """The differences of two rehearsals."""
     return _compare(_rehearsal_parts(old), _rehearsal_parts(new))
 
 
@@ -154,11 +154,9 @@ def _calibration_parts(shown: CalibrationDocument) -> _Parts:
         about[f"largest {modality}, tokens"] = number(found.tokens["max"])
     reserved = rows.reservation_rows(shown)
     return {
-        "What was calibrated": about,
+        "Inputs": about,
         "Settings": dict(_flat(shown.engine_config)),
-        "What vLLM reserves, calibrated": {
-            what: f"{value} [{label}]" for what, *_, value, label in reserved
-        },
+        "Memory, tuned": {what: f"{value} [{label}]" for what, *_, value, label in reserved},
         "Checks": {check.name: check.status for check in shown.checks},
     }
 
@@ -166,7 +164,7 @@ def _calibration_parts(shown: CalibrationDocument) -> _Parts:
 def _rehearsal_parts(shown: Rehearsal) -> _Parts:
     budget = shown.budget.model_dump() if shown.budget else {}
     return {
-        "What was rehearsed": {name: str(getattr(shown, name)) for name in _SUBJECT},
+        "Inputs": {name: str(getattr(shown, name)) for name in _SUBJECT},
         "Memory": {what.strip(): size for what, size, _ in rows.rehearsed_rows(shown.memory)},
         "Encoder budget": dict(_flat(budget)),
     }

@@ -1,4 +1,4 @@
-"""A report in every form that `--format` writes; JSON Schemas of the documents."""
+"""The report in every form of `--format`, and JSON Schemas of the documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.sizes import distributions, sizes
 from mmcalib.report.markdown import environment, issue, markdown
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from mmcalib.results.calibration import SERVE, CalibrationDocument, grouped, serving
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.comparison import Comparison
@@ -38,11 +38,11 @@ from mmcalib.text import plain
 
 @dataclass(frozen=True)
 class Report:
-    """`serve_with` is the command that serves the configuration, which is shown with the limits on
-    media that were raised for it. With `redact_paths` no file of the corpus is named, nor a folder
-    of this machine; with `thumbnails` the page shows the costliest items, whose files are read for
-    it: all of them, or those that `roots` hold. A calibration that was not made here and now may
-    name any file, so that it needs some.
+    """A calibration and how to show it. `serve_with` is the command that serves the configuration;
+    raised media limits are added to it. `folder` has the results. `redact_paths` hides file names
+    of the data and folders of this machine. With `thumbnails` the page shows the costliest items
+    and reads their files, all of them or those below `roots`: a calibration from elsewhere may name
+    any file, so it needs roots.
     """
 
     calibration: CalibrationDocument
@@ -50,15 +50,16 @@ class Report:
     thumbnails: bool = True
     redact_paths: bool = False
     roots: Roots | None = None
+    folder: str = ""
 
     @property
     def shown(self) -> CalibrationDocument:
-        """As it may be seen."""
+        """The calibration, redacted if asked for."""
         return self._redacted[0] if self.redact_paths else self.calibration
 
     @property
     def command(self) -> str:
-        """What serves the configuration, as it may be seen."""
+        """The command that serves the configuration, redacted if asked for."""
         return serving(self.calibration.server, SERVE if self.redact_paths else self.serve_with)
 
     @cached_property
@@ -74,19 +75,19 @@ class Report:
         return redacted(self.calibration)
 
 
-# The worst first: it is what a reader must act on.
+# The worst first.
 _ORDER: Final = ("fail", "warn", "skip", "pass")
 _LABELS: Final = {
     "measured": "read from vLLM doing it",
-    "rehearsed": "from vLLM's own startup code on imaginary memory",
-    "computed": "follows from measured values by vLLM's own rule",
-    "assumed": "nobody said otherwise",
+    "rehearsed": "from vLLM's own startup code on simulated memory",
+    "computed": "from measured values by vLLM's own rule",
+    "assumed": "a default that an option replaces",
     "given": "by you",
 }
 
 
 def html(report: Report) -> str:
-    """One page with figures, and pictures of the costliest items."""
+    """One page with figures and pictures of the costliest items."""
     made = environment(
         "mmcalib.report.html",
         autoescape=True,
@@ -95,7 +96,7 @@ def html(report: Report) -> str:
         finalize=_visible,
     )
     made.filters["name"] = _name
-    # A setting may break behind its dots.
+    # A setting may break after its dots.
     made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
     shown, serve = report.shown, report.command
     return made.get_template("report.html.j2").render(
@@ -124,7 +125,7 @@ def html(report: Report) -> str:
 
 
 def _visible(value: object) -> object:
-    """Whatever is no markup, without characters that hide or turn text around."""
+    """Escape control and bidirectional characters of text that is not markup."""
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -134,14 +135,15 @@ def _name(value: object) -> Markup:
 
 
 def md(report: Report) -> str:
-    """The same as Markdown."""
+    """The report as Markdown."""
     return markdown(report.shown, report.command)
 
 
 def text(report: Report) -> str:
     """The summary that `mmcalib run` ends with, without colours."""
-    page = io.StringIO()
-    summary(report.shown, Console(file=page, highlight=False))
+    page, folder = io.StringIO(), "" if report.redact_paths else report.folder
+    console = Console(file=page, highlight=False)
+    summary(report.shown, console, serve=report.command, folder=folder)
     return page.getvalue()
 
 
@@ -155,7 +157,7 @@ REPORTS: Final[Mapping[str, Callable[[Report], str]]] = {
 
 
 class WrittenReport(DocumentPart):
-    """What `report --json` wrote, and where."""
+    """A file that `report --json` wrote."""
 
     model_config = ConfigDict(title="Written")
 
@@ -165,12 +167,12 @@ class WrittenReport(DocumentPart):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
-        """Of a file that is there."""
+        """Describe an existing file."""
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
 
 
-# By the name of the file, which is that of the command except for what is kept on disk.
+# By the name of the command, or of the file for documents on disk.
 _DOCUMENTS: Final[Mapping[str, Any]] = {
     "calibration": CalibrationDocument,
     "comparison": Comparison,
@@ -189,6 +191,6 @@ SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document, for check of a line; `docs/schemas` has them as files."""
+    """The JSON Schema of a document, for `check` of a line. docs/schemas has all as files."""
     found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

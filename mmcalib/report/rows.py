@@ -1,4 +1,4 @@
-"""Rows and sentences shared by all renderings."""
+"""Table rows and sentences that all renderings share."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, Traffic
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import gib, number, plain, several, share
 
-MARKS = {"pass": "ok", "warn": "!!", "fail": "NO", "skip": "--"}
+# The worst first.
+MARKS = {"fail": "FAIL", "warn": "warn", "skip": "skip", "pass": "ok"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
-# What it is, its value in each configuration, and how that of the last is known.
+# A name, a value for each configuration, and how the last value is known.
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of the configurations that are compared, and what vLLM reserves under it."""
+    """One of the compared configurations, and its memory."""
 
     name: str
     budget: EncoderBudget
@@ -31,7 +32,7 @@ class Column:
 
 
 def columns(calibration: CalibrationDocument) -> list[Column]:
-    """The default with the user's engine values, the user's configuration, and the tuned one."""
+    """vLLM's defaults with the user's own flags, the user's configuration, and the tuned one."""
     budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
     default = "your flags, no limits" if calibration.default_config else "vLLM defaults"
     before = _cache(4, cache.default_hit_rate) if cache else ""
@@ -48,7 +49,7 @@ def _cache(size_gib: float, hit_rate: float | None = None) -> str:
 
 
 def reservation_rows(calibration: CalibrationDocument) -> list[Row]:
-    """What vLLM reserves in each, and per modality the mean and worst share of tokens kept."""
+    """The memory of each configuration, and the mean and worst share of tokens kept."""
     compared = columns(calibration)
     found = reserved_rows(compared)
     for modality, part in calibration.corpus.modalities.items():
@@ -61,34 +62,34 @@ def reservation_rows(calibration: CalibrationDocument) -> list[Row]:
 
 
 def diff_heading(yours: YourConfiguration) -> str:
-    """Whose file the diff changes."""
+    """Name the file that the diff changes."""
     return f"{yours.file or 'Your flags'}, tuned"
 
 
 def diff_text(yours: YourConfiguration) -> str:
-    """The diff, in which nothing hides."""
+    """The diff, with control characters escaped."""
     return "".join(f"{plain(line.expandtabs())}\n" for line in yours.diff.split("\n")[:-1])
 
 
 def yours_note(calibration: CalibrationDocument) -> str:
-    """What the user's own column does not show, or why there is none; empty without one."""
-    # It loads numpy, which `mmcalib check` does without.
+    """A note on the user's own column, or why it is missing; else empty."""
+    # It loads numpy, which `mmcalib check` does not need.
     from mmcalib.derive.limits import ADEQUATE
 
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:
-        return f"vLLM refuses yours: {plain(yours.refused).rstrip('.')}."
+        return f"vLLM rejects your configuration: {plain(yours.refused).rstrip('.')}."
     if budget is None or budget.adequacy is None or budget.adequacy >= ADEQUATE:
         return ""
     return (
-        f"Yours reserves for {number(budget.profiled_tokens)} of the "
-        f"{number(budget.worst_step_tokens)} tokens that a step may encode: mmcalib validate tells "
-        "whether that may run out of memory."
+        f"Your configuration reserves {number(budget.profiled_tokens)} of the "
+        f"{number(budget.worst_step_tokens)} tokens that a step may encode. Check it with mmcalib "
+        "validate."
     )
 
 
 def reserved_rows(compared: Sequence[Column]) -> list[Row]:
-    """What vLLM reserves in any configurations."""
+    """The encoder budget and memory of any configurations."""
     budgets = [one.budget for one in compared]
     largest = dict.fromkeys(m for one in budgets for m in one.max_tokens_per_item)
     cells = {
@@ -101,31 +102,31 @@ def reserved_rows(compared: Sequence[Column]) -> list[Row]:
             ", ".join(f"{number(count)} {m}" for m, count in of.items()) or "—" for of in held
         ]
     cells["profiled at startup"] = list(map(profile, budgets))
-    cells["profiled ÷ worst step, tokens"] = [
+    cells["profiled ÷ largest step, tokens"] = [
         "—" if one.adequacy is None else f"{one.adequacy:.2f}" for one in budgets
     ]
     cells["max_num_batched_tokens"] = [number(one.max_num_batched_tokens) for one in budgets]
     if compared[-1].cache:
-        cells["processor cache, its hits"] = [one.cache for one in compared]
+        cells["processor cache, hit rate"] = [one.cache for one in compared]
     found: list[Row] = [(what, *values, budgets[-1].label) for what, values in cells.items()]
     return [budget_row(compared), *found, *memory_rows(compared)]
 
 
 def budget_row(compared: Sequence[Column]) -> Row:
-    """What one step may encode."""
+    """The encoder budget: tokens that one step may encode."""
     budgets = [number(one.budget.encoder_budget_tokens) for one in compared]
     return ("encoder budget, tokens", *budgets, compared[-1].budget.label)
 
 
 def profile(budget: EncoderBudget) -> str:
-    """What vLLM's startup profile runs."""
+    """The items of vLLM's startup profile."""
     if budget.profiled_modality is None:
         return "nothing"
     return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
 
 
 def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
-    """The figures of memory that are known of any of the configurations."""
+    """The memory figures that any of the configurations has."""
     memories = [one.memory for one in compared]
     last = memories[-1]
     where = on_gpu(last)
@@ -134,7 +135,7 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
         ("activation peak", "activation_peak_bytes", gib),
         (f"KV cache{where}", "kv_cache_bytes", gib),
         (f"KV cache{where}, tokens", "kv_cache_tokens", number),
-        ("requests of full length at once", "max_concurrency", number),
+        ("full-length requests at once", "max_concurrency", number),
     )
     for what, field, spoken in shown:
         values = [getattr(one, field) for one in memories]
@@ -145,12 +146,12 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
 
 
 def label_of(memory: Memory, field: str) -> Label:
-    """How a figure of memory is known."""
+    """How a memory figure is known."""
     return memory.labels.get(field) or memory.label or "measured"
 
 
 def on_gpu(memory: Memory) -> str:
-    """Where it is: ` on L4`, ` on each of 4 × L4`; nothing where no GPU is known."""
+    """Such as ` on L4` or ` on each of 4 × L4`; empty without a GPU."""
     if not memory.gpu:
         return ""
     gpu = plain(memory.gpu)
@@ -158,16 +159,16 @@ def on_gpu(memory: Memory) -> str:
 
 
 def kv_cache(memory: Memory) -> str:
-    """GiB, and whether an engine could start with it."""
+    """The KV cache in GiB, and a note if the engine would not start with it."""
     nbytes = memory.kv_cache_bytes
-    # An empty cache lacks what is below none; a request of full length needs more.
+    # Below zero is what an empty cache lacks; a full-length request needs more.
     size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
     short = nbytes is not None and memory.kv_cache_tokens is None
     return size + (", would not start" if short else "")
 
 
 def preprocessing(calibration: CalibrationDocument) -> str:
-    """The CPU seconds of an item, with two digits: those of one run are no better."""
+    """The CPU seconds of an item in two digits, as precise as one run is."""
     found = calibration.preprocessing
     if found is None:
         return ""
@@ -178,18 +179,18 @@ def preprocessing(calibration: CalibrationDocument) -> str:
 
 
 def verdict_of(calibration: CalibrationDocument) -> str:
-    """The verdict, with what a pass rests on."""
+    """The verdict, with the assumptions and warnings of a pass."""
     losses = calibration.corpus.losses()
     return verdict_words(calibration.verdict, calibration.checks, losses)
 
 
 def check_line(check: CheckResult) -> str:
-    """The check's name and finding."""
-    return plain(f"{check.name}: {check.detail}")
+    """The check's code, name and finding."""
+    return plain(f"{check.code} {check.name}: {check.detail}".lstrip())
 
 
 def tensor_cells(tensor: LiveTensor) -> tuple[str, str, str, str]:
-    """How much it takes, its shape, its type, and what made it."""
+    """Size, shape, type and origin of a tensor."""
     shape = " × ".join(map(number, tensor.shape))
     operation = tensor.operation.removeprefix("aten.").partition(".")[0]
     return gib(tensor.nbytes), shape, tensor.dtype, f"{tensor.module or 'inputs'} ({operation})"
@@ -203,17 +204,17 @@ _REHEARSED: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("requested", "requested_bytes", gib),
     ("weights", "weights_bytes", _minus),
     ("buffers", "buffers_bytes", _minus),
-    ("activation peak, highest of", "activation_peak_bytes", _minus),
+    ("activation peak, the highest of", "activation_peak_bytes", _minus),
     ("outside torch", "non_torch_bytes", _minus),
     ("CUDA graphs", "cudagraph_bytes", _minus),
     ("KV cache", "kv_cache_bytes", gib),
     ("KV cache, tokens", "kv_cache_tokens", number),
-    ("requests of full length at once", "max_concurrency", number),
+    ("full-length requests at once", "max_concurrency", number),
 )
 
 
 def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
-    """A rehearsal, from the whole to what is left: (what, how much, its label)."""
+    """A rehearsal from requested memory to KV cache: (name, size, label)."""
     found: list[tuple[str, str, str]] = []
     for what, field, spoken in _REHEARSED:
         label = label_of(memory, field)
@@ -230,7 +231,7 @@ _TIMELINE_ROWS: Final = 60
 
 
 def timeline_rows(traffic: TrafficFigures) -> list[Row]:
-    """The timeline, thinned out for reading: every n-th of its points."""
+    """Every n-th point of the timeline."""
     every = -(-len(traffic.timeline) // _TIMELINE_ROWS) or 1
     return [
         (
@@ -243,12 +244,12 @@ def timeline_rows(traffic: TrafficFigures) -> list[Row]:
 
 
 def traffic_rows(traffic: TrafficFigures) -> list[tuple[str, str, str]]:
-    """(what, how much, more about it)."""
+    """(name, value, remark) of each figure."""
     return [
         ("highest step", gib(traffic.peak_bytes), "rehearsed"),
         ("reserved at startup", gib(traffic.reserved_bytes), "rehearsed"),
-        ("left outside", gib(traffic.outside_bytes), "by gpu_memory_utilization"),
-        ("steps", number(traffic.steps), f"{number(traffic.concurrency)} requests at once at most"),
+        ("left free", gib(traffic.outside_bytes), "by gpu_memory_utilization"),
+        ("steps", number(traffic.steps), f"at most {number(traffic.concurrency)} requests at once"),
         (
             "KV blocks, most",
             f"{number(traffic.most_kv_blocks)} of {number(traffic.kv_blocks)}",
@@ -263,15 +264,15 @@ def traffic_rows(traffic: TrafficFigures) -> list[tuple[str, str, str]]:
         (
             "items encoded",
             number(traffic.encoded_items),
-            f"{number(traffic.reused_items)} found in the cache, "
-            f"{number(traffic.encoder_waits)} held up by the encoder",
+            f"{number(traffic.reused_items)} reused from the cache, "
+            f"{number(traffic.encoder_waits)} waited for the encoder",
         ),
         ("prompt tokens reused", number(traffic.cached_tokens), "prefix cache"),
     ]
 
 
 def compared_traffic_rows(served: ServedTraffic) -> list[Row]:
-    """The rows of the calibrated configuration, with those of the default beside them."""
+    """The rows of the tuned configuration, each with that of the default."""
     rows = traffic_rows(served.calibrated)
     if served.default is None:
         return list(rows)
@@ -279,19 +280,19 @@ def compared_traffic_rows(served: ServedTraffic) -> list[Row]:
     return [(*row, *other[1:]) for row, other in zip(rows, others, strict=True)]
 
 
-# Requests that are named of the highest step.
+# Most requests of the highest step to name.
 _NAMED: Final = 4
 
 
 def highest_line(traffic: TrafficFigures) -> str:
-    """What the highest step did, and for whom; empty where none was."""
+    """The tokens and requests of the highest step; empty without one."""
     highest, steps = traffic.highest, {one.step: one for one in traffic.timeline}
     if highest is None or highest.number not in steps:
         return ""
     step = steps[highest.number]
     line = f"Step {number(step.step)}: {number(step.tokens)} tokens"
     if step.encoder_tokens:
-        line += f", beside {number(step.encoder_tokens)} that the encoder makes"
+        line += f", and {number(step.encoder_tokens)} from the encoder"
     named = highest.encoding or highest.origins
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{line}, for {', '.join(named[:_NAMED])}{more}"
@@ -308,20 +309,20 @@ def traffic_line(traffic: TrafficFigures) -> str:
     margin = traffic.margin
     left = gib(abs(margin.nbytes))
     if traffic.status == "pass" and margin.nbytes >= 0:
-        return f"every step stays within what startup reserved: {left} are never used"
-    over = f"the highest step takes {left} more than startup reserved"
+        return f"every step stays within the startup reserve; {left} stay unused"
+    over = f"the highest step takes {left} more than the startup reserve"
     if traffic.status == "pass":
         return f"{over}, within vLLM's own slack"
     if traffic.status == "warn":
-        return f"{over}: it finds room in what gpu_memory_utilization leaves to others"
+        return f"{over} and fits in the memory that gpu_memory_utilization leaves free"
     cure = ""
     if margin.fitting_utilization is not None:
-        cure = f"; gpu_memory_utilization {margin.fitting_utilization:g} would leave enough"
-    return f"{over}, and that is more than is left on the GPU: out of memory{cure}"
+        cure = f"; gpu_memory_utilization {margin.fitting_utilization:g} leaves enough"
+    return f"{over} and more than the GPU has: out of memory{cure}"
 
 
 def cell(value: object) -> str:
-    """Text that neither ends its Markdown table cell nor becomes markup."""
+    """Text for a Markdown table cell, with markup escaped."""
     text = plain(str(value))
     for special in "\\`*_[]<>|&$~":
         text = text.replace(special, f"\\{special}")

@@ -1,11 +1,11 @@
-"""Summary of a run, census, check, comparison of models and GPUs, doctor on the terminal."""
+"""Scan, check, comparison of models and GPUs, and doctor on the terminal."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Column, Table
@@ -14,15 +14,14 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.model import Quantile
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, Corpus, grouped
+from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
 if TYPE_CHECKING:
-    # What `mmcalib check` does without, numpy above all.
+    # Heavy modules that `mmcalib check` does not need.
     from mmcalib.census.census import Census
     from mmcalib.census.document import ScannedCorpus
     from mmcalib.results.comparison import Comparison
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def line(words: str, style: str = "") -> Text:
-    """One line of the page, with escapes in place of characters that hide."""
+    """One line, with control characters escaped."""
     return Text(text.plain(words), style=style)
 
 
@@ -57,100 +56,15 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
     return table
 
 
-def summary(calibration: CalibrationDocument, console: Console) -> None:
-    """Print the summary; checks that passed are only named, as `report.md` has them all."""
-    model, tool, yours = calibration.model, calibration.tool, calibration.yours
-    title = f"{model.id} ({model.source}), vLLM {tool['vllm']}, transformers {tool['transformers']}"
-    print_section(console, title)
-    print_corpus(calibration.corpus, "Your corpus", console)
-    if loading := rows.preprocessing(calibration):
-        console.print(Text(loading))
-    print_section(console, "What vLLM reserves", _reserved_table(calibration))
-    if note := rows.yours_note(calibration):
-        console.print(Text(note, style="yellow"))
-    print_section(console, "Settings, and why", _settings_table(calibration))
-    print_section(console, "Checks", checks_table(calibration.checks))
-    if yours and yours.diff and calibration.verdict == "pass":
-        print_section(console, rows.diff_heading(yours))
-        for changed in rows.diff_text(yours).splitlines():
-            style = {"+": "green", "-": "red"}.get(changed[:1], "")
-            console.print(Text(changed, style=style), soft_wrap=True)
-        console.print()
-    console.print(verdict_line(calibration.verdict, rows.verdict_of(calibration)))
-
-
-def first_answer(calibration: CalibrationDocument, console: Console) -> None:
-    """Print the items and the settings, before any proof."""
-    print_corpus(calibration.corpus, "Your corpus", console)
-    print_section(console, "Settings, not proven yet", _settings_table(calibration))
-    console.print()
-
-
-def verdict_line(verdict: str, words: str) -> Text:
-    """The words of a verdict, green only where there is nothing to look at."""
-    style = "red" if verdict == "fail" else "green" if words == verdict else "yellow"
-    return Text(f"verdict: {words}", style=f"bold {style}")
-
-
-def print_corpus(corpus: Corpus, whose: str, console: Console) -> None:
-    """Print how many items there are, the spread of each modality, and its heaviest item."""
-    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    skipped = f", {text.number(corpus.skipped)} skipped" if corpus.skipped else ""
-    parts = corpus.modalities
-    known = [
-        f"{modality} counted by vLLM, proven on {text.number(part.witnesses)} measured"
-        for modality, part in parts.items()
-        if part.witnesses
-    ]
-    if len(known) < len(parts) or not parts:
-        known.append("measured")
-    items = f"{text.several(corpus.items, 'item')}{requests}{skipped}"
-    quantiles: tuple[Quantile, ...] = get_args(Quantile)
-    heads = ("items", *quantiles)
-    columns = [Column(), *(Column(head, justify="right") for head in heads), Column("heaviest")]
-    cells = []
-    for modality, part in parts.items():
-        tokens = (part.tokens[quantile] for quantile in quantiles)
-        numbers = map(text.number, (part.items, *tokens))
-        cells.append((modality, *numbers, text.plain(part.heaviest)))
-    heading = f"{whose}: {items}; tokens per item, {' and '.join(known)}"
-    print_section(console, heading, plain_table(columns, cells))
-
-
-def _reserved_table(calibration: CalibrationDocument) -> Table:
-    compared = rows.columns(calibration)
-    columns = [fold(), *(fold(column.name, "right") for column in compared)]
-    # Beside three of them there is no room for how each is known.
-    if calibration.budget.yours is None:
-        columns.append(Column())
-    return plain_table(columns, rows.reservation_rows(calibration))
-
-
-def _settings_table(calibration: CalibrationDocument) -> Table:
-    cells = []
-    for settings, values, entry in grouped(calibration.evidence):
-        short = (
-            name.removeprefix("limit_mm_per_prompt.").removeprefix("mm_processor_kwargs.")
-            for name in settings
-        )
-        names, numbers = ("\n".join(map(text.plain, words)) for words in (short, values))
-        cells.append((names, numbers, f"{text.plain(entry.reason)} [{entry.label}]"))
-    return plain_table([fold(), fold("", "right"), fold()], cells)
-
-
-def checks_table(checks: Sequence[CheckResult], *, in_full: bool = False) -> Table:
-    """What is wrong in full, worst first; what passed by name, or `in_full` too."""
-    marks = {status: Text(mark, style=rows.STYLES[status]) for status, mark in rows.MARKS.items()}
+def checks_table(checks: Sequence[CheckResult]) -> Table:
+    """A table of checks with their remedies, the worst first."""
     table = plain_table([Column(no_wrap=True), fold()])
-    for status in ("fail", "warn", "skip", *(["pass"] if in_full else [])):
+    for status, mark in rows.MARKS.items():
         for check in (check for check in checks if check.status == status):
             finding = Text(rows.check_line(check))
-            for remedy in check.remedies if status != "skip" else ():
+            for remedy in check.remedies if status in ("fail", "warn") else ():
                 finding.append(f"\n→ {text.plain(remedy)}", style="dim")
-            table.add_row(marks[status], finding)
-    passed = [check.name for check in checks if check.status == "pass"]
-    if passed and not in_full:
-        table.add_row(marks["pass"], line(", ".join(passed)))
+            table.add_row(Text(mark, rows.STYLES[status]), finding)
     return table
 
 
@@ -160,7 +74,7 @@ _TOP_REASONS = 5
 def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
-    """Print the summary; plain text where the console has no colours."""
+    """Print the summary of a scan."""
     requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
     items = text.several(corpus.items, "item") + requests
     print_section(console, f"{items}, {text.several(corpus.files, 'file')}")
@@ -168,11 +82,11 @@ def print_census(
         console.print(_census_table(census))
     if corpus.distinct is not None:
         again = 1 - corpus.distinct / corpus.items
-        words = f"{text.number(corpus.distinct)} distinct in content: {again:.1%} are repeats"
+        words = f"{text.number(corpus.distinct)} have distinct content; {again:.1%} are repeats"
         console.print(Text(words))
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
-    # Without what each says of its own file.
+    # Without the details of each file.
     counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
     reasons = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     if others := sum(count for _, count in reasons[_TOP_REASONS:]):
@@ -202,12 +116,12 @@ def _size(shape: Shape) -> float:
     return frames * shape.width_px * shape.height_px
 
 
-_ANSWERS: Mapping[Answer, str] = {"fits": "ok", "no": "NO", "unknown": "??"}
+_ANSWERS: Mapping[Answer, str] = {"fits": "fits", "no": "rejected", "unknown": "unknown"}
 _NOUNS = {"item": "files", "prompt": "requests"}
 
 
 def reason_lines(reason: ReasonCount) -> str:
-    """The answer, reason and count, then what would help; a single one has its name and shape."""
+    """The answer, count and reason, then the remedy. A single item has its name and shape."""
     first = reason.examples[0]
     if reason.count == 1:
         shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
@@ -220,35 +134,34 @@ def reason_lines(reason: ReasonCount) -> str:
     answer = f"{_ANSWERS[reason.answer]} {text.plain(words)}"
     if not reason.remedy:
         return answer
-    return f"{answer}\n   → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
+    return f"{answer}\n  → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
 
 
 def failure_line(calibration: CalibrationDocument) -> str:
-    """Why the calibration itself failed; empty where it passed."""
+    """Why the calibration failed; empty for a pass."""
     if calibration.verdict != "fail":
         return ""
-    failed = first_failed(calibration.checks)
-    return text.plain(f"the calibration failed: {failed.name}: {failed.detail}")
+    return f"the calibration failed at {rows.check_line(first_failed(calibration.checks))}"
 
 
 def tally_line(tally: Tally) -> str:
-    """The counts in one sentence."""
+    """The number of items for each answer."""
     unfit, unknown = tally.answers["no"], tally.answers["unknown"]
     parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
     parts += [f"{text.number(unfit)} do not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
-    parts += [f"{text.number(tally.skipped)} are no media"] if tally.skipped else []
+    parts += [f"{text.number(tally.skipped)} not media"] if tally.skipped else []
     return ", ".join(parts)
 
 
 _COMPARISON_NOTE = (
-    "KV cache: rehearsed, what is left for it; at once: requests of full length; detail: tokens "
-    "that items keep of those by default, on average; batch: max_num_batched_tokens"
+    "KV cache: rehearsed; at once: full-length requests; detail: mean share of default tokens "
+    "that items keep; batch: max_num_batched_tokens"
 )
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a row for each model on each GPU, then why some fail."""
+    """Print a row for each model and GPU, then the failures."""
     heads = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
     name = Column("model", overflow="ellipsis", min_width=12)
     figures = [Column(head, justify="right", no_wrap=True) for head in heads]
@@ -270,30 +183,30 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(_COMPARISON_NOTE, style="dim"))
     for run in comparison.runs:
         if run.verdict == "fail":
-            console.print(line(f"{run.folder} fails: {run.problem}", "red"), soft_wrap=True)
+            console.print(line(f"{run.folder} failed: {run.problem}", "red"), soft_wrap=True)
             if run.remedy:
                 console.print(line(f"  try: {run.remedy}"), soft_wrap=True)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print it, problems first."""
+    """Print the installation and its checks, problems first."""
     host = diagnosis.host
     print_section(console, f"mmcalib {diagnosis.mmcalib}, Python {host.python}, {host.platform}")
     packages = []
     for package in diagnosis.packages:
-        # What the job needs has a check of its own, which says more.
+        # Required packages have a check of their own.
         missing = package.version is None and package.need == "optional"
         purpose = f"{package.purpose}: {package.install}" if missing else package.purpose
         packages.append((package.name, package.version or "—", purpose))
     columns = [Column(no_wrap=True), Column(no_wrap=True), fold()]
     print_section(console, "Installed", plain_table(columns, packages))
     bare = [check.model_copy(update={"remedy": ""}) for check in diagnosis.checks]
-    print_section(console, "Checks", checks_table(bare, in_full=True))
-    # Each remedy on a line of its own, however long: it is there to be copied.
+    print_section(console, "Checks", checks_table(bare))
+    # Each remedy on one line, to be copied.
     for check in diagnosis.checks:
         if check.status in ("fail", "warn") and check.remedy:
-            print_section(console, f"To cure {check.name}")
+            print_section(console, f"Fix for {check.name}")
             console.print(line(f"  {check.remedy}"), soft_wrap=True)
     console.print()
-    works = "works here" if diagnosis.verdict == "pass" else "does not work here yet"
-    console.print(Text(f"mmcalib run {works}", style="bold"))
+    if diagnosis.verdict == "pass":
+        console.print(Text("mmcalib run works here", style="bold green"))

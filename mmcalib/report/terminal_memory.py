@@ -1,4 +1,4 @@
-"""Rehearsals, traffic, plans and validations on the terminal."""
+"""Rehearsals, simulated traffic, plans and validations on the terminal."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from mmcalib import text
 from mmcalib.derive.fixes import COSTS
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
+from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import (
     checks_table,
     fold,
     line,
     plain_table,
-    print_corpus,
     print_section,
-    verdict_line,
 )
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.results.plan import Combination, Plan, TriedFix
 from mmcalib.results.validation import ValidatedBudgets, Validation
 
-# Rows of the listing of what lives at the peak: the rest is small.
+# Most tensors to list at the peak: the others are small.
 _NAMED_TENSORS: Final = 6
-# Refused requests that are shown.
+# Most rejected requests to show.
 _REFUSED: Final = 4
 
 
 def capacity(memory: Memory) -> str:
-    """The KV cache in bytes, tokens and requests; why there is none where an engine has none."""
+    """The KV cache in bytes, tokens and requests, or why the engine does not start."""
     if memory.kv_cache_tokens is None:
-        return f"it would not start: {memory.note}"
+        return f"vLLM would not start: {memory.note}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
-        f"tokens, {text.number(memory.max_concurrency)} requests of full length at once"
+        f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"
     )
 
 
@@ -49,7 +48,7 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
     """Print one rehearsal, or several side by side."""
     first = rehearsals[0]
     names = [Path(one.config).name for one in rehearsals]
-    # With its folders where another file has the same name.
+    # With its folders if another file has the same name.
     names = [
         text.plain(name if names.count(name) == 1 else one.config)
         for name, one in zip(names, rehearsals, strict=True)
@@ -69,15 +68,15 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
         whose = f" of {name}" if len(rehearsals) > 1 else ""
         peak = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
         if peak is not None:
-            own = f"{peak.scratch_operation}'s own scratch"
+            own = f"scratch memory of {peak.scratch_operation}"
             scratch = (text.gib(peak.scratch_bytes), "", "", own)
-            heading = f"Alive at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}"
+            heading = f"Largest at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}"
             tensors = _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else [])
             print_section(console, heading, tensors)
         if one.cross_check:
-            console.print(line(f"!! {one.cross_check}", "yellow"))
+            console.print(line(f"warn {one.cross_check}", "yellow"))
     assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)
-    print_section(console, "Assumed", *(line(f"- {words}") for words in assumptions))
+    print_section(console, "Assumptions", *(line(f"- {words}") for words in assumptions))
     console.print()
     for one, name in zip(rehearsals, names, strict=True):
         whose = f"{name}: " if name else ""
@@ -113,13 +112,13 @@ def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ())
 
 
 def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
-    """Print what serving took."""
+    """Print the memory and cache use of simulated serving."""
     columns = [Column(), Column(justify="right"), Column(style="dim")]
     print_section(
         console,
-        f"{text.several(traffic.requests, 'request')} served on {gpu}, rehearsed",
+        f"{text.several(traffic.requests, 'request')} on {gpu}, rehearsed",
         plain_table(columns, rows.traffic_rows(traffic)),
-        *(line(f"!! refused: {words}", "yellow") for words in traffic.refused[:_REFUSED]),
+        *(line(f"rejected: {words}", "yellow") for words in traffic.refused[:_REFUSED]),
     )
     if traffic.highest is not None:
         tensors = _tensor_table(traffic.highest.largest)
@@ -132,35 +131,36 @@ def print_plan(plan: Plan, console: Console) -> None:
     """Print the whole plan."""
     memory, lacking = plan.memory, plan.lacking_bytes
     title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
-    starts = memory.kv_cache_tokens is not None
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
-    short = f"; {text.gib(lacking)} of KV cache lacking" if lacking else ""
+    short = f"; {text.gib(lacking)} of KV cache missing" if lacking else ""
     print_section(
         console,
         f"{title}, rehearsed",
-        line(f"As it is{':' if starts else ','} {capacity(memory)}"),
+        line(f"Now: {capacity(memory)}"),
         line(f"Goal: {plan.goal}{kept}{short}"),
     )
     _print_reserved(plan.reserved, console)
     logged = [*plan.log.failures, *plan.log.notes] if plan.log else []
     if logged:
-        print_section(console, "What the log says", *(line(f"- {words}") for words in logged))
+        print_section(console, "From the log", *(line(f"- {words}") for words in logged))
     if plan.fixes:
         print_section(console, "Each fix on its own", _fixes_table(plan.fixes))
         console.print()
         for fix in plan.fixes:
             if fix.problem:
-                console.print(line(f"- {fix.flags}: not rehearsed: {fix.problem} ({fix.price})"))
+                console.print(
+                    line(f"- {fix.flags} failed to rehearse: {fix.problem} ({fix.price})")
+                )
             elif fix.warning:
                 console.print(line(f"- {fix.flags}: {fix.warning}"))
-    print_section(console, "Assumed", *(line(f"- {words}") for words in plan.assumptions))
+    print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))
     console.print()
     _print_conclusion(plan, console)
 
 
 def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
-    """Flags above their price: a column of its own would break both within words."""
-    figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "lacking")]
+    """Print each fix above its price, as a column of its own would break both within words."""
+    figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "missing")]
     table = plain_table([fold(), *figures])
     for cost in COSTS:
         of_this_cost = [fix for fix in fixes if fix.cost == cost and not fix.problem]
@@ -170,7 +170,7 @@ def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
             table.add_row(
                 Text(f"  {text.plain(fix.flags)}\n    {text.plain(fix.price)}"),
                 Text(text.room(fix.kv_cache_bytes)),
-                Text("reaches it" if fix.reaches else text.gib(fix.lacking_bytes)),
+                Text("enough" if fix.reaches else text.gib(fix.lacking_bytes)),
                 style="green" if fix.reaches and not fix.warning else "",
             )
     return table
@@ -187,38 +187,38 @@ def _print_reserved(check: CheckResult | None, console: Console) -> None:
 
 def _print_conclusion(plan: Plan, console: Console) -> None:
     if plan.verdict == "reached already":
-        reached = "The goal is reached already"
+        reached = "The goal is already met"
         if plan.log is not None and plan.log.oom is not None:
-            reached = "With these options it has the room that the log's server lacked"
+            reached = "These options leave the memory that the server in the log needed"
         console.print(line(f"{reached}: {capacity(plan.memory)}", "bold green"))
         return
     best = plan.combination
     if plan.verdict == "under-reserved":
-        words = "The goal is reached, and no fix of it reserves enough: it may run out of memory"
+        words = "The goal can be met, but no fix reserves enough memory for load"
         console.print(Text(words, style="bold red"))
         if best is not None:
-            console.print(line(f"that is with {best.flags}"), soft_wrap=True)
+            console.print(line(f"with {best.flags}"), soft_wrap=True)
             _print_reserved(best.reserved, console)
         return
     if best is None:
-        console.print(Text("No fix can be rehearsed: nothing to propose", style="bold red"))
+        console.print(Text("No fix could be rehearsed", style="bold red"))
         return
     heading = (
-        "The cheapest that reaches the goal" if best.reaches else "The best there is: not enough"
+        "The cheapest fix that meets the goal" if best.reaches else "The best fix is not enough"
     )
     console.print(Text(heading, style="bold green" if best.reaches else "bold red"))
     _print_combination(best, console, style="bold")
     if not best.proven:
-        words = f"{plan.rehearsals} rehearsals did not suffice to know if less would do"
+        words = f"A cheaper fix may exist: the search stopped after {plan.rehearsals} rehearsals"
         console.print(Text(words, style="yellow"))
     for other in plan.others:
-        # What also reaches the goal, headed by what it spares of what the best costs.
+        # It also meets the goal, without some of the costs of the best.
         costs, others = ({fix.cost for fix in c.fixes} for c in (best, other))
         spared = [cost for cost in COSTS if cost in costs - others]
-        heading = f"Or, to spare {' and '.join(spared)}" if spared else "Or"
+        heading = f"Or, without a cost in {' and '.join(spared)}" if spared else "Or"
         console.print(Text(heading, style="bold"))
         _print_combination(other, console)
-    console.print(line(f"add to vllm serve: {best.flags}"), soft_wrap=True)
+    console.print(line(f"Add to vllm serve: {best.flags}"), soft_wrap=True)
 
 
 def _print_combination(combination: Combination, console: Console, style: str = "") -> None:
@@ -231,16 +231,16 @@ def _print_combination(combination: Combination, console: Console, style: str = 
 
 _ITEMS = {
     "none": "",
-    "corpus": "tried with your media",
-    "made up": "tried with blank media of the largest sizes that it admits",
+    "corpus": "checked with your media",
+    "made up": "checked with blank media of the largest admitted sizes",
 }
-_WHOSE = {"none": "Items", "corpus": "Your corpus", "made up": "Blank media"}
-# Characters of a remedy that is said again sooner than referred to.
+_WHOSE = {"none": "Items", "corpus": "Your data", "made up": "Blank media"}
+# A remedy of more characters is printed once.
 _SHORT = 40
 
 
 def print_validation(validation: Validation, console: Console) -> None:
-    """Print everything that was found."""
+    """Print the settings, the memory and all checks, the worst first."""
     gpu = f" on {validation.gpu}" if validation.gpu else ""
     source = f" ({validation.source})" if validation.source else ""
     model = f": {validation.model}{source}" if validation.model else ""
@@ -258,23 +258,26 @@ def print_validation(validation: Validation, console: Console) -> None:
             shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
             words = shown.removesuffix("\n").removesuffix("\n...")
             settings.append((text.plain(name), text.plain(words)))
-        print_section(console, "What vLLM reads", plain_table([fold(), fold()], settings))
+        print_section(console, "Settings in vLLM", plain_table([fold(), fold()], settings))
     if validation.corpus is not None:
-        print_corpus(validation.corpus, _WHOSE[validation.items], console)
+        found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"
+        print_section(console, found)
     if validation.budget is not None:
-        print_section(console, "What vLLM reserves", _reserved_table(validation, validation.budget))
-    checks = checks_table(list(_name_remedies_once(validation.checks)), in_full=True)
+        print_section(console, "Memory", _reserved_table(validation, validation.budget))
+    checks = checks_table(list(_name_remedies_once(validation.checks)))
     words = verdict_words(validation.verdict, validation.checks)
-    print_section(console, "Checks", checks, verdict_line(validation.verdict, words))
+    # The error that ends the command names a failure.
+    passed = Text(f"PASS{words.removeprefix('pass')}", "bold green")
+    print_section(console, "Checks", checks, *([passed] if validation.verdict == "pass" else []))
 
 
 def _name_remedies_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
-    """Checks of one cure name it once, where it is long."""
+    """Print a long remedy of several checks once."""
     named: set[str] = set()
     for check in checks:
         again = check.remedy in named
         named |= {check.remedy} if len(check.remedy) > _SHORT else set()
-        yield check.model_copy(update={"remedy": "the same"}) if again else check
+        yield check.model_copy(update={"remedy": "same as above"}) if again else check
 
 
 def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from mmcalib.checks.check import ASSUMED, KEEP, NOT_STARTED
+from mmcalib.checks import catalogue as ids
 from mmcalib.text import several
 
 
@@ -66,6 +66,7 @@ class CheckResult(DocumentPart):
     detail: str
     remedy: str = Field(default="", description="One alternative per line")
     names: list[str] = Field(default_factory=list, description="Parts that may hold file names")
+    code: str = Field(default="", description="Stable; `mmcalib list checks` explains it")
 
     @property
     def remedies(self) -> list[str]:
@@ -74,26 +75,24 @@ class CheckResult(DocumentPart):
 
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
-    """A verdict with what it rests on and costs: `pass, on 1 assumption · 2 warnings`."""
+    """A verdict with what it depends on and costs: `pass, on 1 assumption · 2 warnings`. An
+    assumption that changes no setting is left out.
+    """
     if verdict == "fail":
         return verdict
     checks = list(checks)
     warned = [check for check in checks if check.status == "warn"]
-    assumptions = len(assumed(warned))
-    others = len(warned) - assumptions
-    said = [f"{verdict}, on {several(assumptions, 'assumption')}" if assumptions else verdict]
-    said += [check.name for check in checks if check.name == KEEP]
-    said += losses
-    said += [several(others, "warning")] if others else []
-    said += [check.name for check in checks if check.name.startswith(NOT_STARTED)]
-    return " · ".join(said)
-
-
-def assumed(checks: Iterable[CheckResult]) -> list[CheckResult]:
-    """Those of what nobody said."""
-    return [c for c in checks if c.status == "warn" and c.name.startswith(ASSUMED)]
+    moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
+    assumptions = sum(check.code in moving for check in warned)
+    others = sum(check.code != ids.ASSUMED_LOAD.code for check in warned) - assumptions
+    words = [f"{verdict}, on {several(assumptions, 'assumption')}" if assumptions else verdict]
+    words += [check.name for check in checks if check.code == ids.KEEP_DEFAULTS.code]
+    words += losses
+    words += [several(others, "warning")] if others else []
+    words += [check.name for check in checks if check.code == ids.NOT_STARTED_WITH.code]
+    return " · ".join(words)
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:
-    """The one to name where the verdict is no."""
+    """The check to name when the verdict is fail."""
     return next(check for check in checks if check.status == "fail")

@@ -17,7 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.checks.check import Check, CheckId, Status, verdict
+from mmcalib.checks.catalogue import (
+    ENGINE,
+    FOLDER,
+    GPU,
+    HOST_MEMORY,
+    MEDIA_LIBRARIES,
+    MODEL_HUB,
+    OPEN_FILES,
+    SERVING,
+    SHARED_MEMORY,
+    TORCH,
+    VLLM,
+)
+from mmcalib.checks.check import Check, Status, verdict
 from mmcalib.derive.processor_cache import SHM_BYTES
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.environment import serve_command
@@ -45,11 +58,6 @@ from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, 
 from mmcalib.results.part import CheckResult
 from mmcalib.text import GIB, MIB, gib, one_line
 from mmcalib.version import __version__
-
-ENGINE = CheckId("engine")
-SERVING = CheckId("serving")
-TORCH = CheckId("torch libraries")
-GPU = CheckId("GPU")
 
 # Importing vLLM takes about 5 s from a local disk, ten times that from a cold network disk.
 SILENCE_S = 60.0
@@ -157,8 +165,6 @@ def _gpu_check(report: Looked, gpu: Gpu | None) -> Check:
     return Check(GPU, "pass", detail, "")
 
 
-FOLDER = CheckId("{} folder")
-
 Purpose = Literal["cache", "results", "temporary"]
 
 _REMEDIES: dict[Purpose, str] = {
@@ -210,8 +216,6 @@ def folder_checks(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
 
 TIMEOUT_S = 3.0
 
-MODEL_HUB = CheckId("model hub")
-
 
 def ask_hub(env: Mapping[str, str]) -> Hub:
     """Probe the hub at HF_ENDPOINT, unless HF_HUB_OFFLINE is set."""
@@ -236,10 +240,6 @@ def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
         return Check(MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
     return Check(MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
 
-
-HOST_MEMORY = CheckId("host memory")
-SHARED_MEMORY = CheckId("shared memory")
-OPEN_FILES = CheckId("open files")
 
 # Linux' usual soft limit; each process that reads media opens a few files.
 LEAST_FILES = 1024
@@ -288,9 +288,6 @@ def machine_checks(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
 def _gib(number: int) -> str:
     return f"{number / GIB:.1f} GiB"
 
-
-MEDIA_LIBRARIES = CheckId("media libraries")
-VLLM = CheckId("vLLM")
 
 # Package name: its module, and the shape of the test file that it writes and reads.
 _MEDIA: dict[str, tuple[str, Shape]] = {

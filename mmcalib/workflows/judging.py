@@ -13,9 +13,10 @@ from typing import Final
 
 from mmcalib.checks import corpus as corpus_rules
 from mmcalib.checks import file, items, limits, options, reserve
+from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, JudgedConfig, Over
-from mmcalib.checks.reserve import RESERVED, SIZE_HINT, embeddings_alone
+from mmcalib.checks.reserve import embeddings_alone
 from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
@@ -84,19 +85,19 @@ def judge_memory(
     checks: Iterable[Check], memory: Sequence[Check], config: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
     """Add the checks of `memory`: the reserve in bytes replaces the one in tokens, not its cure."""
-    reserved = next((check for check in memory if check.id == RESERVED), None)
+    reserved = next((check for check in memory if check.id == MEMORY_RESERVE), None)
     if reserved is None:
         return qualify_tokens_only([*checks, *memory], config, unrehearsed)
     others, failing = list[Check](), set()
     for check in checks:
         if check.status == "fail":
             failing.add(check.id)
-        if check.id == RESERVED:
+        if check.id == MEMORY_RESERVE:
             if check.status == reserved.status == "fail":
                 reserved = replace(reserved, remedy=check.remedy or reserved.remedy)
         elif reserved.status == "pass" and SIZE_HINT.covers(check.id) and check.status == "fail":
             others.append(replace(check, status="warn"))
         else:
             others.append(check)
-    more = [reserved if check.id == RESERVED else check for check in memory]
-    return [*others, *(c for c in more if c.id == RESERVED or c.id not in failing)]
+    more = [reserved if check.id == MEMORY_RESERVE else check for check in memory]
+    return [*others, *(c for c in more if c.id == MEMORY_RESERVE or c.id not in failing)]

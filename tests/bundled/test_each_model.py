@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.checks.file import ROUND_TRIP
+from mmcalib.checks.catalogue import CONFIG_PARSING
 from mmcalib.derive import frontier
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob
@@ -159,7 +159,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     reviewed = Reviewed(derive(session, served), {}, {}, ())
     made = assemble(job, reviewed)
     proven = prove_decision(session, reviewed.decided, engine_yaml(made, "vllm serve"))
-    (read_back,) = (check for check in proven.checks if check.id == ROUND_TRIP)
+    (read_back,) = (check for check in proven.checks if check.id == CONFIG_PARSING)
     assert read_back.status == "pass", read_back.detail
     limits = made.engine_config["limit_mm_per_prompt"]
     assert set(limits) >= set(subject.modalities)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mmcalib
-from mmcalib.checks.reserve import ENGINE_START, REPLAY
+from mmcalib.checks.catalogue import ENGINE_START, REPLAY
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.media.blank import write_blank

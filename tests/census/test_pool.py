@@ -80,7 +80,7 @@ def test_a_mistake_of_ours_is_no_damage_of_the_file(tmp_path: Path) -> None:
     with LocalPool(behave, workers=2) as pool, pytest.raises(MmcalibError) as raised:
         seen(pool, orders(tmp_path, "a", "bb", "mistake", "dddd"))
     assert raised.value.message.startswith(f"unexpected TypeError at {tmp_path / 'mistake'}: ")
-    assert "it is a bug" in raised.value.hint
+    assert "report this bug" in raised.value.hint
 
 
 def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:

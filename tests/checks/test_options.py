@@ -76,7 +76,7 @@ def test_options_that_nobody_set_have_no_finding() -> None:
 def test_pruned_videos_are_encoded_whole() -> None:
     """The scheduler counts kept tokens: half of them pruned is twice the encoder's work."""
     found = only({"video_pruning_rate": 0.5}, REHEARSED)
-    assert (found.name, found.status) == ("pruned videos reserved", "warn")
+    assert (found.name, found.status) == ("memory for video pruning", "warn")
     assert "encodes up to 2.00 times as many, 229,376" in found.detail
     assert "compute_retained_tokens_count" in found.detail
     assert found.taken == Taken("frames that video_pruning_rate drops", 15 * GIB)
@@ -86,18 +86,18 @@ def test_pruned_videos_are_encoded_whole() -> None:
 
 def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
     found = only(GRAPHS, REHEARSED)
-    assert (found.name, found.status) == ("encoder graphs reserved", "warn")
+    assert (found.name, found.status) == ("memory for encoder CUDA graphs", "warn")
     assert "8 graphs or more, the largest of 8,192 tokens" in found.detail
-    assert "more than 8,192 tokens, 114,688 at most, runs without them" in found.detail
+    assert "of up to 114,688 tokens, runs eagerly" in found.detail
     assert found.taken == Taken("CUDA graphs of the encoder", GIB)
     given = {"encoder_cudagraph_token_budgets": [114_688, 1024], "cudagraph_mm_encoder": True}
     most = only({"compilation_config": given}, REHEARSED)
     assert "2 graphs or more, the largest of 114,688 tokens" in most.detail
-    assert "runs without them" not in most.detail
+    assert "runs eagerly" not in most.detail
     assert most.taken == Taken("CUDA graphs of the encoder", 14 * GIB)
     assert only(GRAPHS).taken is None
     eager = only({**GRAPHS, "enforce_eager": True})
-    assert "no graph is captured" in eager.detail
+    assert "captures no graph" in eager.detail
 
 
 def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
@@ -112,9 +112,9 @@ def test_memory_of_the_api_server_is_part_of_the_buffers() -> None:
 
 def test_trusted_requests_void_every_cap() -> None:
     found = only({}, replace(KNOWN, served={"trust_request_mm_kwargs": True}))
-    assert (found.name, found.status) == ("caps hold for every request", "warn")
+    assert (found.name, found.status) == ("per-request processor options", "warn")
     assert "validate_request_mm_kwargs" in found.detail
-    assert "up to the encoder cache, 114,688 tokens" in found.detail
+    assert "whole encoder cache, 114,688 tokens" in found.detail
     assert found.taken is None
 
 
@@ -123,9 +123,9 @@ def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
     assert "up to 114,688 tokens in the encoder cache (0.50 GiB, computed)" in some.detail
     assert some.taken is None
     found = only({"enable_mm_embeds": True}, REHEARSED, image=0, video=0)
-    assert (found.name, found.status) == ("embeddings of clients", "warn")
-    assert "of image, video, limited to 0, any number of them" in found.detail
-    assert "nothing of that is profiled" in found.detail
+    assert (found.name, found.status) == ("embeddings from clients", "warn")
+    assert "any number of image, video, which is limited to 0" in found.detail
+    assert "vLLM profiles none of it" in found.detail
     assert found.taken == Taken("embeddings that clients send", GIB // 2)
 
 
@@ -142,7 +142,7 @@ def test_prompt_logprobs_take_the_logits_of_a_chunk(
     known: OptionFacts, status: str, tokens: int
 ) -> None:
     found = only({"max_logprobs": 50}, known)
-    assert (found.name, found.status) == ("prompt_logprobs reserved", status)
+    assert (found.name, found.status) == ("memory for prompt_logprobs", status)
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.detail
     assert ("PromptLogprobsWorker" in found.detail) == (known.runner == "V2")
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
@@ -153,7 +153,7 @@ def test_one_video_is_one_ranks_alone() -> None:
     images = replace(BUDGET, profiled_modality="image", profiled_items=7)
     found = only(DATA, REHEARSED, budget=images)
     assert (found.name, found.status) == ("largest item on one rank", "warn")
-    assert "puts 32,768 tokens on one of 4 ranks, a single item may put 114,688" in (found.detail)
+    assert "32,768 tokens on each of 4 ranks, one item may put 114,688" in (found.detail)
     assert found.taken == Taken("a largest item on one rank", round(14 * GIB * 2.5))
     assert only(DATA).status == "pass"
     assert only(DATA, REHEARSED, budget=images, video=0).status == "pass"

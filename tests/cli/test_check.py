@@ -77,15 +77,14 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, new)
     shown = [line for line in ended.err.splitlines() if not line.startswith("checking")]
     assert shown == [
-        "NO 5 files: aspect ratio 233 to 234:1, the processor takes at most 200:1"
+        "rejected 5 files: aspect ratio 233 to 234:1, the processor takes at most 200:1"
         " (strip-0.png, strip-1.png, strip-2.png, ...)",
-        "   → crop or pad to at most 200:1",
-        f"NO {new / 'torn.png'}: image header is damaged, or vLLM does not open the format",
-        "   → leave it out, or use another copy",
-        "1 of 7 fit, 6 do not, 1 are no media",
+        "  → crop or pad to at most 200:1",
+        f"rejected {new / 'torn.png'}: image header is damaged, or vLLM does not open the format",
+        "  → leave it out, or use another copy",
+        "1 of 7 fit, 6 do not, 1 not media",
         f"error: 6 of 7 do not fit {kept}",
-        "  try: --json lists each; the remedies above, or mmcalib run on a corpus that has such "
-        "media",
+        "  try: --json lists each; apply the remedies above, or mmcalib run with such media",
     ]
     *offenders, _ = objects(cli("check", "--calibration", kept, "--json", new).out)
     assert len(offenders) == 6
@@ -108,8 +107,8 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
         ("0", 3, "error: 1 of 4 do not fit {kept}"),
         ("0.2", 3, "error: 1 of 4 do not fit {kept}: 25.0%, 20.0% tolerated"),
         ("0.25", 0, "3 of 4 fit, 1 do not: 25.0%, 25.0% tolerated"),
-        ("1", 2, "error: --tolerate 1.0 is not a share"),
-        ("nan", 2, "error: --tolerate nan is not a share"),
+        ("1", 2, "error: --tolerate 1.0 is not a share between 0 and 1"),
+        ("nan", 2, "error: --tolerate nan is not a share between 0 and 1"),
     ],
 )
 def test_a_share_that_does_not_fit_can_be_tolerated(
@@ -189,7 +188,7 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     asked.write_text(request(page) + "\n" + request(page, text="é" * 70_000) + "\n")
     ended = cli("check", "--calibration", kept, "--requests", asked)
     assert ended.code == 3
-    assert "?? requests.jsonl:2 (1000×750)" in ended.err
+    assert "unknown requests.jsonl:2 (1000×750)" in ended.err
     assert "at most 140024 of text, of 128000" in ended.err
     assert "→ shorten the text" in ended.err
 
@@ -274,7 +273,7 @@ def test_what_cannot_be_read_has_a_remedy_too(
         "leave it out, or use another copy",
         *["correct the request, or leave it out"] * 2,
     ]
-    assert "try: the remedies above, or mmcalib run" in ended.err
+    assert "try: apply the remedies above, or mmcalib run" in ended.err
 
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
@@ -359,9 +358,9 @@ def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None
     (new / "cut.jpg").write_bytes(whole.getvalue()[:-200])
     ended = cli("check", "--calibration", kept, new)
     assert ended.code == 3
-    assert f"NO {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
-    assert f"NO {new / 'cut.jpg'}: damaged: image file is truncated" in ended.err
-    assert "1 of 3 fit, 2 do not, 1 are no media" in ended.err
+    assert f"rejected {new / 'fake.png'}: not an image, video or audio file (text)" in ended.err
+    assert f"rejected {new / 'cut.jpg'}: damaged: image file is truncated" in ended.err
+    assert "1 of 3 fit, 2 do not, 1 not media" in ended.err
 
 
 def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Path) -> None:
@@ -370,6 +369,6 @@ def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Pat
     (new / "latest").symlink_to(".")
     ended = cli("check", "--calibration", kept, new, "--json")
     assert ended.code == 0
-    assert "1 of 1 fit, 2 are no media" in ended.err
+    assert "1 of 1 fit, 2 not media" in ended.err
     (summary,) = objects(ended.out)
     assert (summary["checked"], summary["skipped"]) == (1, 2)

@@ -45,7 +45,7 @@ without_vllm = pytest.mark.skipif(
 def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
     ended = cli("doctor")
     assert ended.out == ""
-    page, _, cures = ended.err.partition("To cure")
+    page, _, cures = ended.err.partition("Fix for")
     assert "pillow" in page
     assert "HF_HUB_OFFLINE is set" in page
     assert max(map(len, page.splitlines())) <= 80

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.reserve import RUN_FINISHED
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.app import app
 from mmcalib.cli.output import claim
 from mmcalib.errors import UsageError
@@ -55,7 +55,7 @@ def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert b"verdict: pass ? 1 warning" in done.stdout + done.stderr
+    assert b"PASS ? 1 warning" in done.stdout + done.stderr
 
 
 def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
@@ -102,7 +102,7 @@ def test_the_summary_and_an_issue_are_printed_again(cli, tmp_path: Path) -> None
     made = kept(tmp_path / "out")
     said = cli("report", str(tmp_path / "out"), "--format", "text")
     assert (said.code, said.err) == (0, "")
-    assert said.out.rstrip().endswith("verdict: pass · 1 warning")
+    assert "PASS · 1 warning" in said.out
     pasted = cli("report", str(tmp_path / "out"), "--format", "issue")
     assert (pasted.code, pasted.out, pasted.err) == (0, issue(made), "")
     file = tmp_path / "summary.txt"
@@ -120,14 +120,14 @@ def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
     assert found["Settings"] == [
         ["max_model_len", str(made.engine_config["max_model_len"]), "4096"]
     ]
-    assert found["What was calibrated"] == [["verdict", "pass · 1 warning", "pass"]]
+    assert found["Inputs"] == [["verdict", "pass · 1 warning", "pass"]]
     assert {new for _, _, new in found["Checks"]} == {"pass"}
-    assert "What vLLM reserves, calibrated" not in found
+    assert "Memory, tuned" not in found
     said = cli("diff", str(tmp_path / "a"), str(tmp_path / "b"))
     assert (said.code, said.err) == (0, "")
     assert "4096" in said.out
     same = cli("diff", str(tmp_path / "a"), str(tmp_path / "a"))
-    assert same.out == "no difference in settings, what is reserved, or checks\n"
+    assert same.out == "no difference in settings, memory or checks\n"
 
 
 def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
     found = json.loads(cli("diff", str(old), str(new), "--json").out)
     fits("diff", found)
     assert found == {
-        "What was rehearsed": [["starts", "True", "False"], ["vllm", "0.32.0", "0.33.0"]],
+        "Inputs": [["starts", "True", "False"], ["vllm", "0.32.0", "0.33.0"]],
         "Memory": [
             ["KV cache", "10.50 GiB", "-1.00 GiB"],
             ["KV cache, tokens", "305,832", "—"],
-            ["requests of full length at once", "9.33", "—"],
+            ["full-length requests at once", "9.33", "—"],
         ],
     }
     assert cli("diff", str(old), str(old)).out == "no difference in memory and encoder budget\n"
@@ -160,7 +160,7 @@ def test_a_report_to_standard_output(cli, tmp_path: Path, working_folder: Path) 
     """It wrote a file called `-`."""
     kept(tmp_path / "out")
     said = cli("report", str(tmp_path / "out"), "--format", "md", "--out", "-")
-    assert said.out.startswith(f"# {QWEN}: vLLM calibrated")
+    assert said.out.startswith(f"# {QWEN}: vLLM tuned")
     assert said.err == ""
     assert list(working_folder.iterdir()) == []
     emitted = cli("report", str(tmp_path / "out"), "--emit", "args", "--out", "-")
@@ -173,7 +173,7 @@ def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
     out.mkdir()
     (out / "skipped.jsonl").touch()
     claim(out, force=False)
-    unfinished = CheckResult(name=RUN_FINISHED.name, status="fail", detail="not at its end")
+    unfinished = CheckResult(name=RUN_COMPLETION.name, status="fail", detail="not at its end")
     calibration().model_copy(update={"checks": [unfinished]}).save(out / "calibration.json")
     claim(out, force=False)
     calibration().save(out / "calibration.json")

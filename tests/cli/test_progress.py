@@ -25,19 +25,14 @@ def said(*, terminal: bool, verbose: bool = False, colour: bool = True) -> str:
         task.advance(12_000)
         shown.note("a note")
         shown.log("a line \x1b[31mof vLLM\x1b[0m [with brackets]")
-    with shown.step("thinking"):
-        pass
+    for _ in range(2):
+        with shown.step("thinking"):
+            pass
     return page.getvalue()
 
 
 def test_without_a_terminal_it_is_plain_lines() -> None:
-    lines = said(terminal=False).splitlines()
-    assert re.fullmatch(r"measuring: 3, \d+\.\d s", lines[0])
-    assert lines[1] == "  a note"
-    assert re.fullmatch(r"reading: 12,000, \d+\.\d s", lines[2])
-    assert re.fullmatch(r"thinking: \d+\.\d s", lines[3])
-    assert len(lines) == 4
-    assert all(line.isprintable() for line in lines)
+    assert said(terminal=False).splitlines() == ["measuring", "reading", "  a note", "thinking"]
 
 
 def test_a_terminal_sees_share_of_a_known_total_and_count_of_an_unknown_one() -> None:
@@ -45,6 +40,8 @@ def test_a_terminal_sees_share_of_a_known_total_and_count_of_an_unknown_one() ->
     assert "3/4 75%" in page
     assert "12,000" in page
     assert page.count("━") > 0
+    # Nothing of a step stays: each line of it is erased.
+    assert page.count("\x1b[2K") >= page.count("thinking")
 
 
 def test_no_color_is_heeded() -> None:
@@ -62,7 +59,7 @@ def test_a_long_step_without_a_terminal_shows_that_it_lives(monkeypatch) -> None
     page = io.StringIO()
     with Terminal(Console(file=page, width=80)).step("reading", 10) as task:
         task.advance(5)
-    assert re.match(r"reading: 5/10 50%, about 0 s left\n", page.getvalue())
+    assert page.getvalue() == "reading\nreading: 5/10 50%, about 0 s left\n"
 
 
 def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:
@@ -82,4 +79,4 @@ def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:
     with pytest.raises(ValueError, match="too small"):
         read()
     assert len(seen) == 3
-    assert page.getvalue() == ""
+    assert page.getvalue() == "reading\n"

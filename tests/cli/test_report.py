@@ -31,7 +31,7 @@ def test_the_report_stands_beside_the_calibration_and_is_made_anew(cli, out: Pat
     said = cli("report")
     assert said.code == 0
     assert said.out == ""
-    assert "written to out/report.html" in said.err
+    assert "Report: out/report.html" in said.err
     text = (out / "report.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert "vllm serve --config out/engine.yaml" in text
@@ -52,7 +52,7 @@ def test_without_what_draws_charts_a_line_names_the_extra(
 
 def test_markdown_is_the_report_that_the_run_wrote(cli, out: Path) -> None:
     assert cli("report", out / "calibration.json", "--format", "md").code == 0
-    assert "## The frontier" in (out / "report.md").read_text("utf-8")
+    assert "## Trade-offs" in (out / "report.md").read_text("utf-8")
 
 
 def test_another_file_is_not_overwritten_by_accident(cli, out: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_json_says_what_was_written(cli, out: Path) -> None:
     assert "page-7" not in (out / "report.html").read_text("utf-8")
 
 
-FAILED = CheckResult(name="prompts fit", status="fail", detail="too long", remedy="fewer items")
+FAILED = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
 
 
 @pytest.fixture
@@ -120,15 +120,15 @@ def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
 def test_one_that_failed_is_not_emitted(cli, failed: Path) -> None:
     said = cli("report", "--emit", "args")
     assert (said.code, said.out) == (3, "")
-    assert "prompts fit: too long" in said.err
+    assert "prompt length: too long" in said.err
     assert "fewer items" in said.err
 
 
 def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
     said = cli("report", "--emit", "k8s", "--force")
     assert said.code == 0
-    assert said.out.startswith("# The verdict is fail: prompts fit")
-    assert "warning: the verdict of this configuration is fail" in said.err
+    assert said.out.startswith("# The verdict is fail: prompt length")
+    assert "warning: this configuration failed its checks" in said.err
 
 
 def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:

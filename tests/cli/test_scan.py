@@ -88,7 +88,7 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert "image     27       6  20×8 (12 times)  20×8" in lines
     assert "  1 × empty file" in lines
     assert "  1 × name is not valid UTF-8" in lines
-    assert lines[-1] == "calibrate with: mmcalib run --model MODEL --data DIR"
+    assert lines[-1] == "Next: mmcalib run --model MODEL --data DIR"
 
 
 def test_the_order_of_sources_and_of_names_does_not_matter(cli, corpus: Path) -> None:

@@ -181,7 +181,7 @@ ON_L4 = f"--model {MODEL} --gpu L4"
 # What is typed, the exit code, words of the error, words of the remedy.
 MISTAKES = [
     ("list gpus --size 24", 2, "no such option: --size", "mmcalib list --help"),
-    ("list cards", 2, "cards is neither models nor gpus", "mmcalib list models"),
+    ("list cards", 2, "cards is not models, gpus or checks", "mmcalib list models"),
     ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
@@ -198,10 +198,10 @@ MISTAKES = [
     (f"{RUN} media", 2, "unexpected argument: media", "did you mean --data media?"),
     (f"{RUN} -- python3 -m http.server", 2, "python3 ... does not start vllm serve", "after --,"),
     ("plan server.log", 2, "unexpected argument: server.log", "did you mean --log server.log?"),
-    (f"{RUN} --model a/b --data media", 2, "--model is given twice", "once: --model MODEL"),
-    (f"{RUN} --data media -v --verbose", 2, "--verbose is given twice", "once: --verbose"),
+    (f"{RUN} --model a/b --data media", 2, "--model is repeated", "once: --model MODEL"),
+    (f"{RUN} --data media -v --verbose", 2, "--verbose is repeated", "once: --verbose"),
     (f"{RUN} --data media --gpu A100", 2, "A100-40G, A100-80G", "--gpu A100-40G"),
-    ("check media --quiet --quiet", 2, "--quiet is given twice", "once: --quiet"),
+    ("check media --quiet --quiet", 2, "--quiet is repeated", "once: --quiet"),
     (f"{RUN} --data media -- more", 2, "unexpected argument: more", "did you mean --data more?"),
     (f"{RUN} --data media --frobnicate", 2, "--frobnicate", "go after --: mmcalib run ... --"),
     (f"{RUN} --data media --sample many", 2, "invalid value for '--sample'", "run --help"),
@@ -244,7 +244,7 @@ MISTAKES = [
     (
         "report kept --format pdf",
         2,
-        "--format pdf is none of html, md, text, issue",
+        "--format pdf is unknown; it takes html, md, text, issue",
         "--format html",
     ),
     (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X is not a CUDA GPU", "--gpu H100-80G"),
@@ -260,19 +260,24 @@ MISTAKES = [
     (f"{RUN} --data media --item-timeout nan", 2, "--item-timeout must be a number", "--item"),
     ("scan --data nope://b/x", 2, "unsupported scheme: nope://", "s3://"),
     ("scan --data tar://a::/b.tar", 2, "cannot list tar://a::/b.tar", "--data /b.tar"),
-    (f"plan {ON_L4} --gpu-memory 24GiB --capability 8.9", 2, "one or the other", "--gpu"),
+    (f"plan {ON_L4} --gpu-memory 24GiB --capability 8.9", 2, "exclude each other", "--gpu"),
     (f"rehearse --model {MODEL} --gpu-memory 24GiB", 2, "go together", "--capability 8.9"),
-    ("rehearse --gpu L4 --config a --compare a b", 2, "one or the other", "--co"),
+    ("rehearse --gpu L4 --config a --compare a b", 2, "exclude each other", "--co"),
     (f"rehearse {ON_L4} --data .", 2, "--data needs --requests", "mmcalib run"),
-    ("rehearse --gpu L4 --requests r --compare a b", 2, "under one configuration", "--config"),
-    ("rehearse --rate 2 --timestamps", 2, "--timestamps are one or the other", "64"),
+    ("rehearse --gpu L4 --requests r --compare a b", 2, "needs one configuration", "--config"),
+    ("rehearse --rate 2 --timestamps", 2, "--timestamps exclude each other", "64"),
     ("rehearse --gpu L4 --timestamps", 2, "--timestamps need --requests", "--requests"),
     ("validate --config c.yaml --startup-budget -1", 2, "--startup-budget must be", "--startup"),
     ("validate --config c.yaml --gpu Abacus", 2, "Abacus", "--gpu"),
     ("report kept --data nowhere", 2, "--data nowhere: no such file or folder", "--data"),
     ("report kept --out . --force", 2, "is a folder", "--out"),
-    ("report kept --emit toml", 2, "--emit toml is none of yaml, args, docker", "--emit args"),
-    ("run --model m --data x --emit toml", 2, "--emit toml is none of", "--emit args"),
+    (
+        "report kept --emit toml",
+        2,
+        "it takes yaml, args, docker",
+        "--emit args",
+    ),
+    ("run --model m --data x --emit toml", 2, "--emit toml is unknown; it takes", "--emit args"),
     ("report kept --emit args --json", 2, "", "--out engine.args"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
     ("--json run", 2, "--json", "mmcalib run --json"),
@@ -337,7 +342,7 @@ def test_without_vllm_no_corpus_is_read(cli, desk: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     ended = cli("run", "--model", MODEL, "--data", "media", "--json")
     assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (1, "vllm_missing")
-    assert ended.err.splitlines()[0] == "error: vLLM is not installed beside mmcalib"
+    assert ended.err.splitlines()[0] == "error: vLLM is not installed"
     assert not (desk / "out").exists()
 
 

@@ -222,7 +222,7 @@ def test_more_tiles_for_as_many_tokens_are_one() -> None:
     (excess,) = excess_of(item_of(ImageShape(4000, 1000), 7309, 37_000), of=model)
     assert (excess.items, excess.max_num_seqs) == (1, 0)
     check = excess_check(excess, Dialect.FLAGS)
-    assert check.name == "image input reserved"
+    assert check.name == "image input memory"
     assert check.status == "warn"
     assert "max-num-seqs" not in check.remedy
 

@@ -20,10 +20,11 @@ import typer.main
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.checks.catalogue import GROUPS
 from mmcalib.cli.app import app
 from mmcalib.cli.command import MORE
 from mmcalib.report.report import SCHEMA_NAMES, schema
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from mmcalib.results.engine_yaml import engine_yaml
 
 from ..schemas import CALIBRATION, EXAMPLE, ROOT, file_of
@@ -42,9 +43,18 @@ def example() -> Calibration:
 def sample(_: str) -> str:
     """The output of `mmcalib run` on a terminal of 80 columns without colours."""
     page = io.StringIO()
-    summary(example(), Console(file=page, width=80, color_system=None, highlight=False))
-    lines = [line.rstrip() for line in page.getvalue().strip().splitlines()]
-    return "\n".join([*lines, f"serve with: {SERVE}"]) + "\n"
+    console = Console(file=page, width=80, color_system=None, highlight=False)
+    summary(example(), console, serve=SERVE, folder="out")
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().strip().splitlines())
+
+
+def checks(_: str) -> str:
+    """A section per group of checks, with a paragraph per check."""
+    return "\n".join(
+        f"## {title}\n\n"
+        + "\n".join(f"**{c.code} {c.name}.** {c.explanation}\n" for c in group.values())
+        for title, group in GROUPS.items()
+    )
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
@@ -132,6 +142,7 @@ def _type(field: Mapping[str, Any], linked: Mapping[str, Any]) -> str:
 PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "sample": sample,
     "engine.yaml": lambda _: engine_yaml(example(), SERVE),
+    "checks": checks,
     "options": options,
     "fields": fields,
 }

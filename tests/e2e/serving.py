@@ -82,7 +82,7 @@ def serving(printed: str, folder: Path, out: Path, media: Path, cache: Path) -> 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # The command that the run's last line names, with its program spelled out.
-    command = shlex.split(printed.rpartition("serve with: ")[2])
+    command = shlex.split(printed.rpartition("Serve:  ")[2].partition("\n")[0])
     assert command[-2:] == ["--config", str(out / "engine.yaml")]
     by_us = command[0] == "mmcalib"
     program = [sys.executable, "-m", "mmcalib"] if by_us else ["vllm"]

@@ -39,9 +39,9 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     assert calibration.engine_config["max_num_batched_tokens"] % 750 == 0
     assert "an item may take 750" in checks["audio size hint"].detail
     # The processor pads each clip to 30 s, and vLLM bounds a step by tokens.
-    assert checks["audio input reserved"].status == "warn"
-    assert "such as " in checks["audio input reserved"].detail
-    assert checks["replay"].status == "pass"
+    assert checks["audio input memory"].status == "warn"
+    assert "such as " in checks["audio input memory"].detail
+    assert checks["request replay"].status == "pass"
     assert calibration.memory.default.activation_peak_bytes is None
     assert calibration.memory.calibrated.activation_peak_bytes is not None
     assert calibration.memory.calibrated.labels["activation_peak_bytes"] == "measured"
@@ -60,7 +60,7 @@ def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     assert calibration.engine_config["max_model_len"] == 448
     checks = {check.name: check.status for check in calibration.checks}
-    assert "prompts fit" not in checks
-    assert (checks["engine start"], checks["replay"]) == ("pass", "skip")
+    assert "prompt length" not in checks
+    assert (checks["engine start"], checks["request replay"]) == ("pass", "skip")
     # Keys and values of 1,280 numbers of two bytes, of 32 layers' own and cross attention.
     assert calibration.memory.calibrated.kv_bytes_per_token == 2 * 1280 * 2 * 32 * 2

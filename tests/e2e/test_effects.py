@@ -29,7 +29,7 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text())
     assert written["media-io-kwargs"] == {"video": {"fps": 1}}
     calibration = Calibration.load(tmp_path / "out/calibration.json")
-    check = next(c for c in calibration.checks if c.name == "settings have effect")
+    check = next(c for c in calibration.checks if c.name == "effect of each setting")
     assert check.status == "warn"
     assert "media_io_kwargs.video.num_frames" in check.detail
     effects = {e.setting: e.effect for e in calibration.evidence}

@@ -41,7 +41,7 @@ def test_sixteen_gib_hold_more_with_every_item_whole(pictures: Path) -> None:
     assert after
     assert after >= 1.7 * default
     assert all(p.share_downscaled == 0 for p in found.frontier if p.choice == "chosen")
-    assert status(found, "adequately reserved") == "pass"
+    assert status(found, "memory reserve") == "pass"
     smaller = [p for p in found.frontier if p.max_tokens <= 1024 and p.kv_cache_tokens]
     assert max(p.kv_cache_tokens or 0 for p in smaller) >= 2 * default
 
@@ -55,8 +55,8 @@ def test_twelve_gib_start_at_all_because_one_picture_is_made_smaller(pictures: P
     assert chosen.share_downscaled == pytest.approx(0.1)
     larger = [p for p in found.frontier if p.max_tokens > chosen.max_tokens]
     assert all((p.kv_cache_tokens or 0) < 32_768 for p in larger), "as little as will do is taken"
-    assert status(found, "adequately reserved") == "pass"
-    assert status(found, "items kept whole") == "warn"
+    assert status(found, "memory reserve") == "pass"
+    assert status(found, "detail kept") == "warn"
     reason = next(e.reason for e in found.evidence if "longest_edge" in e.setting)
     assert reason.startswith(
         "forced, 1 item downscaled: otherwise vLLM would not start on RTX-3060-12G"

@@ -98,7 +98,7 @@ def test_an_interrupt_leaves_partial_results_and_no_process(
     assert process.returncode == 128 + sign
     partial = json.loads(calibration.read_text())
     assert partial["verdict"] == "fail"
-    assert partial["checks"][-1]["name"] == "run finished"
+    assert partial["checks"][-1]["name"] == "run completion"
     assert "broken.png" in (out / "skipped.jsonl").read_text()
     assert not (out / "engine.yaml").exists()
     for child in children:

@@ -52,7 +52,7 @@ def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: P
     assert (before.starts, after.starts) == (False, True)
     assert before.memory.kv_cache_bytes is not None
     assert before.memory.kv_cache_bytes < 0
-    assert "default.yaml: it would not start" in " ".join(ended.stderr.split())
+    assert "default.yaml: vLLM would not start" in " ".join(ended.stderr.split())
     assert "error: vLLM would not start" in ended.stderr
     assert "  | rehearsal: " in ended.stderr, "what vLLM logs"
 
@@ -94,6 +94,6 @@ def test_run_shows_default_against_calibrated_and_predicted_against_measured(
     )
     assert all(point["kv_cache_tokens"] for point in found["frontier"])
     checks = {check["name"]: check for check in found["checks"]}
-    assert checks["predicted against measured"]["status"] == "pass"
+    assert checks["prediction accuracy"]["status"] == "pass"
     assert checks["memory on L4"]["status"] == "pass"
     assert "KV cache on L4" in ended.stderr

@@ -76,7 +76,7 @@ def test_what_cannot_be_used_is_listed_with_its_reason(images_only: Ran) -> None
     assert all(skipped.values())
     assert {"requests.jsonl:4", "requests.jsonl:5"} <= set(skipped)
     assert images_only.calibration.corpus.skipped == len(skipped)
-    refused = next(c for c in images_only.calibration.checks if c.name == "image items accepted")
+    refused = next(c for c in images_only.calibration.checks if c.name == "image processing")
     assert refused.status == "warn"
     assert "sliver.png" in refused.detail
     assert "aspect ratio" in refused.detail
@@ -100,7 +100,7 @@ def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_on
     assert budget.calibrated.encoder_budget_tokens <= 16_384
     assert budget.calibrated.max_tokens_per_item == {"image": 46 * 26}
     assert budget.calibrated.adequacy == 1.0
-    reserved = {c.name: c for c in images_only.calibration.checks}["adequately reserved"]
+    reserved = {c.name: c for c in images_only.calibration.checks}["memory reserve"]
     assert reserved.status == "warn", "without a GPU only tokens are compared"
 
 

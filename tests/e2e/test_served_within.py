@@ -65,7 +65,7 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
     assert before.status == "warn"
     assert before.most_cache_tokens > 50 * 324 - 1
     assert before.cache_logical_bytes == before.most_cache_tokens * 4 * 2048 * 2
-    check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["adequately reserved"]
+    check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["memory reserve"]
     assert check.status == "fail"
     for cure in check.remedy.split(" or "):
         mended = text + (cure if "batched" in cure else f"max-num-batched-tokens: 16384\n{cure}")
@@ -85,7 +85,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     assert before.status != "pass"
     assert before.peak_bytes > 10 * before.reserved_bytes
     data = (tmp_path / "media",)
-    check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["adequately reserved"]
+    check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["memory reserve"]
     assert check.status == "fail"
     for cure in check.remedy.split(" or "):
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text
@@ -103,11 +103,11 @@ def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> No
     )
     model, gpu = "Qwen/Qwen3-VL-8B-Instruct", gpu_of("H100-80G")
     found = judge(f"{text}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
-    check = checks(found)["adequately reserved"]
+    check = checks(found)["memory reserve"]
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in check.detail
     assert "beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
     cure, other = check.remedy.splitlines()
     assert yaml.safe_load(other) == {"max-num-seqs": 51}
-    mended = checks(judge(f"{text}{cure}\n", model=model, gpu=gpu))["adequately reserved"]
+    mended = checks(judge(f"{text}{cure}\n", model=model, gpu=gpu))["memory reserve"]
     assert mended.status == "pass", mended.detail

@@ -79,7 +79,7 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
         pytest.raises(VllmMissing) as caught,
     ):
         host.ask(OpenModel("nowhere"), "opening")
-    assert caught.value.message == "vLLM is not installed beside mmcalib"
+    assert caught.value.message == "vLLM is not installed"
     assert caught.value.hint.startswith("mmcalib doctor")
 
 

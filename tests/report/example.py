@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.check import Status
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
+from mmcalib.checks.check import Check, Status
 from mmcalib.derive.bounds import Area
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import Label
@@ -351,44 +353,49 @@ def _startup() -> Startup:
 def _checks() -> list[CheckResult]:
     return [
         _check(
-            "corpus readable",
+            ids.READABLE_FILES,
             "warn",
             "2 skipped, such as /data/scan/broken.jpg: image file is truncated (3 bytes missing)",
             "skipped.jsonl lists them with reasons",
             "/data/scan/broken.jpg",
         ),
-        _check("stand-ins agree", "pass", "18 real items cost what blanks of their shape cost"),
         _check(
-            "items admitted",
+            ids.BLANK_ITEMS,
+            "pass",
+            "18 real items cost what blanks of their shape cost",
+        ),
+        _check(
+            ids.ADMITTED,
             "pass",
             "largest item 1269 tokens, encoder cache 2538: /data/scan/page-7.png",
         ),
         _check(
-            "prompts fit",
+            ids.PROMPT_LENGTH,
             "pass",
             "requests.jsonl:17: 5076 tokens of media + 1024 for text (assumed), of 128000 tokens",
         ),
         _check(
-            "image size hint",
+            ids.SIZE_HINT.of("image"),
             "pass",
             "width 1316, height 756: vLLM's dummy costs 1269 tokens, as the largest item does",
         ),
         _check(
-            "video size hint",
+            ids.SIZE_HINT.of("video"),
             "pass",
             "left out on purpose: with the corpus' size vLLM would profile 1020 tokens where one "
             "item may take 1092",
         ),
         _check(
-            "adequately reserved",
+            ids.MEMORY_RESERVE,
             "pass",
             "profiled 2538 of the 2538 tokens that one step may encode: 1.00",
         ),
-        _check("config round trip", "pass", "vLLM's own parser reads all 6 settings back"),
-        _check("engine start", "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
+        _check(ids.CONFIG_PARSING, "pass", "vLLM's own parser reads all 6 settings back"),
+        _check(ids.ENGINE_START, "pass", "started on cpu in 15 s; encoder budget 2538 tokens"),
     ]
 
 
-def _check(name: str, status: Status, detail: str, remedy: str = "", *names: str) -> CheckResult:
-    found = list(names)
-    return CheckResult(name=name, status=status, detail=detail, remedy=remedy, names=found)
+def _check(
+    check: CheckId, status: Status, detail: str, remedy: str = "", *names: str
+) -> CheckResult:
+    return CheckResult.showing(Check(check, status, detail, remedy, names))

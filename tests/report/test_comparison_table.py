@@ -76,4 +76,4 @@ def test_the_table_fits_and_names_who_fails(width: int) -> None:
     assert first.split()[1:3] == ["L4", "yes"]
     assert first.split()[-1] == "2,538"
     assert second.split() == ["b", "T4", "no", "—", "—", "—", "—", "—"]
-    assert rest[-2:] == ["b-T4 fails: does not fit", "  try: a larger --gpu"]
+    assert rest[-2:] == ["b-T4 failed: does not fit", "  try: a larger --gpu"]

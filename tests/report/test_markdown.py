@@ -63,8 +63,8 @@ def test_hostile_names_stay_text_and_keep_the_tables_whole(name: str) -> None:
 def test_a_failed_verdict_says_that_nothing_was_emitted() -> None:
     text = markdown(calibration().model_copy(update={"verdict": "fail"}), SERVE)
     assert "Serve with\n" not in text
-    assert "No configuration was emitted" in text
-    assert "Not emitted, because the verdict is fail:" in text
+    assert "No configuration was written" in text
+    assert "Not written, because the verdict is fail:" in text
 
 
 def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
@@ -108,7 +108,7 @@ def test_it_is_short_however_much_is_wrong() -> None:
     config = {f"setting_{n}": n for n in range(60)}
     text = issue(calibration().model_copy(update={"checks": bad, "engine_config": config}))
     assert len(text.splitlines()) == MOST_LINES
-    assert "NO the worst" in text
+    assert "FAIL the worst" in text
     assert max(map(len, text.splitlines())) < 300
     assert text.splitlines()[-1].endswith("more")
 

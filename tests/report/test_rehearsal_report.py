@@ -47,10 +47,10 @@ def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     page = shown(
         one(tmp_path, "a.yaml"), one(tmp_path, "b.yaml", **short, problem="No memory left")
     )
-    assert "b.yaml: it would not start: No memory left" in page
+    assert "b.yaml: vLLM would not start: No memory left" in page
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
     assert row.index("10.50 GiB") < row.index("-1.00 GiB")
-    assert page.count("Alive at the peak of") == 2
+    assert page.count("Largest at the peak of") == 2
 
 
 def test_it_survives_json(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_golden_of_served_requests() -> None:
 @pytest.mark.parametrize(
     ("peak_bytes", "outside_bytes", "status", "said"),
     [
-        (GIB, 0, "pass", "0.00 GiB are never used"),
+        (GIB, 0, "pass", "0.00 GiB stay unused"),
         (GIB + MIB, 0, "pass", "within vLLM's own slack"),
-        (3 * GIB // 2, GIB, "warn", "0.50 GiB more than startup reserved: it finds room"),
+        (3 * GIB // 2, GIB, "warn", "0.50 GiB more than the startup reserve and fits"),
         (2 * GIB, GIB // 4, "fail", "out of memory"),
     ],
 )

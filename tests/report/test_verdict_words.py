@@ -8,20 +8,28 @@ import pytest
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.check import Status
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
+from mmcalib.checks.check import Check, Status
 from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html
-from mmcalib.report.terminal import failure_line, summary
+from mmcalib.report.summary import summary
+from mmcalib.report.terminal import failure_line
 from mmcalib.results.part import CheckResult, verdict_words
 from tests.report.example import SERVE, calibration
 
 
-def result(name: str, status: Status) -> CheckResult:
-    return CheckResult(name=name, status=status, detail=f"{name} in detail", remedy="--flag N")
+def result(check: CheckId, status: Status) -> CheckResult:
+    found = Check(check, status, f"{check.name} in detail", "--flag N")
+    return CheckResult.showing(found)
 
 
-ASSUMED = [result("assumed image count", "warn"), result("assumed step size", "warn")]
-OTHERS = [result("replay", "warn"), result("items admitted", "pass"), result("x", "skip")]
+ASSUMED = [result(ids.ASSUMED_COUNT.of("image"), "warn"), result(ids.ASSUMED_BATCH, "warn")]
+OTHERS = [
+    *(result(ids.REPLAY, "warn"), result(ids.ADMITTED, "pass"), result(ids.ENGINE_START, "skip")),
+    # It moves no setting, and is no part of the verdict.
+    result(ids.ASSUMED_LOAD, "warn"),
+]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +54,7 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
     words, shown = "pass, on 2 assumptions · 1 warning", on_assumptions()
     page = io.StringIO()
     summary(shown, Console(file=page, width=96, color_system=None))
-    assert page.getvalue().splitlines()[-1] == f"verdict: {words}"
+    assert "PASS, on 2 assumptions · 1 warning." in page.getvalue()
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
     pill = f'<p class="verdict warn">Verdict: <a href="#checks">{words}</a></p>'
     assert pill in html(Report(shown, SERVE, thumbnails=False))
@@ -55,6 +63,6 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
 
 def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
     assert failure_line(on_assumptions()) == ""
-    failed = [result("prompts fit", "fail"), *OTHERS]
+    failed = [result(ids.PROMPT_LENGTH, "fail"), *OTHERS]
     known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
-    assert failure_line(known) == "the calibration failed: prompts fit: prompts fit in detail"
+    assert failure_line(known).startswith("the calibration failed at MM027 prompt length: ")

@@ -12,7 +12,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import finish
 from mmcalib.report import rows as words
 from mmcalib.report.report import Report, html, md
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from mmcalib.results.calibration import YourConfiguration, grouped
 from mmcalib.results.memory import Memory
 from tests.report.example import calibration
@@ -72,7 +72,7 @@ def test_yours_is_between_the_default_and_the_tuned_one() -> None:
     rows = {what: cells for what, *cells in words.reservation_rows(found)}
     assert rows["max_num_batched_tokens"] == ["2,048", "8,192", "2,538", "computed"]
     assert rows["KV cache, tokens"][:3] == ["—", "4,242", "—"]
-    assert rows["processor cache, its hits"][1] == "2 GiB"
+    assert rows["processor cache, hit rate"][1] == "2 GiB"
 
 
 def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> None:
@@ -85,7 +85,7 @@ def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> 
     )
     budget = made.budget.model_copy(update={"yours": short})
     said = words.yours_note(made.model_copy(update={"budget": budget}))
-    assert said.startswith("Yours reserves for 324 of the 16,384 tokens")
+    assert said.startswith("Your configuration reserves 324 of the 16,384 tokens")
     refused = made.yours.model_copy(update={"refused": "no such dtype"})
     assert words.yours_note(made.model_copy(update={"yours": refused})).endswith("no such dtype.")
 
@@ -94,8 +94,9 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
     made = with_yours()
     page = io.StringIO()
     summary(made, Console(file=page, width=100))
+    assert "4,242" in page.getvalue()
     report = Report(made, "vllm serve", thumbnails=False)
-    for text in (page.getvalue(), md(report), html(report)):
+    for text in (md(report), html(report)):
         assert "4,242" in text
         assert "-a: 1\n+a: \\u202e2\n" in text
     hidden = Report(made, "vllm serve", thumbnails=False, redact_paths=True)

@@ -28,7 +28,7 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.items import Roots
 from mmcalib.report.report import Report, html, md
-from mmcalib.report.terminal import summary
+from mmcalib.report.summary import summary
 from tests.cli.conftest import Cli
 from tests.report.example import calibration
 
@@ -243,7 +243,7 @@ def test_nothing_hides_in_any_form_and_its_value_stays(form: str, character: str
     name = f"/models/ü{character}gnp.exe"
     made = configured(model=name, mm_processor_kwargs={"ö": name})
     if form in ("args", "docker", "env"):
-        with pytest.raises(OutputError, match="has no escape for"):
+        with pytest.raises(OutputError, match="cannot escape"):
             CONFIGURATIONS[form].render(made)
         return
     text = CONFIGURATIONS[form].render(made)
@@ -287,13 +287,13 @@ def test_letters_of_any_language_stay_as_they_are() -> None:
 def test_an_option_that_mmcalib_never_writes_is_not_emitted(
     form: str, config: dict[str, Any]
 ) -> None:
-    with pytest.raises(OutputError, match="not emitted"):
+    with pytest.raises(OutputError, match="not written"):
         CONFIGURATIONS[form].render(configured(**config))
 
 
 @pytest.mark.parametrize("form", ["yaml", "k8s"])
 def test_a_value_is_no_option_where_nothing_ties_it_to_its_own(form: str) -> None:
-    with pytest.raises(OutputError, match="for an option"):
+    with pytest.raises(OutputError, match="as an option"):
         CONFIGURATIONS[form].render(configured(kv_cache_dtype="--trust-remote-code"))
     assert "--kv-cache-dtype=--x" in CONFIGURATIONS["args"].render(configured(kv_cache_dtype="--x"))
 
@@ -302,7 +302,7 @@ def test_it_is_one_line_on_the_terminal(cli: Cli, tmp_path: Path) -> None:
     configured(model="--trust-remote-code\n\x1b[2J").save(tmp_path / "calibration.json")
     said = cli("report", "calibration.json", "--emit", "yaml")
     assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("error: not emitted: vLLM would take model --trust-remote-code\\n")
+    assert said.err.startswith("error: not written: vLLM would read model --trust-remote-code\\n")
     assert len(said.err.splitlines()) == 2
 
 

@@ -88,7 +88,7 @@ def test_what_may_not_be_had_is_one_error(words: str, says: str, home: Path) -> 
     assert done.returncode in (1, 2)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("note")]
     assert "Traceback" not in done.stderr
-    assert "it is a bug" not in done.stderr
+    assert "report this bug" not in done.stderr
     (error,) = [line for line in errors if line.startswith("error: ")]
     assert says in error
     assert errors[-1].startswith("  try: ")

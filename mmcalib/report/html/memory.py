@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib.checks.reserve import PREDICTED
+from mmcalib.checks.catalogue import PREDICTION
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report import rows
@@ -195,7 +195,7 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
             yield f"{one.name}: {plain(one.memory.note).rstrip('.')}."
     if found.measured is not None and found.measured.note:
         yield f"Of the engine start: {plain(found.measured.note).rstrip('.')}."
-    for check in PREDICTED.among(calibration.checks):
+    for check in PREDICTION.among(calibration.checks):
         yield f"Predicted against measured: {plain(check.detail)}."
 
 

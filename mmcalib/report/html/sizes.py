@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmcalib.checks.reserve import SIZE_HINT
+from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.derive.distribution import SizeCell, edge, place
 from mmcalib.report.html.canvas import (

@@ -8,9 +8,9 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import costs
+from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import Explored
-from mmcalib.checks.reserve import RUN_FINISHED
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.costs import mean_cpu_s
 from mmcalib.derive.frontier import Rated, dominated
@@ -73,7 +73,7 @@ def _frontier_point(
 
 
 _UNFINISHED = Check(
-    RUN_FINISHED,
+    RUN_COMPLETION,
     "fail",
     "the run did not finish: results of later steps are missing",
     "run it again with --force",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from mmcalib.checks.catalogue import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.reserve import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point

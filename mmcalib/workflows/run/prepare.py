@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
-from mmcalib.checks.corpus import SERVER_TAKES_FILES
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import ANY_HEARING, Hearing, ServerRefusal, needed, server_refuses
@@ -93,7 +93,7 @@ def server_checks(
     if values:
         remedies.insert(0, _include_command(values))
     yield Check(
-        SERVER_TAKES_FILES,
+        SERVER_LIMITS,
         "warn",
         f"the server rejects {sum(one.count for one in left_out)} of {items} items under any "
         f"limits; mmcalib left them out: {reasons_text}",

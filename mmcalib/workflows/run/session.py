@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import LIMIT, as_read
 from mmcalib.checks.limits import counts as count_limits
 from mmcalib.checks.limits import options as limit_options
-from mmcalib.checks.reserve import NOT_STARTED_WITH
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import adequacy
 from mmcalib.derive.policy import FIT, Policy

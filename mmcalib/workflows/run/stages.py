@@ -11,10 +11,11 @@ from typing import Any
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import choose_sample
+from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, Dialect
 from mmcalib.checks.corpus import step
 from mmcalib.checks.facts import CheckFacts, CheckStage
-from mmcalib.checks.reserve import ENGINE_START, RESERVED, moved_parts
+from mmcalib.checks.reserve import moved_parts
 from mmcalib.decision.decide import decide
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import effective
@@ -223,7 +224,7 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
         served = replace(predicted, calibrated=pinned.rehearsed)
     memory = _reserve_checks(served, decision, job.policy, ask, decided.served.corpus.accesses)
     if memory:
-        replaced = {RESERVED, *known_in_bytes(served.calibrated)}
+        replaced = {MEMORY_RESERVE, *known_in_bytes(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
     path, concurrency = decided.served.resolved.path, job.policy.concurrency
     memory += memory_checks(predicted, proof.started, path, concurrency)

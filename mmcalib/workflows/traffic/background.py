@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import served_answers
-from mmcalib.checks.reserve import TRAFFIC_ON
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
@@ -87,7 +87,7 @@ def finish_serving(
         served = serving.figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
-        return None, [Check(TRAFFIC_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
+        return None, [Check(LOAD_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
     if served is None:
         return None, []
     default, problem = None, ""
@@ -108,7 +108,7 @@ def finish_serving(
         assumptions=list(serving.asked.assumptions),
     )
     detail = "; ".join(_describe_traffic(served, default))
-    checks = [Check(TRAFFIC_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
+    checks = [Check(LOAD_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
     if serving.asked.unsaid:
         checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
     return document, checks

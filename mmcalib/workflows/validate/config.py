@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from mmcalib.checks.catalogue import CONFIG_PARSING
 from mmcalib.checks.check import Check
-from mmcalib.checks.file import ROUND_TRIP, Written, file_findings
+from mmcalib.checks.file import Written, file_findings
 from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
@@ -80,7 +81,7 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
         settings, duplicates, broken = _settings(configuration.text)
         if broken:
             remedy = "write one `option: value` on each line"
-            return ReadConfig(model, (Check(ROUND_TRIP, "fail", broken, remedy),))
+            return ReadConfig(model, (Check(CONFIG_PARSING, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     flags = (*configuration.written, *configuration.flags)
     written = Written(settings, duplicates, flags, options.arguments)

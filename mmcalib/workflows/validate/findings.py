@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
+from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
 from mmcalib.checks.check import Check, Dialect, Taken, line
-from mmcalib.checks.corpus import MEDIA_SERVED
 from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
-from mmcalib.checks.file import SETTINGS_EFFECT, effect_checks
+from mmcalib.checks.file import effect_checks
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, effects, witnesses
 from mmcalib.decision.measure import measure
@@ -57,7 +57,7 @@ def written_checks(subject: Subject) -> Iterator[Check]:
     """Yield the checks that need no media, most severe first."""
     if subject.engine_args.get("language_model_only"):
         detail = "language_model_only: vLLM rejects every image, video and audio clip"
-        yield Check(MEDIA_SERVED, "warn", detail, "remove language-model-only")
+        yield Check(MEDIA_INPUT, "warn", detail, "remove language-model-only")
         return
     gain = gain_words(subject)
     without = _budget_without_profiled(subject)

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
+from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
 from mmcalib.checks.check import Check, OptionFacts, line
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import LIMIT
-from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, CONFIGURATION_ACCEPTED
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
@@ -207,7 +207,7 @@ def _budget_with_room(
     # Some platforms forbid chunks without the option.
     where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
     remedy = f"{line('max_num_batched_tokens', enough)}, or more"
-    check = Check(BATCH_HOLDS_ITEM, "fail", f"vLLM does not start{where}: {budget}", remedy)
+    check = Check(ITEM_BATCH, "fail", f"vLLM does not start{where}: {budget}", remedy)
     args = {**args, "max_num_batched_tokens": enough}
     return args, _ask_budget(asks, args, whole=whole), [check]
 

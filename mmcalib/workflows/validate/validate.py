@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
-from mmcalib.checks.file import ROUND_TRIP
-from mmcalib.checks.reserve import BATCH_HOLDS_ITEM, ENGINE_START
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
@@ -54,7 +53,7 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
     """Start the engine and replay, up to the job's depth, unless vLLM rejects the file."""
     depth = session.job.depth
     items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
-    refused = any(c.id in (ROUND_TRIP, BATCH_HOLDS_ITEM) and c.status == "fail" for c in before)
+    refused = any(c.id in (CONFIG_PARSING, ITEM_BATCH) and c.status == "fail" for c in before)
     if refused or depth == "budget":
         why = "vLLM rejects the file" if refused else "--validate budget"
         check = Check(ENGINE_START, "skip", f"not started: {why}")

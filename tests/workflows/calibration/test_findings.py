@@ -46,9 +46,9 @@ def test_a_good_corpus_passes_every_check() -> None:
     assert {check.status for check in found.values()} == {"pass"}
     assert verdict(found.values()) == "pass"
     assert not any(check.remedy for check in found.values())
-    assert "all 4 files read" in found["corpus readable"].detail
-    assert found["stand-ins agree"].detail.startswith("3 of 3 real items")
-    assert "r.jsonl:2: 500 tokens of media + 0 of text + 1024" in found["prompts fit"].detail
+    assert "all 4 files read" in found["readable files"].detail
+    assert found["blank items cost the same"].detail.startswith("3 of 3 real items")
+    assert "r.jsonl:2: 500 tokens of media + 0 of text + 1024" in found["prompt length"].detail
 
 
 def test_requests_with_tools_need_a_server_that_parses_them() -> None:
@@ -57,16 +57,16 @@ def test_requests_with_tools_need_a_server_that_parses_them() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     asked = Prompt("r.jsonl:3", (), ChatRequest([{"role": "user"}], tools))
     read.prompts.add([A], asked)
-    found = checks(read)["tools parsed"]
+    found = checks(read)["tool calls"]
     assert (found.status, found.detail[:24]) == ("warn", "1 of 3 requests have too")
     assert "--enable-auto-tool-choice --tool-call-parser" in found.remedy
 
 
 def test_a_real_item_that_differs_from_its_stand_in_counts() -> None:
     files = {path_of(A): ImageShape(1400, 280)}
-    found = checks(corpus([A, B]), files=files)["stand-ins agree"]
+    found = checks(corpus([A, B]), files=files)["blank items cost the same"]
     assert found.status == "warn"
-    assert "1 of 2 sampled items differ" in found.detail
+    assert "1 of 2 sampled items take other tokens" in found.detail
     assert f"{path_of(A)}: 500 tokens, blank 100" in found.detail
     assert "loaded as 1400×280, but its header gives 280×280" in found.detail
 
@@ -80,8 +80,8 @@ def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
     assert {shape: cost.count for shape, cost in decision.table.costs.items()} == {A: 1, B: 2}
     assert decision.unreadable == ()
     found = {check.name: check for check in findings(read, {}, decision, Policy())}
-    assert found["real items measured"].detail.startswith("1 sampled items were not loaded")
-    assert found["stand-ins agree"].detail.startswith("1 of 1 real items")
+    assert found["real items measured"].detail.startswith("1 sampled items could not be read")
+    assert found["blank items cost the same"].detail.startswith("1 of 1 real items")
 
 
 SOUND = AudioShape(16_000, 16_000)
@@ -90,9 +90,9 @@ SOUND = AudioShape(16_000, 16_000)
 @pytest.mark.parametrize(
     ("lengths", "status", "says"),
     [
-        ([], "skip", "librosa is not installed"),
-        ([16_000, 16_160], "pass", "2 sampled sounds"),
-        ([16_000, 16_161, 15_000], "warn", "2 of 3 sampled sounds"),
+        ([], "skip", "librosa is missing"),
+        ([16_000, 16_160], "pass", "2 resampled sounds"),
+        ([16_000, 16_161, 15_000], "warn", "2 of 3 resampled sounds"),
     ],
 )
 def test_sounds_that_are_longer_in_librosa_are_warned_of(
@@ -114,7 +114,7 @@ SLIM = ImageShape(1, 300)
 @pytest.mark.parametrize(("good", "status"), [(2, "warn"), (1, "fail")])
 def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> None:
     """A few are the user's affair; most of a modality refused is something broken."""
-    found = checks(corpus([*[A] * good, SLIM, SLIM]))["image items accepted"]
+    found = checks(corpus([*[A] * good, SLIM, SLIM]))["image processing"]
     assert found.status == status
     assert f"2 of {good + 2}" in found.detail
     assert "aspect ratio" in found.detail
@@ -130,7 +130,7 @@ def test_modalities_that_are_not_served_are_named_with_the_reason() -> None:
 def test_prompts_with_less_room_for_the_answer_than_reserved_are_a_warning() -> None:
     """Finding §2 of the server conformance work: vLLM takes them, and cuts the answer."""
     policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
-    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompts fit"]
+    found = checks(corpus([], [[A], [B] * 6, [B] * 6]), policy)["prompt length"]
     assert found.status == "warn"
     assert "2 have less room for the answer" in found.detail
     assert found.remedy.startswith("--max-model-len 2204")
@@ -140,7 +140,7 @@ def test_prompts_with_less_room_for_the_answer_than_reserved_are_a_warning() -> 
 def test_under_reserved_fails_unless_it_is_allowed(allowed: bool, status: str) -> None:
     """Two items of 8000 nearly fit 15,999 tokens; vLLM profiles one."""
     policy = Policy(max_num_batched_tokens=15_999, allow_under_reserve=allowed)
-    found = checks(corpus([ImageShape(2800, 2240)]), policy)["adequately reserved"]
+    found = checks(corpus([ImageShape(2800, 2240)]), policy)["memory reserve"]
     assert found.status == status
     assert "encodes 8000 tokens, one step at most 15999" in found.detail
     assert "under-reserved" in found.detail
@@ -157,8 +157,8 @@ def test_an_item_that_the_encoder_cache_cannot_hold_fails() -> None:
 
 
 def test_a_knob_without_effect_is_a_warning() -> None:
-    found = checks(corpus([A]), model=opened(knobs=(*KNOBS, INERT)))["num_crops has effect"]
-    assert (found.status, "not emitted" in found.detail) == ("warn", True)
+    found = checks(corpus([A]), model=opened(knobs=(*KNOBS, INERT)))["effect of num_crops"]
+    assert (found.status, "leaves it out" in found.detail) == ("warn", True)
 
 
 def leaves(args: Any, name: str = "") -> dict[str, Any]:
@@ -191,15 +191,17 @@ def test_every_emitted_value_has_one_reason(shapes: list[Any], policy: Policy) -
 
 def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
     large = corpus([ImageShape(2800, 2240), A])
-    one = checks(large, Policy(max_model_len=9024))["prompts fit"]
+    one = checks(large, Policy(max_model_len=9024))["prompt length"]
     assert one.status == "pass"
     assert "8000 tokens of media + 1024" in one.detail
     assert (
-        checks(large, Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))["prompts fit"].status
+        checks(large, Policy(max_model_len=9023, min_image_pixels=ANY_PIXEL))[
+            "prompt length"
+        ].status
         == "fail"
     )
     two = checks(large, Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL))[
-        "prompts fit"
+        "prompt length"
     ]
     assert two.status == "fail"
     assert "16000 tokens of media" in two.detail
@@ -208,16 +210,16 @@ def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
 def test_media_that_vllm_cannot_load_fail_the_verdict() -> None:
     """Other libraries read them, so no header tells; switched off would be the wrong answer."""
     found = checks(corpus([A, CLIP]), files={path_of(CLIP): None})
-    assert found["video items load"].status == "fail"
-    assert "1 of 1 sampled video items" in found["video items load"].detail
+    assert found["video loading"].status == "fail"
+    assert "1 of 1 sampled video items" in found["video loading"].detail
     decision = decide(corpus([A, CLIP]), files={path_of(CLIP): None})
     assert decision.counts["video"].reason == "vLLM can load no video of the corpus"
 
 
 def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
     found = checks(corpus([A]), Policy(count={"video": 3}))
-    assert found["video measured"].status == "warn"
-    assert "3 video items" in found["video measured"].detail
+    assert found["video samples"].status == "warn"
+    assert "3 video items" in found["video samples"].detail
 
 
 def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
@@ -229,13 +231,13 @@ def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
     }
     count = found["assumed image count"]
     assert count.status == "warn"
-    assert count.detail.startswith("1 image per prompt: the corpus has no requests")
+    assert count.detail.startswith("1 image per prompt, because there are no requests")
     assert "HTTP 400" in count.detail
-    assert count.remedy == "--requests FILE counts them, --count image=N says it"
+    assert count.remedy == "--requests FILE, or --count image=N"
     given = checks(corpus([A]), Policy(count={"image": 1}))
     assert not any(name.startswith("assumed") for name in given)
     uncovered = checks(corpus([B], [[CLIP]]))["assumed image count"]
-    assert "no request of the corpus carries one" in uncovered.detail
+    assert "no request carries one" in uncovered.detail
 
 
 def test_an_assumed_answer_matters_where_the_context_is_made_to_fit() -> None:
@@ -249,11 +251,11 @@ def test_an_assumed_answer_matters_where_the_context_is_made_to_fit() -> None:
 
 def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     huge = ImageShape(8400, 2800)
-    found = checks(corpus([], [[A, huge]]))["images within the model's own cap"]
+    found = checks(corpus([], [[A, huge]]))["model's image size limit"]
     assert found.status == "warn"
-    assert found.detail.startswith("One image is made smaller by the model's default")
+    assert found.detail.startswith("one image exceeds 12,845,056 pixels")
     assert f"{path_of(huge)}: 8400×2800, 23.5 megapixels" in found.detail
-    assert checks(corpus([], [[A]]))["images within the model's own cap"].status == "pass"
+    assert checks(corpus([], [[A]]))["model's image size limit"].status == "pass"
 
 
 def test_a_count_of_what_the_model_does_not_take_is_named() -> None:
@@ -261,13 +263,13 @@ def test_a_count_of_what_the_model_does_not_take_is_named() -> None:
     sighted = opened({"image": None, "video": None})
     found = checks(corpus([A]), policy, sighted)["limit of audio"]
     assert found.status == "warn"
-    assert "--count audio=2 admits nothing" in found.detail
+    assert "--count audio=2 has no effect" in found.detail
     assert "limit of audio" not in checks(corpus([A]), Policy(count={"audio": 0}), sighted)
 
 
 def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> None:
     policy = Policy(max_model_len=2000, text_reserve_tokens=1000, min_image_pixels=ANY_PIXEL)
-    found = checks(corpus([], [[A], [B] * 11, [B] * 11]), policy)["prompts fit"]
+    found = checks(corpus([], [[A], [B] * 11, [B] * 11]), policy)["prompt length"]
     assert found.status == "fail"
     assert "2 prompts are longer than the context" in found.detail
     assert found.remedy.startswith("--max-model-len 3204")
@@ -276,14 +278,14 @@ def test_prompts_beyond_the_context_fail_with_the_length_that_they_need() -> Non
 def test_a_cap_below_what_the_model_can_reach_is_said() -> None:
     model = opened(knobs=(INERT,))
     found = checks(corpus([ImageShape(2800, 2800)]), Policy(max_tokens_per_item=64), model)
-    assert "image cap" in " ".join(found)
+    assert "smallest token cap" in " ".join(found)
 
 
 def test_what_was_skipped_is_counted_and_the_first_named() -> None:
-    found = checks(corpus([A], skipped=3))["corpus readable"]
+    found = checks(corpus([A], skipped=3))["readable files"]
     assert found.status == "warn"
     assert "3 skipped, such as /media/bad0.jpg: truncated" in found.detail
 
 
 def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:
-    assert checks(corpus([SLIM]))["image items accepted"].status == "fail"
+    assert checks(corpus([SLIM]))["image processing"].status == "fail"

@@ -74,7 +74,7 @@ def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
     size = decision.engine_args["mm_processor_kwargs"]["images_kwargs"]["size"]
     assert set(size) == {"longest_edge", "shortest_edge"}
     checks = {c.name: c for c in findings(corpus([PAGE]), {}, decision, Policy())}
-    assert checks["settings have effect"].status == "pass"
+    assert checks["effect of each setting"].status == "pass"
 
 
 def test_a_hint_that_leaves_the_profile_as_it_is_goes() -> None:
@@ -199,7 +199,7 @@ def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
 
 def _check(decision: Decision) -> Any:
     found = findings(corpus([PAGE]), {}, decision, Policy())
-    return next(check for check in found if check.name == "settings have effect")
+    return next(check for check in found if check.name == "effect of each setting")
 
 
 def test_a_loader_option_that_changes_frames_stays() -> None:

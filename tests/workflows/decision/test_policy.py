@@ -58,7 +58,7 @@ def test_every_covered_prompt_is_admitted_or_the_verdict_is_no(requests, policy:
         costs = [decision.table.costs[shape] for shape in entry.signature.shapes]
         assert all(cost.embeds <= decision.budget.encoder_budget_tokens for cost in costs)
         fits = sum(cost.tokens for cost in costs) + policy.text_reserve_tokens <= context
-        assert fits or "prompts fit" in failed
+        assert fits or "prompt length" in failed
     share = policy.coverage if isinstance(policy.coverage, float) else 0.0
     assert sum(entry.count for entry in within) >= share * len(requests) - 1e-9
 
@@ -69,7 +69,7 @@ def test_nothing_is_under_reserved_unless_the_verdict_says_so(requests, policy: 
     read = corpus([], requests)
     decision = decide(read, policy)
     failed = {c.name for c in findings(read, {}, decision, policy) if c.status == "fail"}
-    assert decision.adequacy.ratio >= ADEQUATE or "adequately reserved" in failed
+    assert decision.adequacy.ratio >= ADEQUATE or "memory reserve" in failed
 
 
 @few
@@ -120,11 +120,11 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     assert decision.longest.passes
     assert decision.table.costs[STAMP].tokens == 100
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
-    assert checks["prompts fit"].status == "pass"
-    assert checks["items kept whole"].status == "warn"
+    assert checks["prompt length"].status == "pass"
+    assert checks["detail kept"].status == "warn"
     assert decision.retention()["image"] == Retention(1, 0.75, 0.25, path_of(PAGE))
     assert decision.forced_by == "context"
-    assert "--max-model-len" in checks["items kept whole"].remedy
+    assert "--max-model-len" in checks["detail kept"].remedy
 
 
 def test_few_steps_are_tried_and_one_where_none_helps() -> None:
@@ -174,7 +174,7 @@ def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
     assert decision.table.costs[long].tokens == 64 // 2 * 100
     assert "mm_processor_kwargs" in decision.engine_args
     checks = {check.name: check for check in findings(read, {}, decision, policy)}
-    assert checks["items kept whole"].status == "pass"
+    assert checks["detail kept"].status == "pass"
 
 
 def test_items_of_an_encoder_decoder_model_take_no_context() -> None:

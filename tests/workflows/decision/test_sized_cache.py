@@ -143,7 +143,7 @@ BIG, BIGGER = ImageShape(2800, 2240), ImageShape(2800, 2268)
 
 
 def large(decision: Decision) -> tuple[str, str, str]:
-    check = next(c for c in cache_checks(decision, Policy()) if c.name == "large-item concurrency")
+    check = next(c for c in cache_checks(decision, Policy()) if c.name == "large items at once")
     return check.status, check.detail, check.remedy
 
 
@@ -162,7 +162,7 @@ def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
     assert list(cache_evidence(decision)) == []
     assert cache_report(decision) is None
     check = next(cache_checks(decision, Policy()))
-    assert (check.name, check.status) == ("processor cache", "skip")
+    assert (check.name, check.status) == ("processor cache size", "skip")
     assert "vLLM's default of 4 GiB stays" in check.detail
 
 

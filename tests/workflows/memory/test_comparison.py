@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.checks.catalogue import BETTER, KEEP_DEFAULTS
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import BETTER, KEEP_DEFAULTS
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Rehearsed
 from mmcalib.memory.checks import comparison_check

@@ -147,7 +147,7 @@ def test_every_part_has_a_row_and_none_is_off() -> None:
     ("changes", "status", "said"),
     [
         ({}, "pass", "KV pool 10.50 GiB against 10.50 GiB; KV pool, tokens 305,832 against"),
-        ({"kv_cache_bytes": int(10.3 * GIB)}, "warn", "KV pool over-promised by 1.9%"),
+        ({"kv_cache_bytes": int(10.3 * GIB)}, "warn", "KV pool predicted 1.9% too large"),
         ({"kv_cache_bytes": int(10.7 * GIB)}, "pass", "KV pool 10.50 GiB against 10.70 GiB"),
         ({"kv_cache_bytes": 11 * GIB}, "warn", "KV pool off by -4.5%"),
         ({"phases": {"encoder": 3 * GIB}}, "warn", "encoder peak off by -33%"),
@@ -158,7 +158,7 @@ def test_a_run_says_what_was_predicted_beside_what_was_measured(
 ) -> None:
     predicted = Predicted(gpus.find("L4"), None, rehearsed(budget=None))
     checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)), str(tmp_path))}
-    found = checks["predicted against measured"]
+    found = checks["prediction accuracy"]
     assert (found.status, said in found.detail) == (status, True), found.detail
 
 
@@ -171,7 +171,7 @@ def test_the_report_has_the_gpu_s_own_column() -> None:
 
 def test_an_encoder_that_vllm_does_not_profile_is_warned_of() -> None:
     blind = _gpu_check(gpu(phases={"language model": GIB}))
-    assert (blind.status, "nothing is reserved for it" in blind.detail) == ("warn", True)
+    assert (blind.status, "does not profile or reserve" in blind.detail) == ("warn", True)
     assert _gpu_check(gpu()).status == "pass"
     assert _gpu_check(WorkerMemory("V1")).status == "skip"
 
@@ -180,13 +180,15 @@ def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> N
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
     checks = memory_checks(Predicted(L4, short, rehearsed()), None, model)
     assert [check.status for check in checks] == ["pass"]
-    assert "305,832 tokens; the default would not start (1.00 GiB short)" in checks[0].detail
+    assert (
+        "305,832 tokens; vLLM does not start with its defaults (1.00 GiB short)" in checks[0].detail
+    )
 
 
 def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
     blind = rehearsed(phases=rehearsed().phases[1:])
     checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None, model)}
-    assert checks["encoder reserved"].status == "warn"
+    assert checks["encoder memory reserve"].status == "warn"
 
 
 def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason(model: str) -> None:

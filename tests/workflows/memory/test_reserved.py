@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks.catalogue import INPUT_MEMORY, MEMORY_RESERVE
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.items import INPUT_RESERVED
-from mmcalib.checks.reserve import RESERVED, embeddings_alone
+from mmcalib.checks.reserve import embeddings_alone
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
 from mmcalib.derive.limits import Adequacy, Count
@@ -154,7 +154,7 @@ def test_the_merge_decides_where_it_takes_the_most() -> None:
     assert isinstance(found.worst, Merge)
     check = reserved_check(at, FOUR, allow_under_reserve=False)
     assert check is not None
-    assert "the merge of 16,384 tokens with those of the text takes 3.00 GiB" in check.detail
+    assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
 
 def test_workspaces_that_stay_are_beside_the_encoder() -> None:
@@ -173,7 +173,7 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     check = reserved_check(predicted(config, after), config, allow_under_reserve=False)
     assert check is not None
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
-    assert (check.status, "vLLM reserves 1.00 GiB of it nowhere" in check.detail) == ("warn", True)
+    assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
     full_card = replace(after, requested_bytes=after.total_bytes)
     crash = reserved_check(predicted(config, full_card), config, allow_under_reserve=False)
     assert crash is not None
@@ -234,7 +234,7 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     assert check is not None
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert known_in_bytes(after) == {INPUT_RESERVED.of("audio")}
+    assert known_in_bytes(after) == {INPUT_MEMORY.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
@@ -264,7 +264,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     said = embeddings_alone(alone)
     assert said is not None
     (said,) = qualify_tokens_only([said], config, NO_GPU)
-    assert (said.status, "not known" in said.detail) == ("warn", True)
+    assert (said.status, "unknown" in said.detail) == ("warn", True)
     assert embeddings_alone(FOUR.budget) is None
 
 
@@ -311,18 +311,18 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
 # Asked for cures alone.
 NO_GPU = no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
-    RESERVED, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
+    MEMORY_RESERVE, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
 )
 
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
     (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
-    assert (check.id, check.status, verdict([check])) == (RESERVED, "warn", "pass")
-    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because no GPU")
-    for part in ("padded or tiled", "keep their batch", "merge", "language model beside a full"):
+    assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
+    assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because --gpu")
+    for part in ("padded or tiled", "keep their batch", "merge", "language model with a full"):
         assert part in check.detail
-    assert "bytes are not known" in check.detail
+    assert "bytes are unknown" in check.detail
     assert check.remedy.startswith("mmcalib run --gpu NAME rehearses it")
 
 
@@ -337,7 +337,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
         (check,) = judge_memory([TOKENS], (), FOUR, not_rehearsed(at, "mmcalib rehearse"))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
-        assert f"{reason}; bytes are not known of" in check.detail
+        assert f"{reason}; the bytes are unknown" in check.detail
         assert check.remedy.startswith("mmcalib rehearse --gpu L4 --verbose shows why")
 
 

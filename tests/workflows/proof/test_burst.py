@@ -63,7 +63,7 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     good = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (100,)),))
     check = replay_check(found, good, 8000)
     assert check.status == "pass"
-    assert "1 of the heaviest prompts answered in one burst, 1 others admitted" in check.detail
+    assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
     refused = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "too long", 0, ()),))
     assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
     differing = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (99,)),))
@@ -81,8 +81,8 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
         refused = Replayed((Answered("r.jsonl:1", words, 0, ()),), 1.0, 0)
         cures[words] = replay_check(found, refused, 8000).remedy
     assert list(cures.values()) == [
-        "raise the limit that it names",
-        "mend these requests; --validate startup replays none",
+        "raise the limit that the error names",
+        "correct these requests, or --validate startup",
     ]
 
 

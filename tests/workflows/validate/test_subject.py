@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mmcalib.checks import reserve
+from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
-from mmcalib.checks.reserve import RESERVED, SIZE_HINT
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
@@ -65,7 +65,7 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     worst: dict[Modality, Rehearsed] = {"image": rehearsed()}
     before = [
         Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),
-        Check(RESERVED, "fail", "in tokens", "the cure"),
+        Check(MEMORY_RESERVE, "fail", "in tokens", "the cure"),
     ]
     for reserves, statuses in ((GIB // 4, ("fail", "fail")), (2 * GIB, ("warn", "pass"))):
         config = rehearsed(activation_peak_bytes=reserves)

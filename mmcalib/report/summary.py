@@ -1,0 +1,285 @@
+"""The result of `mmcalib run` on one screen: 25 lines of 80 columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from mmcalib import text
+from mmcalib.domain.knobs import Label
+from mmcalib.report import rows
+from mmcalib.results.calibration import SERVE, CalibrationDocument, Corpus, Evidence
+from mmcalib.results.memory import Memory
+from mmcalib.results.part import CheckResult, first_failed
+
+MOST_LINES: Final = 25
+# A narrower terminal folds cells instead of cutting them.
+_NARROW: Final = 72
+# An empty line, a heading and two notes.
+_LEAST_NOTES: Final = 4
+# A letter in the last column stands for one of these; a measured number has none.
+_LABELS: Final[tuple[Label, ...]] = ("rehearsed", "computed", "assumed", "given")
+# A longer reason leaves out the item that set the value.
+_REASON: Final = 36
+_AXES: Final = (".width", ".height", ".num_frames", ".length")
+Row = tuple[str, ...]
+
+
+def summary(
+    calibration: CalibrationDocument,
+    console: Console,
+    *,
+    serve: str = SERVE,
+    folder: str = "",
+    seconds: float | None = None,
+    also: Sequence[str] = (),
+) -> None:
+    """Print the verdict, what changed against vLLM's defaults, the settings and the notes.
+
+    A failure comes first, with its remedy, and nothing to serve. `serve` is the command that
+    serves `engine.yaml`; `folder` has the results, `also` among them.
+    """
+    width, passes = console.width, calibration.verdict == "pass"
+    took = "" if seconds is None else f" in {seconds:.0f} s"
+    head, compared = [_title(calibration, width)], list(_compared_rows(calibration))
+    if not passes:
+        head += _failure(first_failed(calibration.checks), took, width)
+    head += _wrapped(corpus_line(calibration.corpus), "", 2, width)
+    tail = list(_tail(calibration, took, serve, folder, also, width))
+    # Each table has an empty line above; the first has a heading, the last a line below.
+    room = MOST_LINES - len(head) - len(compared) - len(tail) - 4
+    settings = list(_settings(calibration)) if passes else []
+    if len(settings) > (most := room - _LEAST_NOTES):
+        settings[most - 1 :] = [(f"and {len(settings) - most + 1} more", "", "", "")]
+    notes = list(_notes(calibration, room - len(settings), width))
+    if len(notes) < room - len(settings):
+        notes.append(Text())
+    letters = {row[-1] for row in (*compared, *settings)}
+    known = [f"{label[0]} {label}" for label in _LABELS if label[0] in letters]
+    legend = Text(" · ".join([*known, "the rest is measured"]), "dim")
+    tables = [_table(compared, [one.name for one in rows.columns(calibration)], width)]
+    tables += [_table(settings, (), width)] if settings else []
+    spaced = [part for table in tables for part in (Text(), table)]
+    for part in (*head, *spaced, legend, *notes, *tail):
+        console.print(part, soft_wrap=part in tail)
+
+
+def _title(calibration: CalibrationDocument, width: int) -> Text:
+    memory, tool = calibration.memory.calibrated, calibration.tool
+    gpu = rows.on_gpu(memory).removeprefix(" on ").removeprefix("each of ")
+    size = f" {text.gib(memory.total_bytes)}" if memory.total_bytes else ""
+    version = tool["mmcalib"].partition(".dev")[0]
+    before, after = f"mmcalib {version} · ", f" · vLLM {tool['vllm']}"
+    after = f" · {gpu}{size}{after}" if gpu else after
+    model = Text(text.plain(calibration.model.id.rstrip("/")), "bold")
+    model.truncate(max(12, width - len(before) - len(after)), overflow="ellipsis")
+    return Text.assemble(text.plain(before), model, text.plain(after))
+
+
+def _failure(failed: CheckResult, took: str, width: int) -> Iterator[Text]:
+    yield Text(text.plain(f"FAIL{took} at {failed.code} {failed.name}"), "bold red")
+    yield from _wrapped(failed.detail, "  ", 4, width)
+    for remedy in failed.remedies[:3]:
+        yield from _wrapped(f"→ {remedy}", "  ", 2, width)
+
+
+def corpus_line(corpus: Corpus) -> str:
+    """The number of items and the most tokens of one, by modality."""
+    parts: list[str] = []
+    for modality, part in corpus.modalities.items():
+        label = "" if part.label == "measured" else f", {part.label}"
+        most = f"max {text.number(part.tokens['max'])}{'' if parts else ' tokens'}{label}"
+        noun = modality if modality == "audio" or part.items == 1 else f"{modality}s"
+        parts.append(f"{text.number(part.items)} {noun} ({most})")
+    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
+    return f"{text.several(corpus.items, 'item')}{requests}: {', '.join(parts)}"
+
+
+def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
+    """The figures of each configuration, and the letter for how the last one is known."""
+    compared = rows.columns(calibration)
+    memories = [one.memory for one in compared]
+    last, two = memories[-1], len(compared) == 2
+
+    def starts(memory: Memory) -> str:
+        nbytes = memory.kv_cache_bytes
+        if memory.kv_cache_tokens is not None or nbytes is None:
+            return "—" if memory.kv_cache_tokens is None else "yes"
+        return f"no, {text.room(nbytes)}" if nbytes < 0 and two else "no"
+
+    def kv_cache(memory: Memory) -> str:
+        size = f"{text.gib(memory.kv_cache_bytes)}, " if two else ""
+        tokens = memory.kv_cache_tokens
+        return "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
+
+    def at_once(memory: Memory) -> str:
+        return "—" if memory.max_concurrency is None else f"{memory.max_concurrency:.1f}"
+
+    shown: tuple[tuple[str, str, Callable[[Memory], str]], ...] = (
+        (f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}", "kv_cache_bytes", starts),
+        ("KV cache", "kv_cache_tokens", kv_cache),
+        ("full-length requests", "max_concurrency", at_once),
+        ("activation peak", "activation_peak_bytes", lambda m: text.gib(m.activation_peak_bytes)),
+    )
+    for name, field, words in shown:
+        if any(getattr(memory, field) is not None for memory in memories):
+            yield name, *map(words, memories), _letter(rows.label_of(last, field))
+    caches = [f"{text.number(one.budget.encoder_budget_tokens)} tokens" for one in compared]
+    yield "largest item admitted", *caches, "c"
+    unknown = ["—"] * (len(compared) - 2)
+    if parts := {m: p for m, p in calibration.corpus.modalities.items() if p.kept}:
+        less = [
+            f"{modality} {text.share(part.kept.mean)}"
+            for modality, part in parts.items()
+            if part.kept and part.kept.items_smaller
+        ]
+        less += ["others 100%"] if 0 < len(less) < len(parts) else []
+        labels = max(_letter(part.label) for part in parts.values())
+        yield "detail kept", "100%", *unknown, ", ".join(less) or "100%", labels
+    if traffic := calibration.traffic:
+        refused = [
+            "—" if one is None else f"{len(one.refused)} of {one.requests:,}"
+            for one in (traffic.default, traffic.calibrated)
+        ]
+        yield "requests rejected", refused[0], *unknown, refused[1], "r"
+
+
+def _settings(calibration: CalibrationDocument) -> Iterator[Row]:
+    """Each setting with its value, the first clause of its reason, and a letter."""
+    given = [e for e in calibration.evidence if e.label == "given"]
+    evidence = [e for e in calibration.evidence if e.label != "given" or len(given) == 1]
+    for name, group in groupby(evidence, key=lambda e: e.setting.partition(".")[0]):
+        entries = list(group)
+        if name == "limit_mm_per_prompt":
+            counts = [e for e in entries if not e.setting.endswith(_AXES)]
+            limits = ", ".join(f"{e.setting.split('.')[1]} {e.value}" for e in counts)
+            yield name, limits, *_reason(counts)
+            hints = [e for e in entries if e.setting.endswith(_AXES)]
+            for modality, axes in groupby(hints, key=lambda e: e.setting.split(".")[1]):
+                sizes = list(axes)
+                value = f"{modality} {'×'.join(str(e.value) for e in sizes)}"
+                yield "  size hint", value, *_reason(sizes)
+            continue
+        for entry in entries:
+            parts = entry.setting.split(".")
+            # An option that only accompanies a cap has no item that set it.
+            if len(parts) > 2 and not entry.exemplar and entry.label == "computed":
+                continue
+            short = f"{parts[1].removesuffix('_kwargs')}…{parts[-1]}" if len(parts) > 2 else name
+            yield short, f"{entry.value}", *_reason([entry])
+    if len(given) > 1:
+        yield "given by you", "", ", ".join(f"{e.setting} {e.value}" for e in given), "g"
+
+
+def _reason(entries: Sequence[Evidence]) -> tuple[str, str]:
+    reason = entries[0].reason.partition(";")[0]
+    places = dict.fromkeys(os.path.basename(e.exemplar) for e in entries if e.exemplar)
+    named = f"{reason} ({', '.join(places)})"
+    letter = max(_letter(entry.label) for entry in entries)
+    return named if places and len(named) <= _REASON else reason, letter
+
+
+def _letter(label: Label) -> str:
+    return "" if label == "measured" else label[0]
+
+
+def _table(cells: Sequence[Row], heads: Sequence[str], width: int) -> Table:
+    fits = width >= _NARROW
+    names = ("", *heads, "") if heads else ("",) * 4
+    columns = [
+        Column(name, no_wrap=fits, overflow="ellipsis" if fits else "fold") for name in names
+    ]
+    if fits and len(heads) > 2:
+        columns[-2].max_width = 18
+    elif fits and not heads:
+        columns[0].max_width, columns[1].max_width = 24, 26
+        # The reason has the rest of the width.
+        columns[2].ratio = 1
+    columns[-1].style = "dim"
+    table = Table(*columns, box=None, pad_edge=False, show_header=bool(heads), expand=not heads)
+    for row in cells:
+        table.add_row(*(Text(text.plain(cell)) for cell in row))
+    return table
+
+
+def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[Text]:
+    """The checks to look at, the worst first, as long as there is room for."""
+    first = first_failed(calibration.checks) if calibration.verdict == "fail" else None
+    checks = [
+        check
+        for status in list(rows.MARKS)[:-1]
+        for check in calibration.checks
+        if check.status == status and check is not first
+    ]
+    groups = [
+        list(group) for _, group in groupby(checks, key=lambda c: (c.status, c.code or c.name))
+    ]
+    yours = list(_wrapped(rows.yours_note(calibration), "  ", 2, width))
+    if not groups and not yours:
+        return
+    codes = " ".join(dict.fromkeys(check.code for check in checks))
+    yield Text()
+    if groups:
+        count = text.several(len(groups), "note")
+        yield Text(text.plain(f"{count} (mmcalib list checks {codes})"))
+    most, shown = max(2, room - 2), list[Text]()
+    for lines, remedies in ((2, 1), (1, 1), (1, 0)):
+        notes = (line for group in groups for line in _note(group, lines, remedies, width))
+        shown = [*yours, *notes]
+        if len(shown) < most:
+            break
+    if len(shown) > most:
+        shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
+    yield from shown
+
+
+def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -> Iterator[Text]:
+    first, names = group[0], ", ".join(check.name for check in group)
+    style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
+    found = list(_wrapped(f"{first.code} {names}: {first.detail}", "  ", lines, width))
+    found[0].stylize(style, 2, 2 + len(first.code))
+    yield from found
+    for remedy in first.remedies[:remedies] if first.status != "skip" else ():
+        yield from _wrapped(f"→ {remedy}", "    ", 1, width)
+
+
+def _wrapped(words: str, indent: str, most: int, width: int) -> Iterator[Text]:
+    """Up to `most` lines, the last one cut with an ellipsis."""
+    room = max(20, width - len(indent))
+    lines = Text(text.plain(words)).wrap(Console(width=room), room, overflow="fold")
+    for place, line in enumerate(lines[:most]):
+        is_cut = place == most - 1 and len(lines) > most
+        shown = Text(
+            f"{line.plain.rstrip()} {lines[most].plain}" if is_cut else line.plain.rstrip()
+        )
+        shown.truncate(room, overflow="ellipsis")
+        if shown.plain:
+            yield Text(indent) + shown
+
+
+def _tail(
+    calibration: CalibrationDocument,
+    took: str,
+    serve: str,
+    folder: str,
+    also: Sequence[str],
+    width: int,
+) -> Iterator[Text]:
+    """The verdict, the command that serves, and where the details are."""
+    if calibration.verdict == "pass":
+        verdict = f"PASS{took}{rows.verdict_of(calibration).removeprefix('pass')}."
+        command = f"Serve:  {text.plain(serve)}"
+        if len(f"{verdict} {command}") <= width:
+            yield Text(f"{verdict} {command}", "bold")
+        else:
+            yield from _wrapped(verdict, "", 2, width)
+            yield Text(command, "bold")
+    files = ", ".join([os.path.join(folder, "report.html"), *also])
+    issue = f" · for an issue: mmcalib report {folder} --format issue" if folder else ""
+    yield Text(text.plain(f"Details: {files}{issue}"))
