@@ -77,11 +77,11 @@ class Report:
 # The worst first: it is what a reader must act on.
 _ORDER: Final = ("fail", "warn", "skip", "pass")
 _LABELS: Final = {
-    "measured": "read from vLLM doing it",
-    "rehearsed": "from vLLM's own startup code on imaginary memory",
+    "measured": "vLLM did it here",
+    "rehearsed": "vLLM's startup code ran on a simulated GPU",
     "computed": "follows from measured values by vLLM's own rule",
-    "assumed": "nobody said otherwise",
-    "given": "by you",
+    "assumed": "a default that you did not override",
+    "given": "you set it",
 }
 
 
@@ -104,7 +104,7 @@ def html(report: Report) -> str:
         facts=list(facts(shown)),
         headlines=headlines(shown),
         serve=serve,
-        yaml=escape(engine_yaml(shown, serve)),
+        yaml=escape(_without_comments(engine_yaml(shown, serve))),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
@@ -123,8 +123,14 @@ def html(report: Report) -> str:
     )
 
 
+def _without_comments(yaml: str) -> str:
+    """The settings alone: the page gives their reasons below."""
+    lines = (line for line in yaml.splitlines() if line and not line.startswith("#"))
+    return "\n".join(lines) + "\n"
+
+
 def _visible(value: object) -> object:
-    """Whatever is no markup, without characters that hide or turn text around."""
+    """Escape invisible and bidirectional characters of plain text; markup passes unchanged."""
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
