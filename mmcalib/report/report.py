@@ -78,11 +78,11 @@ class Report:
 # The worst first.
 _ORDER: Final = ("fail", "warn", "skip", "pass")
 _LABELS: Final = {
-    "measured": "read from vLLM doing it",
-    "rehearsed": "from vLLM's own startup code on simulated memory",
-    "computed": "from measured values by vLLM's own rule",
-    "assumed": "a default that an option replaces",
-    "given": "by you",
+    "measured": "vLLM did it here",
+    "rehearsed": "vLLM's startup code ran on a simulated GPU",
+    "computed": "follows from measured values by vLLM's own rule",
+    "assumed": "a default that you did not override",
+    "given": "you set it",
 }
 
 
@@ -105,7 +105,7 @@ def html(report: Report) -> str:
         facts=list(facts(shown)),
         headlines=headlines(shown),
         serve=serve,
-        yaml=escape(engine_yaml(shown, serve)),
+        yaml=escape(_without_comments(engine_yaml(shown, serve))),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
@@ -122,6 +122,12 @@ def html(report: Report) -> str:
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
     )
+
+
+def _without_comments(yaml: str) -> str:
+    """The settings alone: the page gives their reasons below."""
+    lines = (line for line in yaml.splitlines() if line and not line.startswith("#"))
+    return "\n".join(lines) + "\n"
 
 
 def _visible(value: object) -> object:

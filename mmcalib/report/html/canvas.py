@@ -1,6 +1,4 @@
-"""SVG charts and what stands around them.
-
-Charts as static SVG, drawn by Vega-Lite in two widths; colours are the page's CSS variables.
+"""Static SVG charts, drawn by Vega-Lite in two widths and in the page's CSS colours.
 
 Why Vega-Lite through vl-convert: the page must show its charts without JavaScript, follow light and
 dark, and stay below 5 MB. vl-convert is one wheel of 33 MB without dependencies, draws offline and
@@ -58,7 +56,7 @@ class Drawing:
 
 
 def undrawn_words() -> str:
-    """The line that names what draws charts, where it is not installed; empty where it is."""
+    """Return the line that names the missing extra; empty if it is installed."""
     if importlib.util.find_spec("vl_convert"):
         return ""
     return 'report.html has tables in place of charts: pip install "mmcalib[report]" draws them'
@@ -117,12 +115,12 @@ def log_axis(field: str, title: str, low: float, high: float) -> Layer:
     return linear_axis(field, low, high, axis, type="log")
 
 
-# The words of a mark, for screen readers and beside the pointer.
+# The text of a mark, for screen readers and for the tip at the pointer.
 TIP: Layer = {"field": "tip"}
 
 
 def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
-    """A layer with a mark for each value; without values, with one mark that states its place."""
+    """Return a layer with a mark for each value; without values, one fixed mark."""
     return {"data": {"values": values or [{}]}, "mark": mark, "encoding": encoding}
 
 
@@ -140,13 +138,13 @@ def trace(values: Sequence[Layer], x: Layer, y: Layer, order: str = "", **style:
 
 
 def colours_of(field: str, names: Sequence[str], colours: Sequence[str]) -> Layer:
-    """A fill encoding: each name of the field gets its colour of the style sheet."""
+    """Return a fill encoding that gives each name of the field a colour of the style sheet."""
     scale = {"domain": names, "range": [f"var(--{colour})" for colour in colours]}
     return {"field": field, "type": "nominal", "scale": scale, "legend": None}
 
 
 def upright(title: str) -> Layer:
-    """An axis title that is read without turning the head: above the axis, from its left end."""
+    """Return a horizontal axis title above the axis, aligned with its left end."""
     return {
         "title": title,
         "titleAngle": 0,
@@ -158,8 +156,8 @@ def upright(title: str) -> Layer:
 
 
 def reference(lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer) -> Iterator[Layer]:
-    """Vertical lines at (words, value, colour); data leaves `ROW_PX` above for each one's words."""
-    # From right to left, words to the left: so no line runs through the words of another.
+    """Draw vertical lines at (words, value, colour), with `ROW_PX` above the data for each."""
+    # From right to left, with words to the left, so that no line crosses the words of another.
     low, high = x["scale"]["domain"]
     log = x["scale"].get("type") == "log"
     for row, (words, value, colour) in enumerate(sorted(lines, key=lambda line: -line[1])):
@@ -178,7 +176,7 @@ def reference(lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer)
 def text(
     words: str, x: float, y: float, align: str, colour: str, *, weight: int = 600, halo: bool = True
 ) -> Iterator[Layer]:
-    """Words at a place in pixels; a halo keeps them readable upon lines."""
+    """Write words at a place in pixels; a halo keeps them readable over lines."""
     mark = {"type": "text", "text": words, "x": x, "y": y, "align": align, "aria": False}
     mark |= {"color": colour, "fontWeight": weight}
     if halo:

@@ -1,7 +1,8 @@
-"""Frontier chart."""
+"""Chart of detail against KV cache, one point for each value that was tried."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from mmcalib.domain.knobs import Label
@@ -24,12 +25,14 @@ from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
 from mmcalib.results.memory import Memory
 from mmcalib.text import number, plain, ratio, room, share
 
-# Shapes of Vega-Lite that differ without colour; knobs beyond these share the last.
+# Shape and colour of an option's points; options beyond these share the last.
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
-_SHUT, _SHUT_PX = "would not start", 104
+_COLOURS = ("var(--accent)", "var(--part-activation)", "var(--good)", "var(--ink-2)")
+_LETTER_PX = 7
 
 
 def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
+    """Shade the sizes of KV cache that hold no request of full length."""
     low, high = x["scale"]["domain"]
     at = (below - low) / (high - low) * canvas.width_px
     area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
@@ -37,8 +40,9 @@ def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
     (rule, *_) = reference([("", below, "var(--bad)")], canvas, x)
     rule["mark"] |= {"strokeDash": [5, 4]}
     yield rule
-    inside = at > _SHUT_PX
-    words = _SHUT if inside else f"← {_SHUT}"
+    words = f"cannot hold {number(int(below))} tokens"
+    inside = at > len(words) * _LETTER_PX
+    words = words if inside else "← too small"
     place, side = (at - 6, "right") if inside else (at + 6, "left")
     yield from text(words, place, canvas.height_px - 12, side, "var(--bad)", halo=False)
 
@@ -51,22 +55,43 @@ def _series(
             {"value": p.value, "at": at, "kept": kept} for p, at, kept in spots if p.knob == knob
         ]
         yield trace(line, x, y, "value", color="var(--line-2)", strokeWidth=1)
-    for wanted, style in _STYLES.items():
+    for choice in ("beaten", "open", "chosen"):
         for place, knob in enumerate(knobs):
             values = [
                 {"at": at, "kept": kept, "tip": _tip(p)}
                 for p, at, kept in spots
-                if p.knob == knob and p.choice == wanted
+                if p.knob == knob and p.choice == choice
             ]
             if values:
-                yield marks(values, {"shape": _SHAPES[min(place, 3)], **style}, x, y)
+                yield marks(values, _style(choice, min(place, len(_SHAPES) - 1)), x, y)
 
 
-_STYLES: dict[str, Layer] = {
-    "beaten": {"size": 60, "fill": "var(--line-2)"},
-    "open": {"size": 75, "fill": "var(--paper)", "stroke": "var(--accent)", "strokeWidth": 1.8},
-    "chosen": {"size": 150, "fill": "var(--accent)", "strokeWidth": 2},
-}
+def _style(choice: str, place: int) -> Layer:
+    shape, colour = {"shape": _SHAPES[place]}, _COLOURS[place]
+    if choice == "beaten":
+        return {**shape, "size": 60, "fill": "var(--line-2)"}
+    if choice == "open":
+        paint = {"fill": "var(--paper)", "stroke": colour, "strokeWidth": 1.8}
+        return {**shape, "size": 75, **paint}
+    return {**shape, "size": 150, "fill": colour, "strokeWidth": 2}
+
+
+def _names(
+    spots: Sequence[tuple[FrontierPoint, float, float]], canvas: Canvas, x: Layer
+) -> Iterator[Layer]:
+    """Label the chosen points with their values."""
+    chosen: dict[tuple[float, float], list[str]] = {}
+    for point, at, kept in spots:
+        if point.choice == "chosen":
+            chosen.setdefault((at, kept), []).append(number(point.value))
+    low, high = x["scale"]["domain"]
+    log = x["scale"].get("type") == "log"
+    for (at, kept), values in chosen.items():
+        portion = math.log(at / low) / math.log(high / low) if log else (at - low) / (high - low)
+        left, words = portion * canvas.width_px, f"chosen: {', '.join(values)}"
+        fits = left > len(words) * _LETTER_PX + 12
+        place, side = (left - 12, "right") if fits else (left + 12, "left")
+        yield from text(words, place, canvas.height_px * (1 - kept / _TOP) + 18, side, "var(--ink)")
 
 
 def _tip(point: FrontierPoint) -> str:
@@ -82,31 +107,33 @@ def _tip(point: FrontierPoint) -> str:
             f"{ratio(point.max_concurrency)} requests at once"
         )
     elif point.kv_cache_bytes is not None:
-        parts.append(f"KV cache {room(point.kv_cache_bytes)}: would not start")
+        parts.append(f"KV cache {room(point.kv_cache_bytes)}: vLLM does not start")
     if point.choice != "open":
         parts.append(point.choice)
     return " · ".join(parts)
 
 
-# All that can be kept, and some air for the points there.
+# Top of the axis: all detail kept, and some air above the points there.
 _TOP = 1.07
 
 
 def frontiers(calibration: CalibrationDocument) -> Iterator[PageFigure]:
-    """One chart per modality of which an option was turned."""
+    """Yield one chart for each modality that an option changes."""
     for modality in dict.fromkeys(point.modality for point in calibration.frontier):
         points = [p for p in calibration.frontier if p.modality == modality]
         yield _figure(calibration, modality, points)
 
 
 def _kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
-    """Tokens that the KV cache holds, below zero by what is missing for an engine to start."""
+    """Tokens that the KV cache holds; 0 if it has no room."""
+    if point.kv_cache_bytes is not None and point.kv_cache_bytes < 0:
+        return 0.0
     if point.kv_cache_tokens is not None:
         return point.kv_cache_tokens
     if point.kv_cache_bytes is None:
         return None
     if memory.kv_cache_tokens and memory.kv_cache_bytes:
-        # Of a model whose layers do not all keep every token this is not what one takes.
+        # Layers with sliding windows make `kv_bytes_per_token` too large here.
         return point.kv_cache_bytes * memory.kv_cache_tokens / memory.kv_cache_bytes
     return point.kv_cache_bytes / memory.kv_bytes_per_token if memory.kv_bytes_per_token else None
 
@@ -126,13 +153,14 @@ def _figure(
     knobs = list(dict.fromkeys(point.knob for point in points))
     beaten = any(point.choice == "beaten" for point in points)
     kept_axis = {"format": ".0%", "values": [0, 0.2, 0.4, 0.6, 0.8, 1], "tickCount": 6}
-    kept_axis |= upright(f"kept of the {modality} tokens, mean")
+    kept_axis |= upright(f"detail kept: share of {modality} tokens, mean")
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         low, high = x["scale"]["domain"]
         if by_memory and low < least < high:
             yield from _closed(canvas, x, least)
         yield from _series(spots, knobs, x, linear_axis("kept", 0, _TOP, kept_axis))
+        yield from _names(spots, canvas, x)
 
     chosen = [point for point in points if point.choice == "chosen"]
     kept = "; ".join(
@@ -142,17 +170,15 @@ def _figure(
     labels: list[Label] = sorted({point.label for point in points}, reverse=True)
     return PageFigure(
         key=f"frontier-{modality}",
-        title=f"What {modality} settings cost and keep",
+        title=f"Settings for {modality}",
         summary=summary,
         drawing=draw(layers, f"Frontier. {summary}", height_px=250),
         labels=[*labels, "rehearsed"] if by_memory else labels,
         head=tuple(head for head, _ in _COLUMNS),
         rows=[tuple(spoken(point) for _, spoken in _COLUMNS) for point in points],
         legend=[
-            ("chosen", "chosen"),
-            ("open", "another value"),
-            *([("beaten", "beaten: another is nowhere worse")] if beaten else []),
-            *((_SHAPES[min(n, 3)], plain(knob)) for n, knob in enumerate(knobs)),
+            *((f"{_SHAPES[min(n, 3)]} knob-{min(n, 3)}", plain(k)) for n, k in enumerate(knobs)),
+            *([("beaten", "no better than another value in any column")] if beaten else []),
         ],
         notes=list(_notes(calibration, points, by_memory=by_memory)),
     )
@@ -162,11 +188,10 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> Layer
     if not by_memory:
         low, high = min(values) / 1.3, max(values) * 1.3
         return log_axis("at", "encoder budget, tokens: less is better", low, high)
-    low, high = min(0.0, *values), max(0.0, *values)
-    air = (high - low) * 0.06 or 1.0
+    high = max(0.0, *values) * 1.06 or 1.0
     where = f" on {plain(gpu)}" if gpu else ""
     axis = {"title": f"KV cache{where}, tokens", "labelExpr": SHORT, "tickCount": 6, "grid": True}
-    return linear_axis("at", low - air if low else 0, high + air, axis)
+    return linear_axis("at", 0, high, axis)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (
@@ -188,12 +213,12 @@ def _notes(
 ) -> Iterator[str]:
     side = "right" if by_memory else "left"
     yield f"Up and to the {side} is better."
-    yield "Points are values of one option; all others stand as they were chosen."
+    yield "Each point changes one option and leaves the others at their chosen values."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
         gpu = plain(calibration.memory.calibrated.gpu or "this GPU")
-        yield f"With {shut} of these values vLLM would not start on {gpu}."
+        yield f"vLLM does not start on {gpu} with {shut} of these values."
     if not by_memory:
-        yield "No GPU was rehearsed, so the encoder budget stands for memory: --gpu NAME."
+        yield "--gpu NAME replaces the encoder budget by the KV cache of that GPU."
     for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():
         yield f"{plain(knob)} also changes {' and '.join(others)} items."

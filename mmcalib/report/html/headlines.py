@@ -1,4 +1,4 @@
-"""What stands on top of the page: its three headlines, and the line of facts."""
+"""The three cards below the memory chart, and the line of facts below the title."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmcalib.results.calibration import CalibrationDocument
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """`before` is empty where there is nothing to compare with; `bad` is what needs a look."""
+    """One card; `before` is empty without a comparison, and `bad` marks a problem."""
 
     name: str
     before: str
@@ -25,7 +25,6 @@ class Headline:
 
 
 def headlines(calibration: CalibrationDocument) -> tuple[Headline, Headline, Headline]:
-    """In this order, whatever is known of them."""
     return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
 
 
@@ -37,7 +36,7 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
             "Encoder budget, tokens",
             text.number(budget.default.encoder_budget_tokens),
             text.number(budget.calibrated.encoder_budget_tokens),
-            "The KV cache is not known: no GPU was named. mmcalib run --gpu NAME predicts it.",
+            "mmcalib run --gpu NAME predicts the KV cache of that GPU.",
             budget.calibrated.label,
         )
     starts = after.kv_cache_tokens is not None
@@ -50,16 +49,16 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
     return Headline(
         f"KV cache tokens{rows.on_gpu(after)}",
         text.number(before.kv_cache_tokens) if before.kv_cache_tokens else none,
-        text.number(after.kv_cache_tokens) if starts else "would not start",
-        f"{text.gib(after.kv_cache_bytes)}{at_once}. By default {rows.kv_cache(before)}.",
+        text.number(after.kv_cache_tokens) if starts else "does not start",
+        f"{text.gib(after.kv_cache_bytes)}{at_once}. vLLM's defaults: {rows.kv_cache(before)}.",
         rows.label_of(after, "kv_cache_tokens"),
         bad=not starts,
     )
 
 
 def _worst_item(calibration: CalibrationDocument) -> Headline:
-    """The corpus' largest item under the calibrated settings, in the encoder cache."""
-    name, parts = "Largest item, of the encoder cache", calibration.costs.modalities
+    """Compare the corpus' largest item with the encoder cache, both in tokens."""
+    name, parts = "Largest item in the encoder cache", calibration.costs.modalities
     largest = {
         modality: max(one.embeds for one in part.known)
         for modality, part in parts.items()
@@ -78,19 +77,19 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
         name,
         "",
         f"{text.number(largest[worst])} of {text.number(cache)}",
-        f"{item}, in tokens. By default the cache holds {text.number(before)}.",
+        f"{item}, in tokens. vLLM's defaults: {text.number(before)}.",
         found.label if found else "measured",
         bad=largest[worst] > cache,
     )
 
 
 def _rejected(calibration: CalibrationDocument) -> Headline:
-    name = "Items that would be rejected"
+    name = "Rejected items"
     replay = calibration.startup.replay if calibration.startup else None
     replayed = (
-        f"Replay: {replay.rejected} of {text.number(replay.admitted)} requests rejected, measured."
+        f"Replay: {replay.rejected} of {text.number(replay.admitted)} requests rejected."
         if replay
-        else "No request was replayed."
+        else "mmcalib replayed no requests."
     )
     parts = calibration.costs.modalities.values()
     known = [one.shape for part in parts for one in part.known]
@@ -99,12 +98,11 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     over = sum(admit(gate, shape).answer == "no" for shape in known)
     rejected = refused + over
     others = sum(part.unlisted.shapes for part in parts if part.unlisted)
-    # Those that are not listed cost no more than the lightest that is.
+    # Unlisted shapes cost no more than the lightest listed one.
     total = refused + len(known) + (0 if over else others)
     which = "costliest shapes" if over and others else "shapes"
-    # Nobody said how many items a request carries.
     assumed = "".join(
-        f"Requests of more than {entry.value} {modality} are rejected, which is assumed. "
+        f"vLLM rejects requests of more than {entry.value} {modality} (assumed). "
         for modality in calibration.corpus.modalities
         for entry in calibration.evidence
         if entry.label == "assumed"
@@ -114,15 +112,15 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
         name,
         "",
         "none" if not rejected else f"{text.number(rejected)} shapes",
-        f"{text.number(total - rejected)} of {text.number(total)} {which} of the corpus are "
-        f"admitted. {assumed}{replayed}",
+        f"vLLM admits {text.number(total - rejected)} of {text.number(total)} {which} of the "
+        f"corpus. {assumed}{replayed}",
         "computed",
         bad=bool(rejected),
     )
 
 
 def facts(calibration: CalibrationDocument) -> Iterator[str]:
-    """The line below the title: what was calibrated, and for what."""
+    """Yield the facts below the title: corpus, GPU, version, date."""
     corpus = calibration.corpus
     yield f"{text.number(corpus.items)} items"
     if corpus.prompts:

@@ -1,4 +1,4 @@
-"""The costliest items of a corpus, and their pictures."""
+"""The largest items of a corpus, and their pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmcalib.storage.location import Location, is_here, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
-    """The costs of the corpus' shapes; the heaviest names an item where its path was kept."""
+    """Return the costs of the corpus' shapes; the heaviest one names an item if known."""
     if modality not in calibration.costs.modalities:
         return []
     known = calibration.costs.modalities[modality].known
@@ -28,7 +28,7 @@ def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCo
     if found is None:
         return known
     exemplar = {"exemplar": found.exemplar}
-    # Writing a shape out is slow, and there may be a million.
+    # Formatting a shape is slow, and there may be a million of them.
     return [
         one.model_copy(update=exemplar)
         if not one.exemplar and one.tokens == most and str(one.shape) == found.heaviest
@@ -44,7 +44,7 @@ def unlisted_costs(calibration: CalibrationDocument, modality: str) -> Unlisted 
 
 
 def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
-    """The size hints that the configuration gives vLLM for this modality, by vLLM's names."""
+    """Return the size hints of the configuration for this modality, by vLLM's names."""
     limit = calibration.limits.get(modality)
     if not isinstance(limit, Mapping):
         return {}
@@ -53,7 +53,7 @@ def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, 
 
 
 def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
-    """What the hinted size costs, if the corpus has items of it."""
+    """Return the tokens of the hinted size; None if no item of the corpus has it."""
     hints = size_hints(calibration, modality)
     if not {"width", "height"} <= hints.keys():
         return None
@@ -78,23 +78,23 @@ class Roots:
         return cls(tuple(os.path.realpath(path) for path in named))
 
     def hold(self, exemplar: str) -> bool:
-        """Whether the item's file or archive, its links resolved, is one of them or below one."""
+        """True if the item's file or archive, links resolved, is in one of the paths."""
         try:
             real = os.path.realpath(Location.of(exemplar).archive or exemplar)
             return any(os.path.commonpath((real, root)) == root for root in self.paths)
         except (OSError, ValueError):
-            # A name that no file can have.
+            # Not a valid file name.
             return False
 
 
-# As many as are shown.
+# Items on the page.
 _MOST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class CostlyItem:
-    """`picture` is a data URI or None; `width` and `height` stand for it then, 100 at most.
-    `outside`: its file lies below no folder whose pictures may be shown.
+    """One of the largest items. `picture` is a data URI; without it the page draws an outline of
+    `width` × `height`, 100 at most. `outside`: its file is in no folder that the page may show.
     """
 
     name: str
@@ -114,8 +114,8 @@ def costliest_items(
     names: Mapping[str, str] | None,
     roots: Roots | None = None,
 ) -> list[CostlyItem]:
-    """The costliest shapes first. Reads their files if `thumbnails`, those that `roots` hold if
-    given; with `names` the items have these.
+    """Return the costliest shapes first. `thumbnails` reads their files, limited to `roots` if
+    given; `names` replaces file names.
     """
     found = [one for m in calibration.corpus.modalities for one in known_costs(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
@@ -132,7 +132,7 @@ def _item(
     names: Mapping[str, str] | None,
 ) -> CostlyItem:
     item, shape = Item(one.exemplar, one.shape.modality), one.shape
-    # The sides of a picture, the longer one 100; a flat one for sound.
+    # The longer side is 100; audio is a flat outline.
     width, height = 100.0, 30.0
     if not isinstance(shape, AudioShape):
         sides = shape.width_px, shape.height_px
@@ -151,7 +151,7 @@ def _item(
 
 
 def _name_in_page(path: str, names: Mapping[str, str] | None) -> str:
-    """The last part of a file's path, or what `names` have instead."""
+    """Return the base name of a file, or its name in `names`."""
     if names is not None:
         return names.get(path, WITHHELD) if path else ""
     location = Location.of(path)
@@ -159,11 +159,11 @@ def _name_in_page(path: str, names: Mapping[str, str] | None) -> str:
     return f"{name} in {os.path.basename(location.archive)}" if location.archive else name
 
 
-# The seconds that one picture may take, and after which no further one is waited for.
+# Seconds for one picture, and for all of them.
 _PATIENCE_S = 10.0
 
-# For each of a worker per core. A JPEG is decoded at an eighth of its size; others, and progressive
-# ones, of more than some sixty million pixels have no picture.
+# Of each worker, one per core. A JPEG decodes at an eighth of its size; other pictures, and
+# progressive JPEGs, get none above some sixty million pixels.
 _MEMORY_BYTES = 384 << 20
 
 _THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
@@ -171,7 +171,7 @@ _PICTURE = "data:image/jpeg;"
 
 
 def pictures(items: Sequence[Item]) -> dict[Item, str]:
-    """Data URIs of items that can be drawn here; nothing is fetched from elsewhere."""
+    """Return data URIs of the items that are files on this machine; nothing is downloaded."""
     drawn = [
         item
         for item in dict.fromkeys(items)

@@ -1,4 +1,4 @@
-"""Charts of memory: what startup reserves, what serving takes, what the processor cache saves."""
+"""Charts of memory at startup, memory while serving, and hits of the processor cache."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LABEL_PX = 60
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """One piece of one bar, in bytes from `start` to `end`."""
+    """One piece of one bar, from `start` to `end` in bytes."""
 
     bar: str
     name: str
@@ -79,7 +79,7 @@ def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
 def _words(
     parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
 ) -> Iterator[Layer]:
-    """Above each bar its name and what is missing; sizes within parts that are wide enough."""
+    """Write each bar's name and shortfall above it, and sizes into parts that are wide enough."""
     for row, (name, one) in enumerate(bars):
         short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
         words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
@@ -101,7 +101,6 @@ _PARTS = (
     ("weights", "weights_bytes", "part-weights"),
     ("buffers", "buffers_bytes", "part-buffers"),
     ("activation peak", "activation_peak_bytes", "part-activation"),
-    ("full encoder cache, of the peak", "encoder_cache_bytes", "part-cache"),
     ("outside torch", "non_torch_bytes", "part-outside"),
     ("CUDA graphs", "cudagraph_bytes", "part-graphs"),
     ("KV cache", "kv_cache_bytes", "part-kv"),
@@ -109,17 +108,16 @@ _PARTS = (
 
 
 def memory(calibration: CalibrationDocument) -> PageFigure | None:
-    """The bars, or None where nothing about memory is known."""
-    measured = calibration.memory.measured
+    """Draw the bars; None if no memory is known."""
+    measured, calibrated = calibration.memory.measured, calibration.memory.calibrated
     bars = [(one.name, one.memory) for one in rows.columns(calibration)]
-    if measured is not None:
+    if measured is not None and calibrated.kv_cache_bytes is None:
         where = f" on {calibration.startup.device}" if calibration.startup else ""
         bars.append((f"measured{where}", measured))
     parts = [part for name, one in bars for part in _parts_of(name, one)]
     if not parts:
         return None
     names = [name for name, _ in bars]
-    calibrated = calibration.memory.calibrated
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
     most = max([total or 0, *(part.end for part in parts)]) / GIB * 1.02
     x = linear_axis("start", 0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
@@ -132,11 +130,9 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
         yield from reference(lines, canvas, x)
 
     before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
-    summary = f"KV cache by default: {before}. Calibrated: {after}."
+    summary = f"KV cache with vLLM's defaults: {before}. Tuned: {after}."
     if calibrated.kv_cache_bytes is None:
-        summary = (
-            "What the engine start measured; no GPU was rehearsed, so its KV cache is not known."
-        )
+        summary = "Measured by the engine start. The KV cache is unknown, because no GPU was named."
     labels = {
         rows.label_of(one, field)
         for _, one in bars
@@ -144,8 +140,9 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
         if getattr(one, field) is not None
     }
     drawn = {part.colour for part in parts}
-    fields = [("GPU in all", "total_bytes"), ("vLLM may use", "requested_bytes")]
+    fields = [("GPU total", "total_bytes"), ("vLLM may use", "requested_bytes")]
     fields += [(name, field) for name, field, _ in _PARTS]
+    fields += [("full encoder cache, part of the peak", "encoder_cache_bytes")]
     return PageFigure(
         key="memory",
         title=f"Memory{rows.on_gpu(calibrated)}",
@@ -164,21 +161,14 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
 
 
 def _parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
-    """The parts that are known, one behind the other; nothing for a KV cache below zero."""
+    """Yield the known parts end to end; a KV cache below zero has no part."""
     start = 0
     for name, field, colour in _PARTS:
         size = getattr(one, field)
-        if size is None or size <= 0 or field == "encoder_cache_bytes":
-            continue
-        label = rows.label_of(one, field)
-        cache = one.encoder_cache_bytes if field == "activation_peak_bytes" else None
-        inner = min(cache or 0, size)
-        if inner:
-            cached = one.labels.get("encoder_cache_bytes", label)
-            words = "full encoder cache, of the activation peak"
-            yield BarPart(bar, words, "part-cache", start + size - inner, start + size, cached)
-        yield BarPart(bar, name, colour, start, start + size - inner, label)
-        start += size
+        if size is not None and size > 0:
+            label = rows.label_of(one, field)
+            yield BarPart(bar, name, colour, start, start + size, label)
+            start += size
 
 
 def _cell(one: Memory, field: str) -> str:
@@ -187,31 +177,29 @@ def _cell(one: Memory, field: str) -> str:
 
 
 def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
-    found = calibration.memory
-    if found.calibrated.kv_cache_bytes is None:
-        yield "mmcalib run --gpu NAME predicts the memory of a GPU without having it."
+    if calibration.memory.calibrated.kv_cache_bytes is None:
+        yield "mmcalib run --gpu NAME predicts the memory of a GPU that you don't have."
     for one in rows.columns(calibration):
-        if one.memory.note:
-            yield f"{one.name}: {plain(one.memory.note).rstrip('.')}."
-    if found.measured is not None and found.measured.note:
-        yield f"Of the engine start: {plain(found.measured.note).rstrip('.')}."
+        # vLLM's messages go on with advice; the first sentence is the cause.
+        if cause := plain(one.memory.note).split(". ")[0].rstrip("."):
+            yield f"{one.name}: {cause}."
     for check in PREDICTION.among(calibration.checks):
-        yield f"Predicted against measured: {plain(check.detail)}."
+        yield f"Engine start on this machine: {plain(check.detail)}."
 
 
 # (words, field of a step, colour): each is above the next.
 _SERIES = (
-    ("highest within the step", "peak_bytes", "var(--accent)"),
-    ("held between steps", "held_bytes", "var(--ink)"),
-    ("kept alive by the encoder cache", "alive_bytes", "var(--ink-3)"),
+    ("peak of the step", "peak_bytes", "var(--accent)"),
+    ("between steps", "held_bytes", "var(--ink)"),
+    ("encoder cache", "alive_bytes", "var(--ink-3)"),
 )
-# Tensors of the highest step that are named beside the pointer.
+# The tip of the highest step names this many tensors.
 _NAMED_TENSORS = 5
-_DEFAULT = ("highest within the step, by default", "peak_bytes", "var(--warn)")
+_DEFAULT = ("peak of the step, vLLM defaults", "peak_bytes", "var(--warn)")
 
 
 def traffic(served: ServedTraffic) -> PageFigure:
-    """The timeline of the calibrated configuration, and behind it what the default takes."""
+    """Draw memory by step of the tuned configuration, over that of vLLM's defaults."""
     found, default = served.calibrated, served.default
     both = [found] if default is None else [found, default]
     most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / GIB * 1.15 or 1.0
@@ -224,7 +212,7 @@ def traffic(served: ServedTraffic) -> PageFigure:
         if default is not None:
             apart = abs(default.reserved_bytes - found.reserved_bytes) / GIB
             near = apart / most * canvas.height_px < ROW_PX
-            yield from _reserve(default, most, canvas, "by default", _DEFAULT[-1], below=near)
+            yield from _reserve(default, most, canvas, "vLLM defaults", _DEFAULT[-1], below=near)
             yield _line(default.timeline, *_DEFAULT[1:], x, y)
         yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
         for _, field, colour in _SERIES:
@@ -253,15 +241,15 @@ def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
     found, default = served.calibrated, served.default
     if default is not None:
         yield (
-            f"By default: {number(default.steps)} steps ({number(found.steps)} calibrated), "
-            f"{number(default.encoder_waits)} held up by the encoder "
+            f"With vLLM's defaults: {number(default.steps)} steps (tuned {number(found.steps)}), "
+            f"{number(default.encoder_waits)} waited for the encoder "
             f"({number(found.encoder_waits)}), "
             f"{number(default.preemptions)} preempted ({number(found.preemptions)}), "
-            f"highest {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
+            f"peak {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
             f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
         )
     if problem := plain(served.default_problem).rstrip("."):
-        yield f"The default is not served: {problem}."
+        yield f"vLLM's defaults cannot serve: {problem.split('. ')[0]}."
     if found.highest:
         yield f"{rows.highest_line(found)}."
     yield from (f"Assumed: {one}." for one in served.assumptions)
@@ -276,7 +264,7 @@ def _reserve(
     *,
     below: bool = False,
 ) -> Iterator[Layer]:
-    """A line across with its words, `below` where another's are above."""
+    """Draw a horizontal line with its words above it, or `below` it if they would overlap."""
     y = canvas.height_px * (1 - found.reserved_bytes / GIB / most)
     rule = {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False}
     yield layer([], rule, y={"value": y}, x={"value": 0}, x2={"value": canvas.width_px})
@@ -292,7 +280,7 @@ def _line(timeline: list[TimelineStep], field: str, colour: str, x: Layer, y: La
 def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) -> Layer:
     alive = map(rows.tensor_cells, highest.largest[:_NAMED_TENSORS])
     tip = [
-        f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest",
+        f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest peak",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
     at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": plain(" · ".join(tip))}
@@ -300,7 +288,7 @@ def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) ->
 
 
 def cache(found: ProcessorCache) -> PageFigure | None:
-    """The curve, or None where nothing repeats."""
+    """Draw the hit rate by cache size; None if nothing repeats."""
     if not found.curve:
         return None
     sizes = [capacity_bytes / GIB for capacity_bytes, _ in found.curve]
@@ -317,7 +305,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     most = max(found.most_hit_rate, ends[-1][1])
     # A round end for the axis.
     top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
-    rates = {**upright("share of items that hit"), "format": ".0%"}
+    rates = {**upright("hit rate"), "format": ".0%"}
     steps = [{"size": low, "rate": 0}, *({"size": s, "rate": r} for s, r in ends)]
     steps.append({"size": high, "rate": ends[-1][1]})
     points = [{"size": s, "rate": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]
@@ -330,17 +318,16 @@ def cache(found: ProcessorCache) -> PageFigure | None:
         yield from reference(lines, canvas, x)
 
     summary = (
-        f"Of {number(found.accesses)} uses of an item in {number(found.requests)} "
-        f"requests, {share(found.hit_rate)} hit with {chosen:g} GiB; "
-        f"{share(found.most_hit_rate)} is the most that any size can give."
+        f"With {chosen:g} GiB, {share(found.hit_rate)} of {number(found.accesses)} item uses in "
+        f"{number(found.requests)} requests hit. No size exceeds {share(found.most_hit_rate)}."
     )
-    notes = [f"In both processes of a server it may hold {gib(found.total_bytes)} of RAM."]
+    notes = [f"A server's processes may hold up to {gib(found.total_bytes)} of RAM together."]
     if found.wanted is not None:
         size_gib, rate = found.wanted
-        wanted = f"{share(rate)} would hit with {size_gib:g} GiB"
-        notes.append(f"{wanted} in each process, more than is allowed.")
+        wanted = f"{share(rate)} would hit with {size_gib:g} GiB in each process"
+        notes.append(f"{wanted}, which exceeds the limit that you gave.")
     if not found.complete:
-        notes.append("The request log was read in part only.")
+        notes.append("mmcalib read only a part of the request log.")
     return PageFigure(
         key="cache",
         title="Processor cache",

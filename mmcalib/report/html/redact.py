@@ -1,7 +1,7 @@
-"""A calibration without the names of files, for reports that leave the house.
+"""Remove file names from a calibration, for reports that you share.
 
-Names are in fields: exemplars, the model, and `names` of a check. What they hold is replaced there
-and wherever a sentence repeats it; a sentence that still names a folder of theirs is withheld.
+Fields hold the names: exemplars, the model, and `names` of a check. They are replaced there and in
+every sentence that repeats them; a sentence that still names one of their folders is withheld.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITHHELD = "(path withheld)"
 
 _MOST_NAMES = 5_000
 _ENDINGS = MEDIA_ENDINGS | {"jsonl"}
-# Words of the document itself, of which it knows no others; a file may have their name.
+# The document's own words, which may also be the name of a file.
 _FIXED = frozenset(
     {
         *(*get_args(Label), *get_args(Modality)),
@@ -31,22 +31,22 @@ _FIXED = frozenset(
         *("chosen", "beaten", "open"),
     }
 )
-# Names shorter than this are replaced where they stand alone, not inside of sentences.
+# Shorter names are replaced only where they are the whole text.
 _SHORT = 4
 
 
 def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dict[str, str]]:
-    """The calibration with every file's name replaced, and the name that each path has got: items
-    become `item-1.jpg` and the like, foreign words are withheld. Raises UsageError for too many.
+    """Return the calibration with file names replaced (`item-1.jpg`), and the alias of each path.
+    Other foreign words are withheld. Raises UsageError for too many names.
     """
     names = _aliases(calibration)
     if len(names) > _MOST_NAMES:
         raise UsageError(
-            f"a calibration does not name {len(names):,} files: their names cannot be withheld",
+            f"the calibration names {len(names):,} files, too many to redact afterwards",
             hint="mmcalib run --redact-paths",
         )
     if calibration.yours is not None:
-        # Its lines are of a file of the user's, whatever they name.
+        # The user's file may name anything.
         yours = calibration.yours.model_copy(update={"file": "", "diff": ""})
         calibration = calibration.model_copy(update={"yours": yours})
     spoken, folders = _spoken(names), _folders(names)
@@ -61,13 +61,13 @@ def redacted(calibration: CalibrationDocument) -> tuple[CalibrationDocument, dic
                 text = text.replace(one, alias)
         return WITHHELD if any(folder in text for folder in folders) else text
 
-    # Costs are large, and no report shows a name of theirs.
+    # Costs are large, and reports show none of their names.
     clean = map_strings(calibration.model_dump(exclude={"costs"}), hide)
     return CalibrationDocument.model_validate({**clean, "costs": calibration.costs}), names
 
 
 def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
-    """Every name that a field of the calibration gives → what takes its place."""
+    """Map every name in a field of the calibration to its alias."""
     given = [m.exemplar for m in calibration.corpus.modalities.values()]
     given += [entry.exemplar for entry in calibration.evidence]
     parts = calibration.costs.modalities.values()
@@ -94,7 +94,7 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
 
 
 def _spoken(names: dict[str, str]) -> dict[str, str]:
-    """Every way in which sentences hold names, the longest first → what takes its place."""
+    """Map every form of a name in sentences to its alias, longest first."""
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
         ways = {name, one_line(name), plain(name), repr(name)[1:-1], os.path.basename(name)}
@@ -105,7 +105,7 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
 
 
 def _folders(names: dict[str, str]) -> set[str]:
-    """Where they lie, as sentences and URLs have it."""
+    """Return the folders of the files, plain and as in URLs."""
     files = [Location.of(name).archive or name for name in names]
     found = {os.path.dirname(file) for file in files}
     return {

@@ -1,4 +1,4 @@
-"""Distributions and sizes of items."""
+"""Charts of tokens per item and of item sizes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mmcalib.text import number
 
 
 def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
-    """One chart per modality of which the calibration keeps costs."""
+    """Yield one chart for each modality with known costs."""
     for modality in calibration.corpus.modalities:
         if known := known_costs(calibration, modality):
             yield _distribution_figure(calibration, modality, known)
@@ -52,7 +52,7 @@ def _distribution_figure(
     counts: Counter[int] = Counter()
     for tokens, times in counted:
         counts[place(tokens)] += times
-    # From is in the bin, to is not; they are equal steps of the logarithm.
+    # Half-open bins in equal steps of the logarithm.
     bins = [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
@@ -79,9 +79,9 @@ def _distribution_figure(
 
     spread = found.tokens
     summary = (
-        f"Half of the {number(found.items)} {modality} items cost "
-        f"{number(spread['p50'])} tokens or fewer, 99% no more than "
-        f"{number(spread['p99'])}; the costliest costs {number(spread['max'])}."
+        f"Half of the {number(found.items)} {modality} items take at most "
+        f"{number(spread['p50'])} tokens, 99% at most {number(spread['p99'])}; "
+        f"the largest takes {number(spread['max'])}."
     )
     return PageFigure(
         key=f"tokens-{modality}",
@@ -92,8 +92,8 @@ def _distribution_figure(
         head=("tokens", what),
         rows=[(_bin_range(a, b), number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count {what}, {number(sum(n for _, _, n in bins))} in all, under the "
-            "calibrated setting; the quantiles count every item, under the model's default one.",
+            f"Bars count {number(sum(n for _, _, n in bins))} {what} with the tuned settings. "
+            "Quantiles count every item with the model's defaults.",
             *(
                 f"Size hint: {check.detail}."
                 for check in SIZE_HINT.of(modality).among(calibration.checks)
@@ -117,13 +117,13 @@ def _lines(
     if hint:
         lines.append((f"hint {number(hint)}", hint, "var(--ink-2)"))
     most, median = found.tokens["max"], found.tokens["p50"]
-    lines.append((f"costliest {number(most)}", most, "var(--ink-2)"))
+    lines.append((f"largest {number(most)}", most, "var(--ink-2)"))
     lines.append((f"median {number(median)}", median, "var(--ink-2)"))
-    return [(said, max(1, value), colour) for said, value, colour in lines]
+    return [(words, max(1, value), colour) for words, value, colour in lines]
 
 
 def _count_ticks(most: int) -> list[int]:
-    """Whole numbers for the axis, four steps at most."""
+    """Return whole numbers for the axis, at most four steps."""
     step = max(1, math.ceil(most / 4))
     unit = 10 ** (len(str(step)) - 1)
     step = math.ceil(step / unit) * unit
@@ -135,13 +135,13 @@ def _bin_range(start: float, end: float) -> str:
     return number(first) if last <= first else f"{number(first)}–{number(last)}"
 
 
-# The costliest are in the table.
+# Rows of the table, costliest first.
 _ROWS = 200
 _CURVE_STEPS = 48
 
 
 def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
-    """One map per modality that has pictures."""
+    """Yield one map of width and height for images, and one for videos."""
     for modality in calibration.corpus.modalities:
         if known := [k for k in known_costs(calibration, modality) if size_px(k.shape)]:
             yield _sizes_figure(calibration, modality, known)
@@ -176,12 +176,12 @@ def _sizes_figure(
 
     costliest = max(spots, key=lambda spot: spot.tokens)
     summary = (
-        f"Distinct shapes: {number(shapes)}. The costliest takes "
+        f"Distinct shapes: {number(shapes)}. The largest takes "
         f"{number(costliest.tokens)} tokens{'' if exact else ' near'} at {costliest.size}."
     )
     legend = [(f"seq-{place}", _class_words(edges, place)) for place in range(len(edges) + 1)]
     if limit_px:
-        legend.append(("limit", f"{number(limit_px)} px: what is larger is downscaled"))
+        legend.append(("limit", f"{number(limit_px)} px: larger items are downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
     return PageFigure(
@@ -193,7 +193,7 @@ def _sizes_figure(
         head=("width × height", "most tokens", "shapes"),
         rows=[(s.size, number(s.tokens), number(s.shapes)) for s in reversed(spots[-_ROWS:])],
         legend=legend,
-        notes=[] if limit_px else ["No limit in pixels is known for these."],
+        notes=[] if limit_px else ["The processor's pixel limit is unknown."],
     )
 
 
@@ -216,7 +216,7 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
 
 
 def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
-    """Pixels of one picture above which the processor downscales."""
+    """Return the pixels of one image or frame above which the processor downscales it."""
     costs = calibration.costs.modalities
     rule = costs[modality].rule if modality in costs else None
     if isinstance(rule, Frames):
@@ -236,20 +236,20 @@ def _curve(
 
 
 def _axis_range(pixels: Sequence[float]) -> tuple[float, float]:
-    """The range of the axis, with some air, at least a factor of four."""
+    """Return the range of the axis: some air around the values, at least a factor of four."""
     low, high = min(p for p in pixels if p) / 1.3, max(pixels) * 1.3
     middle = math.sqrt(low * high)
     return min(low, middle / 2), max(high, middle * 2)
 
 
-# More points than this are counted in cells.
+# With more points than this, the map counts cells.
 _POINTS = 250
 _CLASSES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A size, or a cell of sizes, and the most tokens that one of its `shapes` costs."""
+    """A size or a cell of sizes; `tokens` is the most that one of its `shapes` takes."""
 
     width_px: float
     height_px: float
@@ -263,14 +263,14 @@ class Spot:
 
 
 def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[list[Spot], bool]:
-    """Every size by itself while there are few, else cells; and whether the former."""
+    """Return one spot for each size, or for each cell of many sizes; True if they are sizes."""
     pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
     exact = not others and len({size for size, _ in of_sizes}) <= _POINTS
     every = [(size, tokens, 1) for size, tokens in of_sizes]
     every += [((c.shape.width_px, c.shape.height_px), c.tokens, c.shapes) for c in others]
     for size, tokens, more in every:
-        # The middle of a cell, of a third of an octave.
+        # The middle of a cell a third of an octave wide.
         at = size if exact else (edge(place(size[0]) + 0.5), edge(place(size[1]) + 0.5))
         shapes, most = pairs.get(at, (0, 0))
         pairs[at] = shapes + more, max(most, tokens)
@@ -279,7 +279,7 @@ def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[l
 
 
 def _class_edges(tokens: Sequence[int]) -> list[int]:
-    """Where one colour ends and the next begins, in even steps of the logarithm, rounded."""
+    """Return the rounded edges of the colour classes, even steps of the logarithm."""
     low, high = max(1, min(tokens)), max(tokens)
     rounded: set[int] = set()
     for nth in range(1, _CLASSES):
@@ -292,7 +292,7 @@ def _class_edges(tokens: Sequence[int]) -> list[int]:
 
 def _class_words(edges: Sequence[int], place: int) -> str:
     if not edges:
-        return "tokens alike"
+        return "all the same"
     if place == 0:
         return f"below {number(edges[0])} tokens"
     if place == len(edges):

@@ -1,6 +1,4 @@
-"""A small picture of an item, as a data URI; an item that cannot be read has none. For a process
-that has a bound.
-"""
+"""Make a small picture of an item, as a data URI. Runs in a process with a memory limit."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _QUALITY = 72
 
 
 def thumbnail(item: Item) -> str:
-    """A JPEG of at most 240 px a side, of a video its first frame; empty for all else."""
+    """Return a JPEG of at most 240 px a side (a video's first frame); empty if there is none."""
     try:
         with open_item(item) as opened, reading_by_pillow():
             picture = _image(opened) if item.declared == "image" else _frame(item, opened)
@@ -70,7 +68,7 @@ def _frame(item: Item, opened: Opened) -> Image.Image | None:
 
 
 def _plain(picture: Image.Image) -> Image.Image:
-    """In a mode that Pillow can shrink and JPEG can hold."""
+    """Convert to a mode that Pillow can resize."""
     if picture.mode.startswith("I"):
         # Sixteen bits of grey.
         return picture.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
