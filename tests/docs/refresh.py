@@ -33,7 +33,7 @@ EXAMPLE = ROOT / "docs" / "example"
 CHECKS_PAGE = ROOT / "docs" / "reference" / "checks.md"
 CHECKS_INTRO = (
     "Codes never change. `mmcalib list checks MM031` explains one on the terminal, and `…` stands "
-    "for what it is about."
+    "for its subject."
 )
 SERVE = "vllm serve --config out/engine.yaml"
 WIDTH = 80
