@@ -7,7 +7,7 @@
     ├── EngineError             exit 1   vLLM gave no answer
     │   ├── VllmRefused         exit 1   vLLM rejected the request
     │   │   └── NotMultimodal   exit 1   the model takes no media
-    │   ├── VllmMoved           exit 1   this release lacks something
+    │   ├── VllmMoved           exit 1   a part is missing in this release
     │   ├── VllmMissing         exit 1   vLLM is not installed
     │   └── EngineDied          exit 1   the process that ran vLLM ended
     │       └── EngineSilent    exit 1   it did not answer in time
@@ -82,7 +82,7 @@ class VllmRefused(EngineError):  # noqa: N818 - what it did
 
 
 class VllmMoved(EngineError):  # noqa: N818 - what it did
-    """The installed release lacks a part of vLLM that mmcalib uses, or has changed it."""
+    """A part of vLLM that mmcalib uses is missing in this release, or differs."""
 
 
 class VllmMissing(EngineError):  # noqa: N818 - what is wrong

@@ -175,7 +175,7 @@ def check_served(facts: CheckFacts) -> Iterator[Check]:
 
 
 def check_unseen(facts: CheckFacts) -> Iterator[Check]:
-    """Warn about modalities that --count admits and the data lacks."""
+    """Warn about modalities that --count admits and the data does not have."""
     judged = facts.configuration
     for modality, count in judged.counts.items():
         if count.value and not judged.table.of(modality):

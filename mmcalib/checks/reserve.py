@@ -240,7 +240,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
 
 
 def moved_parts(opened: ModelInfo) -> Iterator[Check]:
-    """A warning for each part that this release of vLLM lacks."""
+    """A warning for each part that is missing in this release of vLLM."""
     for part, why in opened.moved.items():
         detail = f"mmcalib cannot read {part} from this release, so it is not checked: {why}"
         yield Check(ids.VLLM_RELEASE, "warn", detail, "mmcalib doctor")

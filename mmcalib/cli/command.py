@@ -191,7 +191,7 @@ def expect_json(words: Sequence[str]) -> None:
 
 
 def print_error(error: MmcalibError) -> None:
-    """Print the error as JSON if --json was given and nothing was printed yet."""
+    """Print the error as JSON if --json was given and no document was printed yet."""
     if not _printed["json"]:
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
         found = {"kind": kind, "message": error.message, "hint": error.hint}

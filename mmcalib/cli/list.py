@@ -14,11 +14,11 @@ from mmcalib.options.option import argument, options, switch
 
 @options
 class ListOptions:
-    """What to list."""
+    """The options of `mmcalib list`."""
 
     what: Literal["models", "gpus", "checks"] = argument(
         "models|gpus|checks",
-        "What to list.",
+        "The list to print.",
         MISSING,
         wrong="{given} is not models, gpus or checks",
         hint="mmcalib list models",

@@ -161,7 +161,7 @@ def on_gpu(memory: Memory) -> str:
 def kv_cache(memory: Memory) -> str:
     """The KV cache in GiB, and a note if the engine would not start with it."""
     nbytes = memory.kv_cache_bytes
-    # Below zero is what an empty cache lacks; a full-length request needs more.
+    # Below zero even an empty cache does not fit; a full-length request needs more.
     size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
     short = nbytes is not None and memory.kv_cache_tokens is None
     return size + (", would not start" if short else "")

@@ -223,19 +223,20 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     yours = list(_wrapped(rows.yours_note(calibration), "  ", 2, width))
     if not groups and not yours:
         return
-    codes = " ".join(dict.fromkeys(check.code for check in checks))
-    yield Text()
-    if groups:
-        count = text.several(len(groups), "note")
-        yield Text(text.plain(f"{count} (mmcalib list checks {codes})"))
     most, shown = max(2, room - 2), list[Text]()
     for lines, remedies in ((2, 1), (1, 1), (1, 0)):
         notes = (line for group in groups for line in _note(group, lines, remedies, width))
         shown = [*yours, *notes]
         if len(shown) < most:
             break
-    if len(shown) > most:
+    if len(shown) <= most:
+        yield Text()
+    elif len(shown) > (most := most + 1):
         shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
+    if groups:
+        codes = " ".join(dict.fromkeys(check.code for check in checks))
+        count = text.several(len(groups), "note")
+        yield Text(text.plain(f"{count} (mmcalib list checks {codes})"))
     yield from shown
 
 
@@ -281,5 +282,6 @@ def _tail(
             yield from _wrapped(verdict, "", 2, width)
             yield Text(command, "bold")
     files = ", ".join([os.path.join(folder, "report.html"), *also])
-    issue = f" · for an issue: mmcalib report {folder} --format issue" if folder else ""
-    yield Text(text.plain(f"Details: {files}{issue}"))
+    issue = f"Details: {files} · for an issue: mmcalib report {folder} --format issue"
+    fits = folder and len(issue) <= width
+    yield Text(text.plain(issue if fits else f"Details: {files}"))
