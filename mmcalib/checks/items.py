@@ -202,8 +202,8 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     yield Check(
         ids.MODEL_SIZE_LIMIT,
         "warn",
-        f"{which} {cap.value:,} pixels, so the model always downscales, such as "
-        f"{largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels ({cap.name})",
+        f"{which} {cap.value:,} pixels, so the model always downscales "
+        f"{'it' if count == 1 else 'them'}, such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels ({cap.name})",
         "cut such images up if detail matters",
         (largest.exemplar,),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -243,7 +244,13 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
 def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -> Iterator[Text]:
     first, names = group[0], ", ".join(check.name for check in group)
     style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
-    found = list(_wrapped(f"{first.code} {names}: {first.detail}", "  ", lines, width))
+    subject = f"{names}: " if len(group) > 1 else ""
+    words = text.plain(f"{first.code} {subject}{first.detail}")
+    if lines == 1 and len(words) > width - 2:
+        # Whole clauses, if one fits.
+        ends = [end.start() for end in re.finditer(r"[,;:.] ", words[: width - 2])]
+        words = words[: ends[-1]] if ends else words
+    found = list(_wrapped(words, "  ", lines, width))
     found[0].stylize(style, 2, 2 + len(first.code))
     yield from found
     for remedy in first.remedies[:remedies] if first.status != "skip" else ():

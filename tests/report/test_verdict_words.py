@@ -56,7 +56,7 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
     summary(shown, Console(file=page, width=96, color_system=None))
     assert "PASS, on 2 assumptions · 1 warning." in page.getvalue()
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
-    pill = f'<p class="verdict warn">Verdict: <a href="#checks">{words}</a></p>'
+    pill = f'<p class="verdict warn">Verdict: <a href="#notes">{words}</a></p>'
     assert pill in html(Report(shown, SERVE, thumbnails=False))
     assert words in repr(shown)
 

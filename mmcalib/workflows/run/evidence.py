@@ -74,7 +74,7 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         need = need if size.unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
-        why = f"hits {share(size.hit_rate)} of {items}; {most}"
+        why = f"hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
         why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
     if size.limited:
@@ -241,15 +241,15 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
 def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
     downscaled = point.items_downscaled
     if point.knob.by_loader:
-        return f"smallest tried that keeps {policy.min_video_frames} frames of every video"
+        return f"smallest with {policy.min_video_frames} frames of every video"
     if decision.forced and downscaled:
         return f"forced, {several(downscaled, 'item')} downscaled: otherwise {decision.forced}"
     if policy.max_tokens_per_item is not None:
         smaller = several(downscaled, "item")
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
-        return f"smallest tried that keeps half of the items whole: {downscaled} downscaled"
-    return "smallest tried that downscales no item of the corpus"
+        return f"smallest that downscales at most half: {downscaled} items"
+    return "smallest that downscales none"
 
 
 def _context(decision: Decision, policy: Policy) -> Evidence:
