@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 from mmcalib.census.census import Census  # noqa: E402
 from mmcalib.census.prompts import PromptCensus  # noqa: E402
 from mmcalib.checks.facts import Explored  # noqa: E402
-from mmcalib.decision.decide import counts  # noqa: E402
-from mmcalib.decision.explore import BudgetSource, explore, knobs  # noqa: E402
+from mmcalib.decision.decide import count_items  # noqa: E402
+from mmcalib.decision.explore import BudgetSource, explore, relevant_knobs  # noqa: E402
 from mmcalib.decision.measure import measure  # noqa: E402
 from mmcalib.derive import limits  # noqa: E402
 from mmcalib.derive.policy import Policy  # noqa: E402
@@ -34,7 +34,7 @@ from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape, VideoShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import OpenModel  # noqa: E402
-from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
 
@@ -87,7 +87,7 @@ def corpus(images: int) -> Census:
 
 def sweep(model_id: str, images: int, folder: Path) -> list[Phase]:
     """Open, measure under the defaults, then every knob in turn."""
-    geometry = find(model_id)
+    geometry = find_model(model_id)
     assert geometry is not None
     model = str(materialise(geometry, folder / model_id.replace("/", "--")))
     phases = []
@@ -106,8 +106,10 @@ def sweep(model_id: str, images: int, folder: Path) -> list[Phase]:
         budgets = BudgetSource(host, opened, model, Policy())
         table, _ = measure(host, census, DEFAULT, [], Silent())
         done("measure every shape under the defaults")
-        per_prompt = limits.limit_mm_per_prompt(counts(opened, Policy(), table, PromptCensus()), {})
-        for knob in knobs(budgets, table):
+        per_prompt = limits.limit_mm_per_prompt(
+            count_items(opened, Policy(), table, PromptCensus()), {}
+        )
+        for knob in relevant_knobs(budgets, table):
             done(knob.name, explore(knob, table, per_prompt, budgets, Silent()))
     return phases
 

@@ -36,8 +36,8 @@ from gpu.scores import disagreed, scores  # noqa: E402
 from gpu.trial import Bench  # noqa: E402
 
 from mmcalib.errors import MmcalibError  # noqa: E402
-from mmcalib.models.gpus import find as find_gpu  # noqa: E402
-from mmcalib.models.gpus import present  # noqa: E402
+from mmcalib.models.gpus import detect_gpu  # noqa: E402
+from mmcalib.models.gpus import find_gpu as find_gpu  # noqa: E402
 
 # Imagined where there is none.
 CPU_GPU = "L4"
@@ -53,7 +53,7 @@ def main() -> int:
     if given.again:
         return _again(path, given)
     try:
-        gpu = find_gpu(CPU_GPU) if given.device == "cpu" else present()
+        gpu = find_gpu(CPU_GPU) if given.device == "cpu" else detect_gpu()
     except MmcalibError as error:
         print(f"gpu_accuracy: {error.message}; --device cpu runs without one", file=sys.stderr)
         return 2

@@ -22,9 +22,9 @@ from gpu import surroundings  # noqa: E402
 
 from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.engine.messages import StartEngine  # noqa: E402
-from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
-from mmcalib.models.cut import depths, read_config  # noqa: E402
+from mmcalib.models.cut import read_config, read_depths  # noqa: E402
 
 SIZES = 10
 # The smallest has this share of the largest's pixels.
@@ -46,13 +46,13 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
     from mmcalib.child.engine import start
     from mmcalib.releases import platform
 
-    geometry = find(model)
+    geometry = find_model(model)
     if geometry is None:
         sys.exit(f"gpu_encoder: {model} is not bundled with mmcalib")
     on_cpu = platform.current().is_cpu()
     layers = 2 if on_cpu else None
     folder = materialise(geometry, scratch, text_layers=layers, encoder_layers=layers)
-    true = depths(read_config(folder))
+    true = read_depths(read_config(folder))
     args = {
         "model": str(folder),
         "load_format": "dummy",

@@ -23,7 +23,7 @@ from gpu import surroundings  # noqa: E402
 
 from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape  # noqa: E402
-from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
 from mmcalib.proof.devices import DevicePairs, compare_apart  # noqa: E402
@@ -87,7 +87,7 @@ def main() -> int:
                 continue
             if time.monotonic() > deadline:
                 break
-            geometry = find(model)
+            geometry = find_model(model)
             assert geometry is not None, model
             folder = materialise(geometry, Path(scratch) / str(number))
             sample = [one for one in corpus(given.data.resolve()) if one[0].modality in takes]

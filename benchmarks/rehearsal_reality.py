@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from memory.traces import block_peak, peak, traced  # noqa: E402
 
 from mmcalib.engine.environment import child_environment  # noqa: E402
-from mmcalib.models.catalogue import find as find_geometry  # noqa: E402
-from mmcalib.models.gpus import find as find_gpu  # noqa: E402
+from mmcalib.models.catalogue import find_model as find_geometry  # noqa: E402
+from mmcalib.models.gpus import find_gpu as find_gpu  # noqa: E402
 
 LAYERS = 2
 QWEN, WHISPER = "Qwen/Qwen2.5-VL-3B-Instruct", "openai/whisper-large-v3"
@@ -124,9 +124,9 @@ def _imagined(case: Case, allocator: Any) -> tuple[int, int]:
     import torch
 
     from mmcalib.child.rehearsal.device import ImaginaryGpu
-    from mmcalib.child.rehearsal.ledger import Ledger, Machine
+    from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger
 
-    machine = Machine(find_gpu("H100-80G"))
+    machine = GpuMemory(find_gpu("H100-80G"))
     machine.allocator = allocator
     ledger = Ledger(machine)
     with torch.inference_mode(), ImaginaryGpu(ledger):

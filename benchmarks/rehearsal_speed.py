@@ -26,10 +26,10 @@ sys.path.insert(0, str(ROOT))
 
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import Rehearse  # noqa: E402
-from mmcalib.models.catalogue import find as find_geometry  # noqa: E402
+from mmcalib.models.catalogue import find_model as find_geometry  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.models.gpus import Gpu  # noqa: E402
-from mmcalib.models.gpus import find as find_gpu  # noqa: E402
+from mmcalib.models.gpus import find_gpu as find_gpu  # noqa: E402
 
 MODELS = tuple(f"Qwen/Qwen2.5-VL-{size}-Instruct" for size in ("3B", "7B", "72B"))
 FURTHER = 20

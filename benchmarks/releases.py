@@ -23,9 +23,9 @@ from compatibility.environments import environment  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import Rehearse  # noqa: E402
 from mmcalib.errors import MmcalibError  # noqa: E402
-from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
-from mmcalib.models.gpus import find as find_gpu  # noqa: E402
+from mmcalib.models.gpus import find_gpu as find_gpu  # noqa: E402
 from mmcalib.text import gib  # noqa: E402
 
 MODEL, GPU = "Qwen/Qwen2.5-VL-3B-Instruct", "L4"
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="RELEASE")
     parser.add_argument("--keep", action="store_true", help="leave the environments")
     given = parser.parse_args()
-    geometry = find(MODEL)
+    geometry = find_model(MODEL)
     assert geometry is not None
     failed = False
     print("| vLLM | runner | KV cache | tokens |\n|---|---|--:|--:|")

@@ -40,7 +40,7 @@ from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import ImageShape  # noqa: E402
 from mmcalib.engine.host import EngineHost  # noqa: E402
 from mmcalib.engine.messages import Blank, CountEmbeds, Measure, OpenModel  # noqa: E402
-from mmcalib.models.catalogue import find  # noqa: E402
+from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -192,7 +192,7 @@ def _headers(folder: Path) -> Floor:
 
 def _vllm(model: str) -> Iterator[Floor]:
     chance = random.Random(SEED)
-    geometry = find(model)
+    geometry = find_model(model)
     if geometry is None:
         raise SystemExit(f"{model} is not bundled")
     shapes = [
@@ -203,7 +203,7 @@ def _vllm(model: str) -> Iterator[Floor]:
     with tempfile.TemporaryDirectory() as cache, EngineHost() as host:
         path = materialise(geometry, Path(cache))
         began = time.monotonic()
-        host.ask(OpenModel(str(path), tries=False), "opening")
+        host.ask(OpenModel(str(path), search_knobs=False), "opening")
         yield Floor("vLLM's import, and the model opened", time.monotonic() - began, 1)
         began = time.monotonic()
         _ = list(host.measure(Measure(DEFAULT, blanks[:_PROCESSED]), "measuring"))

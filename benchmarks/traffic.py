@@ -29,7 +29,7 @@ from mmcalib import Calibration
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
-from mmcalib.memory.rehearse import Rehearsals, gpu_of
+from mmcalib.memory.rehearse import Rehearsals, resolve_gpu
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
@@ -144,7 +144,7 @@ def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigur
     sizes = sorted({size: shape for shape, size in embeds.items()}.items())
     places = {round(n * (len(sizes) - 1) / (SHAPES - 1)) for n in range(SHAPES)}
     model = Path(resolve(calibration.model.id, cache_dir=cache_dir()).path)
-    with Rehearsals(gpu_of(GPU)) as rehearsals:
+    with Rehearsals(resolve_gpu(GPU)) as rehearsals:
         args = {**calibration.engine_config, "model": str(model)}
         started = rehearsals.rehearse(args)
         assert started.budget is not None

@@ -46,7 +46,7 @@ NO_ACCESS = "cannot be read: "
 PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """`text` with line breaks, control and bidirectional characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -64,7 +64,7 @@ def decode_base64(text: str | bytes) -> bytes:
     return data
 
 
-def without_particulars(reason: str) -> str:
+def reason_kind(reason: str) -> str:
     """The part of a reason before its first colon, without the details of one file."""
     return reason.partition(":")[0]
 
@@ -81,7 +81,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
 
 
-def few(names: Sequence[str], most: int = 8) -> str:
+def truncated_list(names: Sequence[str], most: int = 8) -> str:
     """The first names, and the number of others."""
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
@@ -92,14 +92,14 @@ def number(value: float | None) -> str:
     return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"
 
 
-def several(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Such as `1 request` or `1,204 requests`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def several_are(count: int, noun: str) -> str:
+def plural_are(count: int, noun: str) -> str:
     """Such as `1 item is` or `2 items are`."""
-    return f"{several(count, noun)} {'is' if count == 1 else 'are'}"
+    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
 
 
 def gib(value: int | None) -> str:

@@ -226,7 +226,7 @@ def test_releases_are_told_apart_by_date_and_in_their_folder() -> None:
         for name, tree in modules().items()
         if within(name, "mmcalib.child") or within(name, "mmcalib.engine")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "reached"
+        if isinstance(node, ast.Attribute) and node.attr == "is_reached"
     ]
     guessed = [
         f"{name}:{node.lineno}"

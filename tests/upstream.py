@@ -33,17 +33,17 @@ needs_device = pytest.mark.xfail(
 
 def before(release: Release, why: str) -> pytest.MarkDecorator:
     """With an older vLLM the test is expected to fail, and is an error where it passes."""
-    return _expected(not release.reached, f"before {release.major}.{release.minor} {why}")
+    return _expected(not release.is_reached, f"before {release.major}.{release.minor} {why}")
 
 
 def since(release: Release, why: str) -> pytest.MarkDecorator:
     """The same with this vLLM and later ones."""
-    return _expected(release.reached, f"from {release.major}.{release.minor} on {why}")
+    return _expected(release.is_reached, f"from {release.major}.{release.minor} on {why}")
 
 
 def between(first: Release, fixed: Release, why: str) -> pytest.MarkDecorator:
     """The same from one vLLM on, and before another."""
-    return _expected(first.reached and not fixed.reached, why)
+    return _expected(first.is_reached and not fixed.is_reached, why)
 
 
 def _expected(here: bool, reason: str) -> pytest.MarkDecorator:

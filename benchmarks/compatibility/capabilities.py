@@ -19,8 +19,8 @@ from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
-    AskBudget,
     Blank,
+    ComputeBudget,
     CountEmbeds,
     CountTexts,
     Measure,
@@ -35,7 +35,7 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.files import Scratch, write_text
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.text import gib
 
@@ -119,8 +119,8 @@ class _Trials:
 
     def _open(self, host: EngineHost) -> str:
         opened = host.ask(OpenModel(str(self._path)), "opening the model")
-        if opened.moved:
-            raise VllmMoved("; ".join(f"{part}: {why}" for part, why in opened.moved.items()))
+        if opened.unavailable:
+            raise VllmMoved("; ".join(f"{part}: {why}" for part, why in opened.unavailable.items()))
         self._model = opened
         return f"{len(opened.knobs)} knobs, {len(opened.server.limits)} limits of the server"
 
@@ -143,7 +143,7 @@ class _Trials:
         return f"{embeds:,} tokens, as processed"
 
     def _budget(self, host: EngineHost) -> str:
-        request = AskBudget(self._args(), build_dummy=True, only_profiled=True)
+        request = ComputeBudget(self._args(), build_dummy=True, only_profiled=True)
         budget = host.ask(request, "computing the encoder budget")
         return f"{budget.encoder_budget_tokens:,} tokens"
 
@@ -218,7 +218,7 @@ def _untried(name: str, why: str) -> Capability:
 
 
 def _rehearsed(path: Path) -> list[Capability]:
-    gpu = gpus.find(_GPU)
+    gpu = gpus.find_gpu(_GPU)
     args: dict[str, object] = {
         "model": str(path),
         "max_model_len": _CONTEXT_TOKENS,
@@ -251,7 +251,7 @@ def _rehearsed(path: Path) -> list[Capability]:
 
 
 def _model(folder: Path) -> Path:
-    geometry = find(_MODEL)
+    geometry = find_model(_MODEL)
     assert geometry is not None
     return materialise(geometry, folder / "model", text_layers=1, encoder_layers=1)
 

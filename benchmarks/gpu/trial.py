@@ -17,8 +17,8 @@ from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
-from mmcalib.domain.memory import Rehearsed
-from mmcalib.engine.environment import CARD
+from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
     EngineStarted,
@@ -31,9 +31,9 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import MmcalibError
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import components
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.cut import depths, read_config
+from mmcalib.models.cut import read_config, read_depths
 from mmcalib.models.gpus import Gpu
 
 # Rehearsals are single-threaded; the starts beside them take cores too.
@@ -63,14 +63,14 @@ class Bench:
 
     def checkpoint(self, case: Case, *, cut: bool = True) -> Path:
         """The folder of the case's model, without weights; `cut` as deep as the case says."""
-        geometry = find(case.model)
+        geometry = find_model(case.model)
         assert geometry is not None, case.model
         layers = case.layers if cut else None
         text, encoder = layers or (None, None)
         name = case.model.replace("/", "--") + ("-cut" if layers else "")
         return materialise(geometry, self.scratch / name, text_layers=text, encoder_layers=encoder)
 
-    def rehearse(self, cases: Sequence[Case]) -> dict[str, Future[Rehearsed]]:
+    def rehearse(self, cases: Sequence[Case]) -> dict[str, Future[RehearsedMemory]]:
         """Begin to rehearse every case, those of one model in one process; returns at once."""
         by_model: dict[str, list[Case]] = {}
         for case in cases:
@@ -78,12 +78,12 @@ class Bench:
             self.checkpoint(case)
             self.checkpoint(case, cut=False)
             by_model.setdefault(case.model, []).append(case)
-        futures: dict[str, Future[Rehearsed]] = {case.key: Future() for case in cases}
+        futures: dict[str, Future[RehearsedMemory]] = {case.key: Future() for case in cases}
         for group in by_model.values():
             self._pool.submit(self._rehearsed, group, futures)
         return futures
 
-    def _rehearsed(self, cases: list[Case], futures: dict[str, Future[Rehearsed]]) -> None:
+    def _rehearsed(self, cases: list[Case], futures: dict[str, Future[RehearsedMemory]]) -> None:
         with self._host("rehearsal") as host:
             self._rehearsing.append(host)
             for case in cases:
@@ -94,7 +94,9 @@ class Bench:
                 except BaseException as error:  # noqa: BLE001 - handed to whoever asks for it
                     futures[case.key].set_exception(error)
 
-    def run(self, case: Case, rehearsal: Future[Rehearsed], then: Case | None = None) -> Result:
+    def run(
+        self, case: Case, rehearsal: Future[RehearsedMemory], then: Case | None = None
+    ) -> Result:
         """Start the case and send its burst, and warm the process of the one after it; never raises
         for what vLLM or the GPU does.
         """
@@ -107,7 +109,7 @@ class Bench:
             started, burst = self._start(host, case, failed)
         after = nvml.settled_bytes(before)
         seconds = round(time.monotonic() - began, 1)
-        rehearsed: Rehearsed | None = None
+        rehearsed: RehearsedMemory | None = None
         try:
             rehearsed = rehearsal.result(timeout=self.step_s)
         except Exception as error:  # noqa: BLE001 - the start's figures are worth keeping
@@ -134,7 +136,7 @@ class Bench:
     def _start(
         self, host: EngineHost, case: Case, failed: dict[str, str]
     ) -> tuple[EngineStarted | None, dict[str, Any] | None]:
-        true = depths(read_config(self.checkpoint(case, cut=False)))
+        true = read_depths(read_config(self.checkpoint(case, cut=False)))
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
         if self.device == "cpu":
             args["enforce_eager"] = True
@@ -238,18 +240,18 @@ def _card(case: Case) -> Iterator[None]:
     if case.card_gib is None:
         yield
         return
-    os.environ[CARD] = str(int(case.card_gib * 2**30))
+    os.environ[CARD_VARIABLE] = str(int(case.card_gib * 2**30))
     try:
         yield
     finally:
-        del os.environ[CARD]
+        del os.environ[CARD_VARIABLE]
 
 
 def _args(case: Case) -> dict[str, Any]:
     return {**case.engine_args, "dtype": "bfloat16", "enforce_eager": not case.graphs}
 
 
-def _short(rehearsed: Rehearsed) -> dict[str, Any]:
+def _short(rehearsed: RehearsedMemory) -> dict[str, Any]:
     """Without the tensors behind each peak, which are most of it."""
     fields = asdict(rehearsed)
     fields["phases"] = {phase.name: phase.peak_bytes for phase in rehearsed.phases}

@@ -18,7 +18,7 @@ from judging.pool import Pool
 from judging.subject import Subject
 from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import MmcalibError
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint, read_config
 from mmcalib.processes import safe_environment
@@ -100,7 +100,7 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
 
 def narrowed(subject: Subject, folder: Path) -> Path:
     """Its checkpoint of one narrow block of each stack, without weights, in `folder`."""
-    geometry = find(subject.model)
+    geometry = find_model(subject.model)
     if geometry is None:
         raise MmcalibError(f"{subject.model} is not bundled: mmcalib list models")
     whole = materialise(geometry, folder / "whole")

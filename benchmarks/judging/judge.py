@@ -21,7 +21,7 @@ from judging.verdict import Verdict
 from mmcalib.admission.check import check
 from mmcalib.domain.items import Skipped
 from mmcalib.errors import MmcalibError
-from mmcalib.storage.location import allowing
+from mmcalib.storage.location import allow_hosts
 
 _MOST_STARTS = 12
 # How often what vLLM fails at is sent once more.
@@ -117,7 +117,7 @@ class Judge:
         """What `mmcalib check --stdin` says to each line, and why; what ends it is said of all."""
         lines = list(lines)
         try:
-            with allowing(["127.0.0.1"]):
+            with allow_hosts(["127.0.0.1"]):
                 answers = check(
                     self._calibrated.calibration, lines=lines, allowed_root=self.pool.folder
                 )

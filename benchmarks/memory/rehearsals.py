@@ -16,16 +16,16 @@ from pydantic import TypeAdapter
 
 from memory.cases import GIB, Case
 from memory.layers import written_out
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import MmcalibError
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import Geometry, find, parse_geometry
+from mmcalib.models.catalogue import Geometry, find_model, parse_geometry
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.gpus import Gpu
 
-_REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
+_REHEARSED: TypeAdapter[RehearsedMemory] = TypeAdapter(RehearsedMemory)
 # A CPU build has a name of its own, and may put no distribution `vllm` beside it.
 _RELEASE = """import importlib.metadata as m
 names = {one.name for one in m.distributions()}
@@ -43,7 +43,7 @@ class Answers:
         if path.is_file():
             self._raw = json.loads(path.read_text(encoding="utf-8"))
 
-    def get(self, case: Case) -> Rehearsed | str | None:
+    def get(self, case: Case) -> RehearsedMemory | str | None:
         """None where the case was never rehearsed as it now stands."""
         raw = self._raw.get(case.id)
         if raw is None or raw["asked"] != _asked(case):
@@ -52,7 +52,7 @@ class Answers:
             return str(raw["failed"])
         return _REHEARSED.validate_python(raw["answer"])
 
-    def put(self, case: Case, answer: Rehearsed | str) -> None:
+    def put(self, case: Case, answer: RehearsedMemory | str) -> None:
         """Keep it on disk at once."""
         result = {"failed": answer} if isinstance(answer, str) else {"answer": asdict(answer)}
         self._raw[case.id] = {"asked": _asked(case), **result}
@@ -64,7 +64,7 @@ class Answers:
 
 def rehearse(
     cases: Iterable[Case], pythons: Mapping[str, str], log: Path
-) -> Iterator[tuple[Case, Rehearsed | str]]:
+) -> Iterator[tuple[Case, RehearsedMemory | str]]:
     """Every case whose release has a Python; a child of its own for each, as GPUs differ."""
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
@@ -79,7 +79,7 @@ def release_of(python: str) -> str:
     return done.stdout.strip()
 
 
-def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
+def _one(case: Case, python: str, folder: Path, log: Path) -> RehearsedMemory | str:
     engine_args = written_out(case.engine_args)
     try:
         engine_args["model"] = _checkpoint(case.geometry, folder)
@@ -94,7 +94,7 @@ def _one(case: Case, python: str, folder: Path, log: Path) -> Rehearsed | str:
 
 def _checkpoint(model_id: str, folder: Path) -> str:
     """Where its files are now. Raises MmcalibError where nobody described the model."""
-    geometry = find(model_id) or _control(model_id)
+    geometry = find_model(model_id) or _control(model_id)
     if geometry is None:
         raise MmcalibError(f"no geometry {model_id}")
     return str(materialise(geometry, folder / model_id.rpartition("/")[2]))
@@ -117,7 +117,7 @@ def _control(model_id: str) -> Geometry | None:
 
 
 def _gpu(case: Case) -> Gpu:
-    found = gpus.find(case.gpu)
+    found = gpus.find_gpu(case.gpu)
     if case.total_gib is None:
         return found
     return replace(

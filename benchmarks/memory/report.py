@@ -182,7 +182,7 @@ def _pools(scores: Sequence[Score], group: str) -> list[_Pool]:
     return [
         _Pool(
             *(_error(one, "kv pool"), one.baseline_errors, one.answer.total_bytes),
-            unified=gpus.find(one.case.gpu).unified,
+            unified=gpus.find_gpu(one.case.gpu).unified,
         )
         for one in with_pool(scores, group)
     ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from memory.allowances import Allowances
 from memory.cases import COMPONENTS, GIB, Case
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 
 # The second baseline: what is often recommended to leave for activations.
 CONSTANT_ACTIVATION_BYTES = int(2.5 * GIB)
@@ -36,7 +36,7 @@ class Score:
     """One case: its rows, the two baselines' KV pools, and the budget line beside the log's."""
 
     case: Case
-    answer: Rehearsed
+    answer: RehearsedMemory
     rows: tuple[Row, ...]
     baselines: tuple[float, float]
     budget: tuple[int, int, str] | None
@@ -51,7 +51,7 @@ class Score:
         return (self.baselines[0] - pool.published, self.baselines[1] - pool.published)
 
 
-def score(case: Case, answer: Rehearsed, allowances: Allowances) -> Score:
+def score(case: Case, answer: RehearsedMemory, allowances: Allowances) -> Score:
     """Compare everything that the log prints and the case allows; allowances without this case."""
     outside = allowances.outside_bytes(_kind(case), without=case.id)
     graphs = float(answer.cudagraph_attention_bytes)
@@ -106,22 +106,22 @@ def per_token_is_exact(row: Row, case: Case) -> bool:
 
 
 def _kind(case: Case) -> str:
-    gpu, (major, minor) = gpus.find(case.gpu), map(int, case.release.split(".")[:2])
+    gpu, (major, minor) = gpus.find_gpu(case.gpu), map(int, case.release.split(".")[:2])
     if gpu.unified:
         return "unified"
     is_newer = (major, minor) >= (0, 20) and (gpu.capability or (0, 0)) >= (9, 0)
     return "newer" if is_newer else "older"
 
 
-def _gated_delta_layers(case: Case, answer: Rehearsed) -> int:
+def _gated_delta_layers(case: Case, answer: RehearsedMemory) -> int:
     """0 where the model has none."""
-    geometry = find(case.geometry)
+    geometry = find_model(case.geometry)
     if "GDN_ATTN" not in answer.attention or geometry is None:
         return 0
     return int(geometry.values("config")["text_config"]["num_hidden_layers"])
 
 
-def _budget(answer: Rehearsed) -> tuple[int, int, str] | None:
+def _budget(answer: RehearsedMemory) -> tuple[int, int, str] | None:
     budget = answer.budget
     if budget is None or budget.profiled_modality is None:
         return None

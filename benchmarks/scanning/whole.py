@@ -19,7 +19,7 @@ from mmcalib.census.counter import count_corpus
 from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
-from mmcalib.census.worker import answer
+from mmcalib.census.worker import probe_task
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.media.probe import probe
 from mmcalib.processes import Closing
@@ -73,14 +73,14 @@ def scans(tree: Path, items: int, rounds: int, *, bare: bool) -> Scans:
 
 
 class _NoWorker(Closing):
-    ahead = 0
+    chunks_ahead = 0
     chunk_items = 64
 
     def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
         return orders
 
     def result(self, ticket: Sequence[ProbeTask]) -> list[ProbeResult]:
-        return [answer(order, probe) for order in ticket]
+        return [probe_task(order, probe) for order in ticket]
 
     def close(self) -> None: ...
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.admission.counting import Counting
-from mmcalib.admission.inputs import describe_item, is_cell, not_taken
+from mmcalib.admission.counting import TextCounter
+from mmcalib.admission.inputs import describe_item, is_cell, unsupported_type
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE
@@ -20,16 +20,16 @@ from mmcalib.derive.admission import (
     Gate,
     admit,
     admit_prompt,
-    rejected,
-    text_decides,
-    undecided,
+    depends_on_text,
+    leave_unknown,
+    reject,
 )
-from mmcalib.derive.fit import Between
-from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
+from mmcalib.derive.fit import TokenRange
+from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Encoded, hears_alone
+from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
-from mmcalib.text import without_particulars
+from mmcalib.text import reason_kind
 
 _REQUEST_FIELDS = {"messages", "body", "input"}
 _ASK = "leave that out, or try it on the server"
@@ -39,7 +39,7 @@ def admit_item(
     gate: Gate,
     item: Any,
     root: str | os.PathLike[str] | None = None,
-    counting: Counting | None = None,
+    counting: TextCounter | None = None,
     grammar: Grammar | None = None,
 ) -> Admission:
     """Decide whether an item fits, with a remedy if not; `root` and `grammar` as for
@@ -57,60 +57,60 @@ def admit_item(
             reader = RequestLines(os.getcwd(), **how)
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):
-                return unusable(prompt.reason)
+                return answer_unusable(prompt.reason)
             return admit_request(gate, prompt, counting)[1]
-    return admit_file(gate, describe_item(item, sound=hears_alone(gate.counts)))
+    return admit_file(gate, describe_item(item, sound=takes_video_as_audio(gate.counts)))
 
 
-def admit_file(gate: Gate, file: Encoded | Skipped) -> Admission:
+def admit_file(gate: Gate, file: EncodedItem | Skipped) -> Admission:
     """Decide whether the file fits, with a remedy if not."""
     if isinstance(file, Skipped):
-        return unreadable(file.reason)
-    return with_remedy(gate, file, admit(gate, file))
+        return answer_unreadable(file.reason)
+    return add_remedy(gate, file, admit(gate, file))
 
 
 def admit_request(
-    gate: Gate, prompt: Prompt, counting: Counting | None
-) -> tuple[tuple[Encoded, ...], Admission]:
+    gate: Gate, prompt: Prompt, counting: TextCounter | None
+) -> tuple[tuple[EncodedItem, ...], Admission]:
     """Return the request's items (empty if one cannot be read) and whether it fits. If the bound of
     the text does not decide, `counting` counts it.
     """
     from mmcalib.media.probe import examine_whole
 
-    files: list[Encoded] = []
+    files: list[EncodedItem] = []
     for item in prompt.items:
-        file = examine_whole(item, sound=hears_alone(gate.counts))
+        file = examine_whole(item, sound=takes_video_as_audio(gate.counts))
         if isinstance(file, Skipped):
-            return (), unreadable(file.reason, of=f"{file.path}: ")
+            return (), answer_unreadable(file.reason, of=f"{file.path}: ")
         files.append(file)
-    wants = prompt.request.asked()
+    wants = prompt.request.measure_context()
     # The calibration may have counted this text already.
-    counted = gate.counted.get(prompt.request.digest()) if gate.counted else None
-    text = None if counted is None else Between.exactly(counted)
+    counted = gate.text_counts.get(prompt.request.digest()) if gate.text_counts else None
+    text = None if counted is None else TokenRange.exactly(counted)
     most_tokens, context = prompt.request.kept_tokens, gate.max_model_len
     if most_tokens is not None and most_tokens > context:
         why = f"truncate_prompt_tokens is {most_tokens}, above max_model_len {context}"
-        return tuple(files), rejected(why, f"{context} at most", basis="none")
+        return tuple(files), reject(why, f"{context} at most", basis="none")
     if most_tokens is not None and most_tokens < 0:
         # `TokenizeParams.max_truncation_tokens` (vllm/renderers/params.py, 0.32).
         most_tokens = context - bool(wants.answer_tokens)
     if most_tokens and text is None and not files:
-        text = Between(1, most_tokens)
+        text = TokenRange(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
-    decides = text_decides(gate, files, answer)
+    decides = depends_on_text(gate, files, answer)
     if counting and counted is None and (answer.fits or decides):
         tokens = counting.tokens(prompt.request, tokenise=decides)
         if isinstance(tokens, str):
-            return tuple(files), unusable(tokens)
+            return tuple(files), answer_unusable(tokens)
         if tokens is not None:
-            text = Between.exactly(min(tokens, most_tokens or tokens))
+            text = TokenRange.exactly(min(tokens, most_tokens or tokens))
             answer = admit_prompt(gate, files, wants, text)
     if answer.fits and prompt.doubt:
-        return tuple(files), undecided(prompt.doubt, _ASK)
-    return tuple(files), with_prompt_remedy(gate, files, wants, answer, text)
+        return tuple(files), leave_unknown(prompt.doubt, _ASK)
+    return tuple(files), add_prompt_remedy(gate, files, wants, answer, text)
 
 
-def unreadable(reason: str, *, of: str = "") -> Admission:
+def answer_unreadable(reason: str, *, of: str = "") -> Admission:
     """Answer for an unreadable item: rejected, or unknown if it is on a host that is not allowed.
     `of` names the item of a request.
     """
@@ -120,47 +120,47 @@ def unreadable(reason: str, *, of: str = "") -> Admission:
     from mmcalib.media.image import HEIC, TOO_LARGE
 
     if reason == NO_SAMPLES:
-        return undecided(f"{of}{reason}, which some models take", "leave it out")
+        return leave_unknown(f"{of}{reason}, which some models take", "leave it out")
     remedies = {TOO_LARGE: "make it smaller, or leave it out", HEIC: "convert it to JPEG"}
     remedy = remedies.get(reason, "leave it out, or use another copy")
-    return rejected(f"{of}{reason}", remedy, basis="none", unread=reason)
+    return reject(f"{of}{reason}", remedy, basis="none", unread=reason)
 
 
-def unusable(reason: str) -> Admission:
+def answer_unusable(reason: str) -> Admission:
     """Answer for a request that cannot be used."""
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
     if reason.endswith(NOT_MODELLED):
-        return undecided(reason, _ASK)
+        return leave_unknown(reason, _ASK)
     remedy = "correct the request, or leave it out"
-    return rejected(reason, remedy, basis="none", unread=without_particulars(reason))
+    return reject(reason, remedy, basis="none", unread=reason_kind(reason))
 
 
 def _undecided_elsewhere(reason: str) -> Admission:
-    return undecided(reason, "check a local copy, or add its host to --allowed-media-domains")
+    return leave_unknown(reason, "check a local copy, or add its host to --allowed-media-domains")
 
 
 def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
     """Decide about a prompt for `LLM.generate`, with media in memory."""
     media = row[OFFLINE]
     if not isinstance(media, Mapping) or row.keys() & {"messages", "body", "input"}:
-        raise not_taken(row)
+        raise unsupported_type(row)
     listed = [value if isinstance(value, list) else [value] for value in media.values()]
-    files = list[Encoded]()
+    files = list[EncodedItem]()
     for one in itertools.chain.from_iterable(listed):
         file = describe_item(one)
         if isinstance(file, Skipped):
-            return unreadable(file.reason)
+            return answer_unreadable(file.reason)
         files.append(file)
-    wants = ChatRequest.of_user(str(row.get("prompt", ""))).asked()
-    return with_prompt_remedy(gate, files, wants, admit_prompt(gate, files, wants), None)
+    wants = ChatRequest.of_user(str(row.get("prompt", ""))).measure_context()
+    return add_prompt_remedy(gate, files, wants, admit_prompt(gate, files, wants), None)
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:
     """Encode the request as a line of a requests file. Raises TypeError for other mappings."""
     if not _REQUEST_FIELDS & set(request):
-        raise not_taken(request)
+        raise unsupported_type(request)
     try:
         return json.dumps(request).encode()
     except (TypeError, ValueError):  # For example, it holds an image object instead of a URL.
-        raise not_taken(request) from None
+        raise unsupported_type(request) from None

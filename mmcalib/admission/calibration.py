@@ -10,30 +10,33 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from mmcalib.admission.admits import admit_item
-from mmcalib.admission.counting import Counting
+from mmcalib.admission.counting import TextCounter
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
-from mmcalib.results.calibration import CalibrationDocument, calibration_in, read_calibration
+from mmcalib.results.calibration import CalibrationDocument, find_calibration, read_calibration
 from mmcalib.results.part import verdict_words
-from mmcalib.storage.location import allowing
-from mmcalib.text import several
+from mmcalib.storage.location import allow_hosts
+from mmcalib.text import plural
 
 
 class Calibration(CalibrationDocument):
     __doc__ = CalibrationDocument.__doc__
 
-    _counting: tuple[object, Counting | None] | None = PrivateAttr(default=None)
+    _counting: tuple[object, TextCounter | None] | None = PrivateAttr(default=None)
     _grammar: tuple[object, Grammar] | None = PrivateAttr(default=None)
 
     @property
-    def counting(self) -> Counting | None:
+    def counting(self) -> TextCounter | None:
         """The text counter that uses the checkpoint's files without vLLM, if there is one."""
         if self._counting is None or self._counting[0] is not self.costs:
             how = self.costs.counting
             model = str(self.engine_config.get("model", self.model.id))
             content = str(self.costs.grammar.get("content", ""))
-            self._counting = self.costs, Counting(model, how, content) if how and content else None
+            self._counting = (
+                self.costs,
+                TextCounter(model, how, content) if how and content else None,
+            )
         return self._counting[1]
 
     @property
@@ -65,7 +68,7 @@ class Calibration(CalibrationDocument):
         outside that folder.
         """
         counting = self.counting if isinstance(item, Mapping) else None
-        with allowing(allowed_media_domains):
+        with allow_hosts(allowed_media_domains):
             return admit_item(self.gate, item, allowed_local_media_path, counting, self.grammar)
 
     def __repr__(self) -> str:
@@ -76,7 +79,7 @@ class Calibration(CalibrationDocument):
         parts = [
             f"{self.model.id}, vLLM {self.tool['vllm']}",
             f"verdict {verdict_words(self.verdict, self.checks, self.corpus.losses())}",
-            f"{several(corpus.items, 'item')} in {several(corpus.prompts, 'request')}",
+            f"{plural(corpus.items, 'item')} in {plural(corpus.prompts, 'request')}",
             *(f"{count} {modality} per prompt" for modality, count in counts.items()),
             f"encoder budget {budget.encoder_budget_tokens:,} tokens",
         ]
@@ -100,4 +103,4 @@ class Calibration(CalibrationDocument):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved calibration, or the one in a results folder. Raises UsageError."""
-        return read_calibration(calibration_in(Path(path)), cls)
+        return read_calibration(find_calibration(Path(path)), cls)

@@ -7,25 +7,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mmcalib.admission.admits import admit_file, admit_request, unusable
+from mmcalib.admission.admits import admit_file, admit_request, answer_unusable
 from mmcalib.admission.calibration import Calibration
-from mmcalib.admission.counting import Counting
-from mmcalib.admission.inputs import NOWHERE, item_named
+from mmcalib.admission.counting import TextCounter
+from mmcalib.admission.inputs import IN_MEMORY, item_at
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, labels
+from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import Encoded, hears_alone
+from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
 from mmcalib.media.probe import examine_whole
-from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
-from mmcalib.results.check import Checked
-from mmcalib.storage.location import BEHIND, Location
+from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
+from mmcalib.results.check import CheckedItem
+from mmcalib.storage.location import MEMBER_MARK, Location
 
 # `.ts` and `.mts` files are more often TypeScript than transport streams.
-_SAY_MEDIA = MEDIA_ENDINGS - {"ts", "mts"}
+_SAY_MEDIA = MEDIA_EXTENSIONS - {"ts", "mts"}
 
 
 def check(
@@ -35,7 +35,7 @@ def check(
     lines: Iterable[bytes] = (),
     *,
     allowed_root: Path | None = None,
-) -> Iterator[Checked | Skipped]:
+) -> Iterator[CheckedItem | Skipped]:
     """Yield one answer per item and prompt: of `data` (as for `resolve`), `requests`, then `lines`,
     each a path, a URL or a chat request. Files without media or a media file's name are `Skipped`.
 
@@ -48,7 +48,7 @@ def check(
         media = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         how = Reading(allowed_root=allowed_root, scratch=scratch.path, as_sent=True)
         how["grammar"] = calibration.grammar
-        labelled = zip(requests, labels(requests), strict=True)
+        labelled = zip(requests, file_labels(requests), strict=True)
         files = [RequestsSource(path, label=label, **how) for path, label in labelled]
         for one, source in media:
             # If it is one file or object, its item has this path.
@@ -66,34 +66,34 @@ def check(
 class _Gate:
     """Answers for items and prompts; removes the files of inline media after each answer."""
 
-    def __init__(self, gate: Gate, scratch: Path, counting: Counting | None) -> None:
+    def __init__(self, gate: Gate, scratch: Path, counting: TextCounter | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
 
-    def source(self, source: Source, *, named: str) -> Iterator[Checked | Skipped]:
+    def source(self, source: Source, *, named: str) -> Iterator[CheckedItem | Skipped]:
         """Check a source's items; skip files that are not media, except `named` or media names."""
         for item in source.items():
             seen = self._examine(item)
             says_media = item.path == named or (
-                ending_of(item.path.partition(BEHIND)[0]) in _SAY_MEDIA
+                extension_of(item.path.partition(MEMBER_MARK)[0]) in _SAY_MEDIA
             )
             if isinstance(seen, Skipped) and seen.no_media and not says_media:
                 yield seen
             else:
                 yield self._check_file(item.path, seen)
 
-    def _examine(self, item: Item | Skipped) -> Encoded | Skipped:
+    def _examine(self, item: Item | Skipped) -> EncodedItem | Skipped:
         if isinstance(item, Skipped):
             return item
-        return examine_whole(item, sound=hears_alone(self._gate.counts))
+        return examine_whole(item, sound=takes_video_as_audio(self._gate.counts))
 
-    def _check_file(self, path: str, file: Encoded | Skipped) -> Checked:
+    def _check_file(self, path: str, file: EncodedItem | Skipped) -> CheckedItem:
         shapes = () if isinstance(file, Skipped) else (file.shape,)
-        return Checked(path, "item", shapes, admit_file(self._gate, file))
+        return CheckedItem(path, "item", shapes, admit_file(self._gate, file))
 
-    def prompt(self, prompt: Prompt | Skipped) -> Checked:
+    def prompt(self, prompt: Prompt | Skipped) -> CheckedItem:
         if isinstance(prompt, Skipped):
-            return Checked(prompt.path, "prompt", (), unusable(prompt.reason))
+            return CheckedItem(prompt.path, "prompt", (), answer_unusable(prompt.reason))
         try:
             files, answer = admit_request(self._gate, prompt, self._counting)
         finally:
@@ -101,13 +101,13 @@ class _Gate:
                 if os.path.dirname(item.path) == self._scratch:
                     with suppress(OSError):
                         os.unlink(item.path)
-        return Checked(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
+        return CheckedItem(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
 
-    def line(self, text: bytes, origin: str, reader: RequestLines) -> Checked:
+    def line(self, text: bytes, origin: str, reader: RequestLines) -> CheckedItem:
         """Check a line: a JSON object is a chat request, anything else a path or a URL."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
-        item = item_named(os.fsdecode(text))
+        item = item_at(os.fsdecode(text))
         file = self._examine(item)
         # A data URL has no path: name its line.
-        return self._check_file(origin if item.path == NOWHERE else item.path, file)
+        return self._check_file(origin if item.path == IN_MEMORY else item.path, file)

@@ -18,7 +18,7 @@ _MEMORY_BYTES = 4 << 30
 _STRIKES = 3
 
 
-class Counting:
+class TextCounter:
     """Counts texts in a process that starts with the first one; each may take `patience_s`. `why`
     is the reason if counting has stopped, else empty.
     """

@@ -14,9 +14,9 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
 from mmcalib.results.check import ReasonCounts
-from mmcalib.text import one_line, plain
+from mmcalib.text import one_line, printable
 
-TAKEN = (
+ACCEPTED = (
     "a dataset of Hugging Face datasets or Ray Data, a pyarrow Table or RecordBatch, a "
     "pandas.DataFrame, a list or any other iterable of samples"
 )
@@ -28,7 +28,7 @@ _log = logging.getLogger("mmcalib.filter")
 
 
 @dataclass(eq=False)
-class Admits:
+class SampleFilter:
     """Callable that returns whether to keep a sample; it can be pickled for worker processes."""
 
     calibration: Calibration
@@ -59,11 +59,11 @@ class Admits:
             _log.info("dropped: %s", one_line(answer.reason))
         return False
 
-    def of_table(self, table: Any) -> list[bool]:
+    def filter_table(self, table: Any) -> list[bool]:
         """Answer for each row of an Arrow table, whose media are still encoded files."""
         return [self(row) for row in table.to_pylist()]
 
-    def of_each(self, samples: Iterable[Any]) -> Iterator[Any]:
+    def filter_each(self, samples: Iterable[Any]) -> Iterator[Any]:
         """Yield the admitted samples, then log the totals of the others."""
         yield from (sample for sample in samples if self(sample))
         self.sum_up()
@@ -74,7 +74,7 @@ class Admits:
         if not reasons:
             return
         dropped = sum(one.count for one in reasons)
-        words = [f"{one.count:,} × {plain(one.reason)}" for one in reasons[:_MOST_REASONS]]
+        words = [f"{one.count:,} × {printable(one.reason)}" for one in reasons[:_MOST_REASONS]]
         if rest := dropped - sum(one.count for one in reasons[:_MOST_REASONS]):
             words.append(f"{rest:,} × other reasons")
         share = f"{dropped:,} of {self._asked:,}"
@@ -104,7 +104,7 @@ def filter(  # noqa: A001 - mmcalib.filter
         raise ValueError(f"errors must be 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
         raise TypeError(f"calibration must be a Calibration, not {type(calibration).__name__}")
-    keeps = Admits(
+    keeps = SampleFilter(
         calibration,
         key=key,
         allow_unknown=allow_unknown,
@@ -117,29 +117,29 @@ def filter(  # noqa: A001 - mmcalib.filter
     return admitted
 
 
-def _filter(dataset: Any, keeps: Admits) -> Any:
+def _filter(dataset: Any, keeps: SampleFilter) -> Any:
     for library, filter_own in _FILTERS.items():
         if library in sys.modules and (admitted := filter_own(dataset, keeps)) is not None:
             return admitted
     if isinstance(dataset, Mapping):
-        raise TypeError(f"mmcalib.filter takes {TAKEN}; pass a single row to Calibration.admits")
+        raise TypeError(f"mmcalib.filter takes {ACCEPTED}; pass a single row to Calibration.admits")
     if isinstance(dataset, list | tuple):
         return type(dataset)([sample for sample in dataset if keeps(sample)])
     if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
-        raise TypeError(f"mmcalib.filter takes {TAKEN}, not {type(dataset).__name__}")
-    return keeps.of_each(dataset)
+        raise TypeError(f"mmcalib.filter takes {ACCEPTED}, not {type(dataset).__name__}")
+    return keeps.filter_each(dataset)
 
 
-def _arrow(dataset: Any, keeps: Admits) -> Any:
+def _arrow(dataset: Any, keeps: SampleFilter) -> Any:
     arrow = sys.modules["pyarrow"]
     if not isinstance(dataset, arrow.Table | arrow.RecordBatch):
         return None
     starts = range(0, dataset.num_rows, _ROWS)
-    answers = [one for start in starts for one in keeps.of_table(dataset.slice(start, _ROWS))]
+    answers = [one for start in starts for one in keeps.filter_table(dataset.slice(start, _ROWS))]
     return dataset.filter(arrow.array(answers, arrow.bool_()))
 
 
-def _hf(dataset: Any, keeps: Admits) -> Any:
+def _hf(dataset: Any, keeps: SampleFilter) -> Any:
     datasets = sys.modules["datasets"]
     if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
         return type(dataset)({name: _filter(split, keeps) for name, split in dataset.items()})
@@ -147,27 +147,29 @@ def _hf(dataset: Any, keeps: Admits) -> Any:
         if dataset.features is None:
             return dataset.filter(keeps)
         form = getattr(getattr(dataset, "_formatting", None), "format_type", None)
-        tables = dataset.with_format("arrow").filter(keeps.of_table, batched=True, batch_size=_ROWS)
+        tables = dataset.with_format("arrow").filter(
+            keeps.filter_table, batched=True, batch_size=_ROWS
+        )
         return tables.with_format(form)
     if not isinstance(dataset, datasets.Dataset):
         return None
     tables = dataset.with_format("arrow").iter(batch_size=_ROWS)
-    answers = itertools.chain.from_iterable(map(keeps.of_table, tables))
+    answers = itertools.chain.from_iterable(map(keeps.filter_table, tables))
     return dataset.select([number for number, fits in enumerate(answers) if fits])
 
 
-def _ray(dataset: Any, keeps: Admits) -> Any:
+def _ray(dataset: Any, keeps: SampleFilter) -> Any:
     return dataset.filter(keeps) if isinstance(dataset, sys.modules["ray.data"].Dataset) else None
 
 
-def _pandas(dataset: Any, keeps: Admits) -> Any:
+def _pandas(dataset: Any, keeps: SampleFilter) -> Any:
     if not isinstance(dataset, sys.modules["pandas"].DataFrame):
         return None
     return dataset[[keeps(row) for row in dataset.to_dict("records")]]
 
 
 # By module: a program with such a dataset has imported it.
-_FILTERS: Mapping[str, Callable[[Any, Admits], Any]] = {
+_FILTERS: Mapping[str, Callable[[Any, SampleFilter], Any]] = {
     "pyarrow": _arrow,
     "datasets": _hf,
     "ray.data": _ray,

@@ -11,21 +11,28 @@ from mmcalib.corpus.urls import (
     Unresolved,
     decode_data_url,
     file_url_path,
+    frames_in_data_url,
     is_inline,
     remote_url,
-    sent_frames,
 )
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, VideoShape, flaw
+from mmcalib.domain.shapes import (
+    AudioShape,
+    EncodedItem,
+    Encoding,
+    ImageShape,
+    VideoShape,
+    invalid_reason,
+)
 from mmcalib.storage.location import Location, is_allowed
 from mmcalib.text import one_line
 
-TAKEN = (
+ACCEPTED = (
     "a path, a URL, bytes, a binary file, a PIL.Image, audio as (array, rate in Hz), a chat "
     "request, or a shape"
 )
 # The path of media in memory; no file has it.
-NOWHERE = "memory://item"
+IN_MEMORY = "memory://item"
 _MOST_KEYS = 8
 _FILE = "file://"
 
@@ -35,7 +42,7 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def describe_item(item: Any, *, sound: bool = False) -> Encoded | Skipped:
+def describe_item(item: Any, *, sound: bool = False) -> EncodedItem | Skipped:
     """Read an item's shape, `sound` as in `examine`; remote items are skipped, unless their host is
     allowed. Raises TypeError for other types.
     """
@@ -44,18 +51,18 @@ def describe_item(item: Any, *, sound: bool = False) -> Encoded | Skipped:
         from mmcalib.media.probe import examine_whole
 
         medium = examine_whole(medium, sound=sound)
-    if isinstance(medium, Encoded) and (why := flaw(medium.shape)):
-        return Skipped(NOWHERE, one_line(why))
+    if isinstance(medium, EncodedItem) and (why := invalid_reason(medium.shape)):
+        return Skipped(IN_MEMORY, one_line(why))
     return medium
 
 
-def _find_medium(item: Any) -> Item | Encoded | Skipped:
+def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     if item is None:
-        return Skipped(NOWHERE, "no image, video or audio")
+        return Skipped(IN_MEMORY, "no image, video or audio")
     if isinstance(item, ImageShape | VideoShape | AudioShape):
-        return Encoded(item)
+        return EncodedItem(item)
     if isinstance(item, str | os.PathLike):
-        return item_named(item)
+        return item_at(item)
     if isinstance(item, bytes | bytearray | memoryview):
         return _in_memory(bytes(item))
     if is_cell(item):
@@ -65,19 +72,19 @@ def _find_medium(item: Any) -> Item | Encoded | Skipped:
     from PIL import Image
 
     if isinstance(item, Image.Image):
-        return Encoded(ImageShape(*item.size))
+        return EncodedItem(ImageShape(*item.size))
     if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
         return sound
-    raise not_taken(item)
+    raise unsupported_type(item)
 
 
-def not_taken(item: Any) -> TypeError:
+def unsupported_type(item: Any) -> TypeError:
     """Return the error for a type that `admits` does not take."""
     kind = type(item)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(item, Mapping):
         name += f" of {', '.join(map(str, list(item)[:_MOST_KEYS])) or 'nothing'}"
-    return TypeError(f"cannot check {name}; mmcalib takes {TAKEN}")
+    return TypeError(f"cannot check {name}; mmcalib takes {ACCEPTED}")
 
 
 def _read_whole(file: Any) -> bytes | None:
@@ -93,7 +100,7 @@ def _read_whole(file: Any) -> bytes | None:
     return data if isinstance(data, bytes) else None
 
 
-def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
+def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
     """Return the item of a path, or of a URL if no file has that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
@@ -101,10 +108,10 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
         if name.lower().startswith(_FILE):
             return Item(os.path.abspath(file_url_path(name)))
         if is_inline(name):
-            return _in_memory(sent_frames(name) or decode_data_url(name)[0])
+            return _in_memory(frames_in_data_url(name) or decode_data_url(name)[0])
         remote = remote_url(name)
     except Unresolved as error:
-        return Skipped(NOWHERE, str(error))
+        return Skipped(IN_MEMORY, str(error))
     location = Location.of(name)
     if location.is_file:
         return Item(os.path.abspath(name))
@@ -114,10 +121,10 @@ def item_named(name: str | os.PathLike[str]) -> Item | Skipped:
 
 
 def _in_memory(data: bytes) -> Item:
-    return Item(NOWHERE, held=ByteSource("", len(data), data=data))
+    return Item(IN_MEMORY, byte_source=ByteSource("", len(data), data=data))
 
 
-def _sound(array: Any, rate_hz: Any) -> Encoded | None:
+def _sound(array: Any, rate_hz: Any) -> EncodedItem | None:
     """Describe audio of one or two axes (channels, samples) at a whole rate in Hz, else None."""
     try:
         shape, whole = tuple(array.shape), 0 < rate_hz == int(rate_hz)
@@ -126,4 +133,4 @@ def _sound(array: Any, rate_hz: Any) -> Encoded | None:
     if not whole or len(shape) not in (1, 2) or 0 in shape:
         return None
     channels = min(shape) if len(shape) == 2 else 1
-    return Encoded(AudioShape(max(shape), int(rate_hz)), Encoding(channels=channels))
+    return EncodedItem(AudioShape(max(shape), int(rate_hz)), Encoding(channels=channels))

@@ -22,13 +22,13 @@ from mmcalib.derive.bounds import (
     Ceiling,
     Frames,
     Ladder,
-    Refused,
     Rule,
     Rung,
     Sampling,
+    ShapeRejection,
 )
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
-from mmcalib.derive.distribution import size_cells, token_bins
+from mmcalib.derive.distribution import bin_by_size, bin_by_tokens
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
@@ -39,8 +39,8 @@ from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
-    QWEN_MOST_ASPECT,
-    QWEN_MOST_FRAMES,
+    QWEN_MAX_ASPECT,
+    QWEN_MAX_FRAMES,
     VIDEO_FPS,
     VIDEO_FRAMES,
     VIDEO_SAMPLINGS,
@@ -56,7 +56,7 @@ _TILES, _SQUARE = 12, 6
 # The largest known tile edge (InternVL's; other models use 336 and 384).
 _TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
-DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MOST_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
+DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MAX_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
@@ -66,7 +66,7 @@ _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
 _BEYOND = 2.0
 
 
-def pictures(area: Area) -> list[ImageShape]:
+def probe_images(area: Area) -> list[ImageShape]:
     """Return images around half cells, both pixel bounds, and the rejected aspect ratio."""
     cell, half = area.factor_px, area.factor_px // 2
     aspect = int(area.max_aspect)
@@ -83,7 +83,7 @@ def pictures(area: Area) -> list[ImageShape]:
     return _images(sizes)
 
 
-def layouts() -> list[ImageShape]:
+def probe_layouts() -> list[ImageShape]:
     """Return an image for each tile layout that a processor may choose, and some between."""
     each = range(1, _TILES + 1)
     tiles = {(a, d) for a in each for d in each if a * d <= _TILES}
@@ -93,7 +93,7 @@ def layouts() -> list[ImageShape]:
     return _images([*sizes, *between])
 
 
-def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
+def probe_corners(side_px: int, aspect: float) -> list[ImageShape]:
     """Return the extremes of a domain: smallest and large, square, flat and tall."""
     long, thin = int(side_px * aspect), max(side_px, math.ceil(_LARGE_PX / aspect))
     sizes = [
@@ -103,7 +103,7 @@ def corner_shapes(side_px: int, aspect: float) -> list[ImageShape]:
     return _images(sizes)
 
 
-def clips(area: Area | None) -> list[VideoShape]:
+def probe_clips(area: Area | None) -> list[VideoShape]:
     """Return clips of few, odd and many frames at several rates, sizes and both pixel bounds."""
     every = [
         *(_clip(n, 10.0, 56, 84) for n in (1, 2, 3, 4, 5, 7, 9, 31, 33)),
@@ -131,12 +131,12 @@ def clips(area: Area | None) -> list[VideoShape]:
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
     # Pixels after sampling: no known loader samples more frames than Qwen-VL's.
-    pixels = (min(QWEN_MOST_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
+    pixels = (min(QWEN_MAX_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
     pairs = zip(every, pixels, strict=True)
     return list(dict.fromkeys(clip for clip, px in pairs if px <= _CLIP_PX))
 
 
-def sound_shapes(rate_hz: int, longest_s: float) -> list[AudioShape]:
+def probe_audio(rate_hz: int, longest_s: float) -> list[AudioShape]:
     """Return audio clips in ascending length, at the rate to which the server resamples."""
     most = _BEYOND * longest_s
     steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(most, _SECONDS[-1])]
@@ -216,7 +216,7 @@ class _Seeker:
         area = self._area()
         if area is None:
             return self._ceiling()
-        probes = self.observe(pictures(area))
+        probes = self.observe(probe_images(area))
         around = (c.tokens - c.embeds for _, c in self._all_costs(probes) if isinstance(c, Cost))
         rule = replace(area, around_tokens=max(around, default=0))
         return _prove(rule, self._all_costs(probes), exact=True)
@@ -225,7 +225,7 @@ class _Seeker:
         """Prove a rule for processors with one size, or with layouts whose largest is both vLLM's
         own and among the probes.
         """
-        probes = self.observe(layouts())
+        probes = self.observe(probe_layouts())
         sizes = {(c.tokens, c.embeds) for _, c in self._all_costs(probes) if isinstance(c, Cost)}
         most = max((embeds for _, embeds in sizes), default=0)
         largest = self.decision.plain.max_tokens_per_item.get("image", 0)
@@ -233,7 +233,7 @@ class _Seeker:
         if not one_size and not (self.opened.tiles_images and most == largest):
             return None
         for side_px, aspect in DOMAINS:
-            corners = corner_shapes(side_px, aspect)
+            corners = probe_corners(side_px, aspect)
             edge = self.observe(corners)
             costs = [edge.get(s) for s in corners]
             if all(isinstance(cost, Cost) and cost.embeds <= most for cost in costs):
@@ -246,7 +246,7 @@ class _Seeker:
         if sampling is None:
             return None
         area = self._area()
-        probes = self.observe(clips(area))
+        probes = self.observe(probe_clips(area))
         for rule in self._video_candidates(sampling, area, probes):
             if proven := _prove(rule, self._all_costs(probes), exact=False):
                 return proven
@@ -273,10 +273,10 @@ class _Seeker:
         rate = self.opened.audio_rate_hz
         if rate is None:
             return None
-        sounds = self.decision.table.of("audio").shapes.rows
+        sounds = self.decision.table.columns_of("audio").shapes.rows
         longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
         rungs, refused = list[Rung](), 0
-        for shape in sound_shapes(rate, longest):
+        for shape in probe_audio(rate, longest):
             cost = self.observe([shape]).get(shape)
             if not isinstance(cost, Cost):
                 if rungs:
@@ -296,7 +296,7 @@ class _Seeker:
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
                 least, most = knob.bounds(self.decision.setting)
-                return Area(math.isqrt(knob.token_px), least, most, QWEN_MOST_ASPECT)
+                return Area(math.isqrt(knob.token_px), least, most, QWEN_MAX_ASPECT)
         return None
 
     def _sampling(self) -> Sampling | None:
@@ -312,7 +312,7 @@ class _Seeker:
         """Yield the costs of the corpus and the probes, without items whose header is wrong."""
         table = self.decision.table
         ignored = {mismatch.shape for mismatch in table.mismatches} | set(probes)
-        for one in table.of(self.modality):
+        for one in table.columns_of(self.modality):
             if one.shape not in ignored:
                 seconds = one.process_s
                 yield (
@@ -343,7 +343,7 @@ def _agrees(rule: Rule, shape: Shape, cost: Made, *, exact: bool) -> bool:
         return not isinstance(bound, Bound)
     if bound is None:
         return True
-    if isinstance(bound, Refused):
+    if isinstance(bound, ShapeRejection):
         return False
     if exact:
         return (bound.tokens, bound.embeds) == (cost.tokens, cost.embeds)
@@ -357,7 +357,7 @@ def _matches_frames(rule: Frames, cost: Cost) -> bool:
     """Return whether the rule gives the exact cost of the frames that were really sampled."""
     frames, width, height = cost.sampled
     embeds = rule.embeds(frames, width, height)
-    return embeds == cost.embeds and cost.tokens <= embeds + rule.beside(frames)
+    return embeds == cost.embeds and cost.tokens <= embeds + rule.tokens_around(frames)
 
 
 # Shapes with a path, per modality: a report shows this number of images.
@@ -370,7 +370,7 @@ _BOUNDED = 20_000
 _COUNTED = 20_000
 
 
-def costs(
+def list_costs(
     decision: Decision,
     policy: Policy,
     rules: Mapping[Modality, ProvenRule],
@@ -389,7 +389,7 @@ def costs(
     modalities = {}
     for modality in decision.counts:
         proven = rules.get(modality)
-        listed, rest = _split_listed(table.of(modality), wrong, proven)
+        listed, rest = _split_listed(table.columns_of(modality), wrong, proven)
         most = heapq.nlargest(_EXEMPLARS, listed, key=lambda cost: cost.tokens)
         paths = {cost.shape: cost.exemplar for cost in most}
         entries = [
@@ -403,13 +403,15 @@ def costs(
             refused=rejected,
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
-            unlisted=c.Unlisted(tokens=token_bins(rest), sizes=size_cells(rest)) if rest else None,
+            unlisted=c.Unlisted(tokens=bin_by_tokens(rest), sizes=bin_by_size(rest))
+            if rest
+            else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
         text=texts.bound or TextBound(),
-        counted=sorted(texts.measured.items())[:_COUNTED] if texts.bounded else [],
+        counted=sorted(texts.measured.items())[:_COUNTED] if texts.has_bound else [],
         counting=texts.counting,
         uncounted=texts.uncounted,
         grammar=texts.grammar,
@@ -424,7 +426,7 @@ def _split_listed(
     listed = np.ones(len(every), dtype=bool)
     if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
         listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
-        rows = every.shapes.places(list(mismatches))
+        rows = every.shapes.positions(list(mismatches))
         listed[rows[rows >= 0]] = True
     return every.take(listed), every.take(~listed)
 

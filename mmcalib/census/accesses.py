@@ -6,16 +6,16 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.census.contents import first_of_each_content
+from mmcalib.census.contents import find_first_equal
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
 
 # The start of a longer log is enough; the hit curve of a million accesses takes seconds.
-MOST_ACCESSES = 4_000_000
+MAX_ACCESSES = 4_000_000
 # Only this many requests keep their origins.
-MOST_ORIGINS = 100_000
+MAX_ORIGINS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +32,28 @@ class Accesses:
     """The usable requests in order, each as the indices of its items.
 
     Items of equal content and modality share an index. `complete` means that no request is missing.
-    `asked` has the origins and answer lengths of the first requests.
+    `answers` has the origins and answer lengths of the first requests.
     """
 
     items: tuple[tuple[Shape, str], ...] = ()
-    named: Sequence[int] = ()
+    item_indices: Sequence[int] = ()
     ends: Sequence[int] = ()
     complete: bool = True
-    asked: Sequence[tuple[str, int | None]] = ()
+    answers: Sequence[tuple[str, int | None]] = ()
 
     def requests(self) -> Iterator[Sequence[int]]:
         """Yield each request that has items, as the indices of its items in order."""
         start = 0
         for end in self.ends:
             if end > start:
-                yield self.named[start:end]
+                yield self.item_indices[start:end]
             start = end
 
-    def first(self) -> Iterator[Access]:
+    def known_origins(self) -> Iterator[Access]:
         """Yield the requests with known origins, including those without items."""
         start = 0
-        for end, (origin, answer_tokens) in zip(self.ends, self.asked, strict=False):
-            yield Access(origin, self.named[start:end], answer_tokens)
+        for end, (origin, answer_tokens) in zip(self.ends, self.answers, strict=False):
+            yield Access(origin, self.item_indices[start:end], answer_tokens)
             start = end
 
 
@@ -61,7 +61,7 @@ class Accesses:
 class AccessLog:
     """Records accesses at four bytes each, plus an entry per distinct item and early request."""
 
-    most: int = MOST_ACCESSES
+    most: int = MAX_ACCESSES
     _indices: dict[Item, int] = field(default_factory=dict)
     _shapes: list[Shape] = field(default_factory=list)
     _accesses: array[int] = field(default_factory=lambda: array("I"))
@@ -83,18 +83,18 @@ class AccessLog:
                 self._shapes.append(shape)
             self._accesses.append(index)
         self._ends.append(len(self._accesses))
-        if len(self._asked) < MOST_ORIGINS:
+        if len(self._asked) < MAX_ORIGINS:
             self._asked.append((prompt.origin, prompt.request.answer_tokens))
 
     def accesses(self, progress: Progress | None = None) -> Accesses:
         """Return what was recorded; reads files of equal size to compare them."""
         items = list(self._indices)
-        first = first_of_each_content(items, progress or Silent())
+        first = find_first_equal(items, progress or Silent())
         new_index = {index: number for number, index in enumerate(sorted(set(first)))}
         return Accesses(
             items=tuple((self._shapes[index], items[index].path) for index in new_index),
-            named=array("I", (new_index[first[index]] for index in self._accesses)),
+            item_indices=array("I", (new_index[first[index]] for index in self._accesses)),
             ends=self._ends,
             complete=self._complete,
-            asked=self._asked,
+            answers=self._asked,
         )

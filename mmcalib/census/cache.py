@@ -15,27 +15,27 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from mmcalib.census.executor import ProbeResult, ProbeTask
-from mmcalib.domain.items import is_sound, may_pass
+from mmcalib.domain.items import is_transient, is_valid_line
 from mmcalib.processes import Closing
-from mmcalib.storage.location import BEHIND
+from mmcalib.storage.location import MEMBER_MARK
 
 # SQLite's extra files must be as private as the database.
 _SUFFIXES = ("", "-wal", "-shm")
 _PRIVATE = 0o600
 
 # Compared as SQLite stores it, because a view or trigger of these names could run any SQL.
-FORM = (
+TABLES = (
     "CREATE TABLE made (made_by TEXT NOT NULL)",
     "CREATE TABLE seen (item BLOB PRIMARY KEY, version TEXT NOT NULL, line TEXT NOT NULL)"
     " WITHOUT ROWID",
 )
 
 # Wait this long for another scan that is writing or starting.
-PATIENCE_S = 20.0
+LOCK_TIMEOUT_S = 20.0
 _POLL_S = 0.02
 
 # Longer values are not from mmcalib, and would fill the memory.
-MOST_BYTES = 1 << 16
+MAX_VALUE_BYTES = 1 << 16
 
 # Checking the schema takes few steps, unless the file's pages form a circle.
 _MAX_STEPS = 1_000_000
@@ -57,7 +57,7 @@ def connect(path: Path, made_by: str) -> sqlite3.Connection:
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise
-            remove(path)
+            remove_database(path)
             _make_private(path)
             return _open_database(path, made_by)
 
@@ -68,7 +68,7 @@ def is_damage(error: sqlite3.Error) -> bool:
     return (code & 0xFF) not in _OUTSIDE_ERRORS
 
 
-def remove(path: Path) -> None:
+def remove_database(path: Path) -> None:
     """Delete the database and SQLite's extra files. Raises OSError."""
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -85,7 +85,7 @@ def _make_private(path: Path) -> None:
         except FileNotFoundError:
             continue
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            remove(path)
+            remove_database(path)
             break
         if status.st_uid not in owners:
             raise PermissionError(errno.EPERM, "belongs to another user", name)
@@ -97,9 +97,9 @@ def _make_private(path: Path) -> None:
 
 
 def _open_database(path: Path, made_by: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
+    db = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
     try:
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         # A value that is not UTF-8 is not from mmcalib, and must not end a scan.
         db.text_factory = lambda data: data.decode("utf-8", "replace")
         _check_schema(db)
@@ -123,16 +123,16 @@ def _check_schema(db: sqlite3.Connection) -> None:
     # A power cut can lose only the last commit.
     db.execute("PRAGMA synchronous = NORMAL")
     if not _schema(db):
-        for table in FORM:
+        for table in TABLES:
             db.execute(table)
-    if _schema(db) != [*FORM]:
+    if _schema(db) != [*TABLES]:
         raise sqlite3.DatabaseError("other tables than expected")
     db.set_progress_handler(None, 0)
 
 
 def _schema(db: sqlite3.Connection) -> list[str]:
     tables = "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?"
-    return [sql for (sql,) in db.execute(tables, [len(FORM) + 1])]
+    return [sql for (sql,) in db.execute(tables, [len(TABLES) + 1])]
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def _lock(folder: Path) -> Iterator[None]:
     """Lock the folder, so that two scans that start at once do not delete each other's file."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,13 +213,13 @@ class Cache(Closing):
         lines: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows.get(key, _NO_ROW) if key else _NO_ROW
-            lines.append(line if key and version == order.version and is_sound(line) else None)
+            lines.append(line if key and version == order.version and is_valid_line(line) else None)
         return lines
 
-    def keep(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
+    def store(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         """Store results; they reach the disk within a moment, at the next call or on `close`."""
         for order, answer in answered:
-            if 0 < len(answer.version) <= _MAX_VERSION_CHARS and not may_pass(answer.line):
+            if 0 < len(answer.version) <= _MAX_VERSION_CHARS and not is_transient(answer.line):
                 self._pending.append((self._key(order), answer.version, answer.line))
         if time.monotonic() - self._committed > _COMMIT_S:
             self.commit()
@@ -243,8 +243,8 @@ class Cache(Closing):
     def _key(self, order: ProbeTask) -> bytes:
         path, how = order.item.path, (order.item.declared or "") + "+" * order.whole
         # For a member of an archive, the archive is the folder.
-        within = BEHIND in path and not path.startswith("/")
-        folder = path.partition(BEHIND)[2] if within else path.rpartition("/")[0]
+        within = MEMBER_MARK in path and not path.startswith("/")
+        folder = path.partition(MEMBER_MARK)[2] if within else path.rpartition("/")[0]
         first = self._folders.get(folder)
         if first is None:
             first = blake2b(folder.encode(), digest_size=_FOLDER_BYTES).digest()
@@ -260,7 +260,7 @@ class Cache(Closing):
             if is_damage(error):
                 self._db.close()
                 with contextlib.suppress(OSError):
-                    remove(self.path)
+                    remove_database(self.path)
             raise CacheBroken(str(error)) from error
 
 

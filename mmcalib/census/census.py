@@ -11,7 +11,7 @@ import numpy as np
 
 from mmcalib.domain.shape_columns import (
     COUNT_FIELDS,
-    EXEMPLARS,
+    MAX_EXEMPLARS,
     Column,
     PathLists,
     ShapeCount,
@@ -24,7 +24,7 @@ from mmcalib.domain.shapes import (
     MODALITIES,
     PLAIN,
     SHAPES,
-    Encoded,
+    EncodedItem,
     Encoding,
     Modality,
     Shape,
@@ -51,7 +51,7 @@ def merge_equal(keys: Sequence[Column], rows: Column, paths: PathLists) -> tuple
         for group in np.flatnonzero(sizes > 1):
             lists = rows["exemplars"][order[starts[group] : starts[group] + sizes[group]]]
             every = {path for at in lists for path in paths[at]}
-            merged["exemplars"][group] = paths.add(sorted(every)[:EXEMPLARS])
+            merged["exemplars"][group] = paths.add(sorted(every)[:MAX_EXEMPLARS])
     return first, merged
 
 
@@ -69,7 +69,7 @@ class _Tally:
     exemplars: list[str]
 
     def offer(self, paths: Iterable[str]) -> None:
-        self.exemplars = sorted({*self.exemplars, *paths})[:EXEMPLARS]
+        self.exemplars = sorted({*self.exemplars, *paths})[:MAX_EXEMPLARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class _Rows:
     rows: Column
 
 
-Refuses = Callable[[Encoded], object]
+RejectsFile = Callable[[EncodedItem], object]
 """Returns anything true if a server rejects such a file."""
 
 
 class Census:
     """The exact histogram of shapes, independent of the order of items.
 
-    Files of one shape are also counted by encoding, for `encoded` and `without`. Recent shapes are
-    in a dict, the others in columns: about 80 bytes per shape.
+    Files of one shape are also counted by encoding, for `encoded_counts` and `exclude_files`.
+    Recent shapes are in a dict, the others in columns: about 80 bytes per shape.
     """
 
     def __init__(self) -> None:
@@ -101,8 +101,8 @@ class Census:
         self._whole: dict[Modality, ShapeCounts] = {}
 
     @classmethod
-    def of_encoded(cls, counts: Iterable[tuple[Encoded, ShapeCount]]) -> Census:
-        """Build a census from the result of `encoded`, in any order."""
+    def of_encoded(cls, counts: Iterable[tuple[EncodedItem, ShapeCount]]) -> Census:
+        """Build a census from the result of `encoded_counts`, in any order."""
         census = cls()
         for file, entry in counts:
             census._take((file.shape, file.encoding), entry.count, entry.exemplars)
@@ -115,23 +115,23 @@ class Census:
             self._take((shape, encoding), count, (path,))
             return
         tally.count += count
-        if len(tally.exemplars) < EXEMPLARS or path < tally.exemplars[-1]:
+        if len(tally.exemplars) < MAX_EXEMPLARS or path < tally.exemplars[-1]:
             tally.offer([path])
 
-    def encoded(self) -> Iterator[tuple[Encoded, ShapeCount]]:
+    def encoded_counts(self) -> Iterator[tuple[EncodedItem, ShapeCount]]:
         """Yield the distinct pairs of shape and encoding with their counts, in a fixed order."""
         for modality in self.modalities():
             table = self._rows(modality)
             for shape, row in zip(table.shapes, table.rows, strict=True):
                 count, at, number = row.item()
                 yield (
-                    Encoded(shape, self._encodings[number]),
+                    EncodedItem(shape, self._encodings[number]),
                     ShapeCount(shape, count, self._paths[at]),
                 )
 
-    def without(self, refuses: Refuses) -> Census:
+    def exclude_files(self, refuses: RejectsFile) -> Census:
         """Return the census without the files that the server rejects."""
-        return Census.of_encoded(one for one in self.encoded() if not refuses(one[0]))
+        return Census.of_encoded(one for one in self.encoded_counts() if not refuses(one[0]))
 
     def modalities(self) -> tuple[Modality, ...]:
         """Return the modalities that have items, in the order of `MODALITIES`."""
@@ -141,7 +141,7 @@ class Census:
     def items(self, modality: Modality | None = None) -> int:
         """Return the number of items of one modality or of all."""
         modalities = self.modalities() if modality is None else (modality,)
-        return sum(self.counts(one).items() for one in modalities)
+        return sum(self.counts(one).item_count() for one in modalities)
 
     def counts(self, modality: Modality) -> ShapeCounts:
         """Return the distinct shapes of one modality with their counts, sorted by shape."""
@@ -159,10 +159,10 @@ class Census:
             if modality in (None, one):
                 yield from self.counts(one)
 
-    def only(self, modalities: Iterable[Modality]) -> Census:
+    def keep_modalities(self, modalities: Iterable[Modality]) -> Census:
         """Return the census of these modalities."""
         allowed = set(modalities)
-        return self.without(lambda file: file.modality not in allowed)
+        return self.exclude_files(lambda file: file.modality not in allowed)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Census) or self.modalities() != other.modalities():
@@ -215,7 +215,7 @@ class Census:
             self._fold()
         parts = self._parts.get(modality, [])
         if not parts:
-            return _Rows(Shapes.of(modality, ()), np.empty(0, _ROW))
+            return _Rows(Shapes.from_shapes(modality, ()), np.empty(0, _ROW))
         if len(parts) > 1:
             parts[:] = [self._join(modality, parts)]
         return parts[0]
@@ -268,7 +268,7 @@ def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tupl
         # Reproducible, not secret.
         random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
         rows = [*picked, *rest][: max(0, per_modality)]
-        chosen += [(counts.shapes[row], counts.paths_at(row)[0]) for row in rows]
+        chosen += [(counts.shapes[row], counts.exemplar_paths(row)[0]) for row in rows]
     return chosen
 
 

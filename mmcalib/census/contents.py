@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast
 
-from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.progress import Progress
 from mmcalib.storage.location import Location, open_item
 
-_DIGEST = Named("mmcalib.census.contents", "digest")
+_DIGEST = FunctionRef("mmcalib.census.contents", "digest")
 
 
-def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int]:
+def find_first_equal(items: Sequence[Item], progress: Progress) -> list[int]:
     """Return for each item the index of the first item with equal bytes, possibly its own.
 
     Reads files of equal size whole. An unreadable file equals no other.
@@ -27,9 +27,9 @@ def first_of_each_content(items: Sequence[Item], progress: Progress) -> list[int
     by_size: defaultdict[object, list[int]] = defaultdict(list)
     identities: dict[int, object] = {}
     for index, item in enumerate(items):
-        if item.held is not None:
+        if item.byte_source is not None:
             identities[index] = item.path
-            by_size[item.declared, item.held.size_bytes].append(index)
+            by_size[item.declared, item.byte_source.size_bytes].append(index)
             continue
         try:
             status = os.stat(item.path)

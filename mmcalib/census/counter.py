@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 
 from mmcalib.census.accesses import Accesses, AccessLog
 from mmcalib.census.census import Census
-from mmcalib.census.contents import first_of_each_content
+from mmcalib.census.contents import find_first_equal
 from mmcalib.census.executor import Executor
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, Skipped, carried_bytes, decode, without_data
-from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, VideoShape, encoded
+from mmcalib.domain.items import Item, Skipped, decode_line, drop_data, loaded_bytes
+from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape, as_encoded_item
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
-from mmcalib.media.sniff import IMAGE_ENDINGS, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of
+from mmcalib.media.sniff import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, extension_of
 from mmcalib.progress import Progress, Silent
 from mmcalib.text import one_line
 
-_Known = Encoded | Skipped
+_Known = EncodedItem | Skipped
 
 _MAX_LINES = 1 << 14
 
@@ -41,7 +41,7 @@ class CorpusCounter:
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    encoded: dict[str, Encoded] = field(default_factory=dict)
+    encoded: dict[str, EncodedItem] = field(default_factory=dict)
     # Items named by prompts, which may occur again.
     known: dict[Item, _Known | None] = field(default_factory=dict)
     paths: set[int] = field(default_factory=set)
@@ -51,22 +51,22 @@ class CorpusCounter:
     settled: set[int] = field(default_factory=set)
     mentioned: set[_Identity] = field(default_factory=set)
 
-    def unseen(self, items: Iterable[Item]) -> list[Item]:
+    def add_new_items(self, items: Iterable[Item]) -> list[Item]:
         """Return a prompt's items that no earlier prompt had."""
         new = [item for item in dict.fromkeys(items) if item not in self.known]
-        self.known.update(dict.fromkeys(map(without_data, new)))
+        self.known.update(dict.fromkeys(map(drop_data, new)))
         return new
 
-    def prompts_seen(
+    def add_prompts(
         self, prompts: Iterable[Prompt | Skipped], items: Sequence[Item], lines: Sequence[str]
     ) -> None:
-        """Add a group of prompts, and the probe's lines for their `unseen` items."""
+        """Add a group of prompts, and the probe's lines for their `add_new_items` items."""
         for item, line in zip(items, lines, strict=True):
             self.known[item] = self._decode_line(item, line)
         for prompt in prompts:
             self._add_prompt(prompt)
 
-    def listed(self, skipped: Skipped) -> None:
+    def add_skipped(self, skipped: Skipped) -> None:
         """Add a path that cannot be an item."""
         self.paths.add(hash(skipped.path))
         self._skip(skipped)
@@ -94,7 +94,7 @@ class CorpusCounter:
         self._add_item(item, seen)
         return False
 
-    def items_seen(self, items: Sequence[Item], lines: Sequence[str]) -> None:
+    def add_items(self, items: Sequence[Item], lines: Sequence[str]) -> None:
         """Add items for which `is_new` was true."""
         for item, line in zip(items, lines, strict=True):
             self._add_item(item, self._decode_line(item, line))
@@ -105,7 +105,7 @@ class CorpusCounter:
             return
         self.census.add(seen.shape, item.path, encoding=seen.encoding)
         if self.contents is not None:
-            self.contents[without_data(item)] = None
+            self.contents[drop_data(item)] = None
         if self.known:  # else no path comes twice
             self.settled.add(path)
             self.skipped.pop(item.path, None)
@@ -114,9 +114,9 @@ class CorpusCounter:
         if isinstance(prompt, Skipped):
             self._skip(prompt)
             return
-        if any(map(carried_bytes, prompt.items)):
-            prompt = replace(prompt, items=tuple(map(without_data, prompt.items)))
-        files: list[Encoded] = []
+        if any(map(loaded_bytes, prompt.items)):
+            prompt = replace(prompt, items=tuple(map(drop_data, prompt.items)))
+        files: list[EncodedItem] = []
         for item in prompt.items:
             seen = self.known[item]
             assert seen is not None
@@ -132,7 +132,7 @@ class CorpusCounter:
         for item, file in zip(prompt.items, files, strict=True):
             self.census.add(file.shape, item.path, encoding=file.encoding)
             if self.contents is not None:
-                self.contents[without_data(item)] = None
+                self.contents[drop_data(item)] = None
             if hash(item.path) not in self.settled:
                 self._settle(item.path)
                 self.mentioned.add(_identity(item.path))
@@ -142,11 +142,11 @@ class CorpusCounter:
     def _decode_line(self, item: Item, line: str) -> _Known:
         if file := self.encoded.get(line):
             return file
-        seen = decode(item.path, line)
+        seen = decode_line(item.path, line)
         if not isinstance(seen, Skipped):
             if len(self.encoded) >= _MAX_LINES:
                 self.encoded.clear()
-            file = self.encoded[line] = encoded(seen)
+            file = self.encoded[line] = as_encoded_item(seen)
             return file
         if hash(item.path) not in self.settled:
             self._skip(seen)
@@ -180,9 +180,9 @@ _FULL_BYTES = 16 << 20
 # If fewer files of a kind fail, they may simply all be damaged.
 _MIN_FAILURES = 3
 _SAMPLES = (
-    (ImageShape(64, 48), IMAGE_ENDINGS),
-    (VideoShape(4, 2.0, 2.0, 64, 48), VIDEO_ENDINGS),
-    (AudioShape(800, 16_000), SOUND_ENDINGS),
+    (ImageShape(64, 48), IMAGE_EXTENSIONS),
+    (VideoShape(4, 2.0, 2.0, 64, 48), VIDEO_EXTENSIONS),
+    (AudioShape(800, 16_000), AUDIO_EXTENSIONS),
 )
 
 
@@ -225,13 +225,13 @@ def count_corpus(
     with progress.step("reading the corpus") as task:
         for source in sources:
             groups = _group(_read_prompts(counter, source), prober.executor)
-            for (prompts, items), lines in prober.each(groups):
-                counter.prompts_seen(prompts, items, lines)
+            for (prompts, items), lines in prober.probe_batches(groups):
+                counter.add_prompts(prompts, items, lines)
                 task.advance(len(lines))
         for source in sources:
             new = _group(_read_new_items(counter, source), prober.executor)
-            for (items, _), lines in prober.each(new):
-                counter.items_seen(items, lines)
+            for (items, _), lines in prober.probe_batches(new):
+                counter.add_items(items, lines)
                 task.advance(len(lines))
     _check_libraries(counter)
     files = len(counter.paths)
@@ -246,7 +246,7 @@ def count_corpus(
     skipped = list(counter.skipped.values())
     distinct = None
     if contents is not None:
-        distinct = len(set(first_of_each_content(list(contents), progress)))
+        distinct = len(set(find_first_equal(list(contents), progress)))
     return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct)
 
 
@@ -257,15 +257,15 @@ _Read = tuple[T, list[Item], int]
 def _read_prompts(counter: CorpusCounter, source: Source) -> Iterator[_Read[Prompt | Skipped]]:
     for prompt in source.prompts():
         items = () if isinstance(prompt, Skipped) else prompt.items
-        yield prompt, counter.unseen(items), sum(map(carried_bytes, items))
+        yield prompt, counter.add_new_items(items), sum(map(loaded_bytes, items))
 
 
 def _read_new_items(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
     for item in source.items():
         if isinstance(item, Skipped):
-            counter.listed(item)
+            counter.add_skipped(item)
         elif counter.is_new(item):
-            yield item, [item], carried_bytes(item)
+            yield item, [item], loaded_bytes(item)
 
 
 def _group(
@@ -288,14 +288,14 @@ def _check_libraries(counter: CorpusCounter) -> None:
     """Raises MmcalibError if all files of a kind fail, and mmcalib's own file of that kind too."""
     present = counter.census.modalities()
     for shape, endings in _SAMPLES:
-        failed = [s for s in counter.skipped.values() if ending_of(s.path) in endings]
+        failed = [s for s in counter.skipped.values() if extension_of(s.path) in endings]
         one_reason = len({skipped.reason for skipped in failed}) == 1
         if not one_reason or len(failed) < _MIN_FAILURES or shape.modality in present:
             continue
-        from mmcalib.media.decode import selftest
+        from mmcalib.media.decode import check_library
 
         with Scratch() as scratch:
-            why = selftest(shape, scratch.path)
+            why = check_library(shape, scratch.path)
         if why:
             fails = f"cannot read {shape.modality}: all {len(failed):,} files fail"
             raise MmcalibError(

@@ -47,7 +47,7 @@ class ScanDocument(DocumentPart):
     skipped: list[SkippedItem]
 
 
-def modalities_of(census: Census) -> dict[Modality, ScannedModality]:
+def scanned_modalities(census: Census) -> dict[Modality, ScannedModality]:
     """Count items and distinct shapes of each modality."""
     return {
         modality: ScannedModality(

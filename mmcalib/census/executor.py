@@ -8,27 +8,27 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple, Protocol, TypeVar
 
-from mmcalib.domain.items import Item, Seen
+from mmcalib.domain.items import Item, ProbedMedia
 
-Look = Callable[[Item], Seen | str]
+ProbeFunction = Callable[[Item], ProbedMedia | str]
 """Probes an item: returns what it is, or a line of the probe's own. Never raises for bad items."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FunctionRef:
     """A function by module and name, so that the sender need not import it, and extra arguments."""
 
     module: str
     name: str
     more: tuple[str, ...] = ()
 
-    def __call__(self, item: Item) -> Seen | str:
-        return load(self.module, self.name)(item, *self.more)
+    def __call__(self, item: Item) -> ProbedMedia | str:
+        return load_function(self.module, self.name)(item, *self.more)
 
 
 @cache
-def load(module: str, name: str) -> Callable[..., Seen | str]:
-    function: Callable[..., Seen | str] = getattr(import_module(module), name)
+def load_function(module: str, name: str) -> Callable[..., ProbedMedia | str]:
+    function: Callable[..., ProbedMedia | str] = getattr(import_module(module), name)
     return function
 
 
@@ -62,7 +62,7 @@ def count_fitting(items: int, took_s: float, chunk_s: float) -> int:
 class Executor(Protocol[Ticket]):
     """Probes items in chunks. Submit several chunks before you ask for the first result."""
 
-    ahead: int
+    chunks_ahead: int
     """Number of chunks to submit before asking for the first result."""
     chunk_items: int
     """Items per chunk: a short wait, but long compared with sending. Changes with their speed."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, count_fitting
-from mmcalib.census.worker import BEGUN, PackedAnswer, pack_task, unpack_answer
-from mmcalib.domain.items import Skipped, carried_bytes, encode
+from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
+from mmcalib.census.worker import ITEMS_BEGUN, PackedAnswer, pack_task, unpack_answer
+from mmcalib.domain.items import Skipped, encode_line, loaded_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import Closing, Worker
 from mmcalib.storage.location import allowed_hosts
@@ -71,17 +71,17 @@ class _Run:
         self.done += len(answers)
 
 
-class Process(Worker):
+class ProbeWorker(Worker):
     """A worker process that probes items, from the hosts that are allowed when it starts.
 
     `given` are its unanswered runs in order; the first started at `taken_s`. The worker started its
     `number`th item at `since_s`, and had used `halfway_s` of CPU time at half the item's timeout.
     """
 
-    def __init__(self, look: Look, memory_bytes: int, send_s: float) -> None:
+    def __init__(self, look: ProbeFunction, memory_bytes: int, send_s: float) -> None:
         shared = os.memfd_create("mmcalib-begun")
-        os.truncate(shared, BEGUN.size)
-        self._begun = mmap.mmap(shared, BEGUN.size)
+        os.truncate(shared, ITEMS_BEGUN.size)
+        self._begun = mmap.mmap(shared, ITEMS_BEGUN.size)
         super().__init__("mmcalib.census.worker", memory_bytes, files=[shared], send_s=send_s)
         os.close(shared)
         self.send((look, allowed_hosts()))
@@ -90,9 +90,9 @@ class Process(Worker):
         self.since_s, self.taken_s = time.monotonic(), 0.0
         self.halfway_s: float | None = None
 
-    def begun(self) -> int:
+    def items_begun(self) -> int:
         """Return how many items the worker has started."""
-        return int(BEGUN.unpack_from(self._begun)[0])
+        return int(ITEMS_BEGUN.unpack_from(self._begun)[0])
 
     def cpu_s(self) -> float:
         """Return the worker's CPU seconds; 0 if they cannot be read."""
@@ -113,19 +113,19 @@ class LocalPool(Closing):
 
     def __init__(
         self,
-        look: Look,
+        look: ProbeFunction,
         *,
         workers: int | None = None,
         timeout_s: float = TIMEOUT_S,
         memory_bytes: int = MEMORY_BYTES,
-        process: type[Process] = Process,
+        process: type[ProbeWorker] = ProbeWorker,
     ) -> None:
         self._worker_count = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
         self._process = process
-        self._workers: list[Process] = []
+        self._workers: list[ProbeWorker] = []
         self._waiting: deque[_Run] = deque()
-        self.ahead, self.chunk_items = 2 * self._worker_count, _FIRST_CHUNK
+        self.chunks_ahead, self.chunk_items = 2 * self._worker_count, _FIRST_CHUNK
 
     def submit(self, orders: Sequence[ProbeTask]) -> _Chunk:
         chunk = _Chunk(orders, [None] * len(orders))
@@ -158,7 +158,7 @@ class LocalPool(Closing):
             run = self._waiting[0]
             # Estimates the bytes that go through the pipe.
             items = (order.item for order in run.orders())
-            if worker.given and sum(len(i.path) + carried_bytes(i) for i in items) > _AHEAD_BYTES:
+            if worker.given and sum(len(i.path) + loaded_bytes(i) for i in items) > _AHEAD_BYTES:
                 return
             self._waiting.popleft()
             if not worker.given:
@@ -178,7 +178,7 @@ class LocalPool(Closing):
                 self._take_answers(worker, message)
         now_s = time.monotonic()
         for worker in list(self._workers):
-            items_begun = worker.begun()
+            items_begun = worker.items_begun()
             most_s = self._timeout_s if items_begun else max(_START_S, self._timeout_s)
             waited_s = now_s - worker.since_s
             if items_begun != worker.number or not worker.given:
@@ -190,7 +190,9 @@ class LocalPool(Closing):
             elif waited_s > most_s / 2 and worker.halfway_s is None:
                 worker.halfway_s = worker.cpu_s()
 
-    def _take_answers(self, worker: Process, message: MmcalibError | list[PackedAnswer]) -> None:
+    def _take_answers(
+        self, worker: ProbeWorker, message: MmcalibError | list[PackedAnswer]
+    ) -> None:
         if isinstance(message, MmcalibError):
             raise message
         if not message:  # an earlier message had the run's last answer
@@ -205,9 +207,9 @@ class LocalPool(Closing):
             fitting = count_fitting(run.done, took_s, _CHUNK_S)
             self.chunk_items = min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK)
 
-    def _replace_lost(self, worker: Process, why: str, strikes: int = 1) -> None:
+    def _replace_lost(self, worker: ProbeWorker, why: str, strikes: int = 1) -> None:
         """Give the started item `strikes` strikes, and queue the worker's other items again."""
-        items_begun = worker.begun()
+        items_begun = worker.items_begun()
         self._workers.remove(worker)
         worker.close()
         if not items_begun:
@@ -228,6 +230,6 @@ class LocalPool(Closing):
                 else:
                     (order,) = struck.orders()
                     skipped = Skipped(order.item.path, f"the decoder {why}")
-                    struck.put([ProbeResult(encode(skipped))])
+                    struck.put([ProbeResult(encode_line(skipped))])
             again.append(_Run(run.chunk, rest, run.strikes))
         self._waiting.extendleft(run for run in reversed(again) if run.at)

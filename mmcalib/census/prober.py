@@ -12,7 +12,7 @@ from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.domain.items import Item
 from mmcalib.progress import Progress, Silent
-from mmcalib.storage.location import version
+from mmcalib.storage.location import item_version
 
 T = TypeVar("T")
 
@@ -34,13 +34,15 @@ class Prober:
     whole: int = 0
     progress: Progress = field(default_factory=Silent)
 
-    def each(self, batches: Iterable[tuple[T, Sequence[Item]]]) -> Iterator[tuple[T, list[str]]]:
+    def probe_batches(
+        self, batches: Iterable[tuple[T, Sequence[Item]]]
+    ) -> Iterator[tuple[T, list[str]]]:
         """Yield each batch's tag and a line per item, in order. Raises MmcalibError."""
         under_way: deque[tuple[T, _Batch]] = deque()
         for tag, items in batches:
             under_way.append((tag, self._begin(items)))
             while under_way and (
-                under_way[0][1].ticket is None or len(under_way) > self.executor.ahead
+                under_way[0][1].ticket is None or len(under_way) > self.executor.chunks_ahead
             ):
                 tag, batch = under_way.popleft()
                 yield tag, self._end(batch)
@@ -59,7 +61,7 @@ class Prober:
         whole = min(self.whole, len(items))
         self.whole -= whole
         orders = [
-            ProbeTask(item, n < whole, version(item) if self.cache else None)
+            ProbeTask(item, n < whole, item_version(item) if self.cache else None)
             for n, item in enumerate(items)
         ]
         known: list[str | None] = [None] * len(orders)
@@ -86,7 +88,7 @@ class Prober:
             lines.append(line)
         with self._dropping_broken_cache():
             if self.cache is not None:
-                self.cache.keep(fresh)
+                self.cache.store(fresh)
         return lines
 
     @contextmanager

@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from mmcalib.corpus.chat import Prompt
-from mmcalib.domain.items import Asked
-from mmcalib.domain.knobs import least_covering
+from mmcalib.domain.items import RequestText
+from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.shapes import (
     MODALITIES,
     SHAPES,
@@ -34,13 +34,13 @@ class PromptSignature:
 
     shapes: tuple[Shape, ...]
     text_chars: int
-    asked: Asked = dataclasses_field(default_factory=Asked)
+    asked: RequestText = dataclasses_field(default_factory=RequestText)
 
     def items(self, modality: Modality) -> int:
         """Count the items of `modality`."""
         return sum(shape.modality == modality for shape in self.shapes)
 
-    def within(self, counts: Mapping[Modality, int]) -> bool:
+    def fits(self, counts: Mapping[Modality, int]) -> bool:
         """True if the prompt has at most `counts` items of each modality."""
         return all(self.items(modality) <= most for modality, most in counts.items())
 
@@ -57,19 +57,19 @@ _FLOAT = struct.Struct(">d")
 _LONG = 0xFF
 
 
-def encode(shapes: Iterable[Shape], text_chars: int, asked: Asked) -> bytes:
+def encode_signature(shapes: Iterable[Shape], text_chars: int, asked: RequestText) -> bytes:
     """Encode a signature in about ten bytes per shape plus twenty, for shapes in any order.
 
     Codes sort by `shape_order`, characters and `Asked.order`. Numbers must not be negative.
     """
     codes = sorted(map(_shape_code, shapes))
-    messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.order
+    messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.sort_key
     numbers = text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
     return b"".join((*codes, _END, *map(_encode_int, numbers)))
 
 
-def decode(code: bytes) -> PromptSignature:
-    """Reverse `encode`; the shapes are sorted."""
+def decode_signature(code: bytes) -> PromptSignature:
+    """Reverse `encode_signature`; the shapes are sorted."""
     shapes, at = [], 0
     while kind := code[at]:
         start, at = at, at + 1
@@ -79,7 +79,7 @@ def decode(code: bytes) -> PromptSignature:
     numbers = _decode_ints(code, at + 1)
     text_chars, messages, text_bytes, tool_bytes, answer, plain, least = numbers
     answer_tokens = answer - 1 if answer else None
-    asked = Asked(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
+    asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
     return PromptSignature(tuple(shapes), text_chars, asked)
 
 
@@ -127,7 +127,7 @@ def _decode_ints(code: bytes, at: int) -> Sequence[int]:
 
 
 # The most prompts that a replay admits.
-PER_RANK = 256
+SIGNATURES_PER_WEIGHT = 256
 
 
 _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
@@ -146,7 +146,7 @@ _Entry = tuple[float, bytes, bytes]
 
 @dataclass(slots=True)
 class TopSignatures:
-    """The top `PER_RANK` signatures (codes) by each of several weights, in any order of arrival."""
+    """The top `SIGNATURES_PER_WEIGHT` signatures (codes) by each of several weights."""
 
     _heaps: tuple[list[_Entry], ...] = dataclasses_field(
         default_factory=lambda: tuple([] for _ in _RANKS)
@@ -158,14 +158,14 @@ class TopSignatures:
 
     def offer(self, code: bytes) -> list[bytes]:
         """Offer a new signature, and return those that it displaces."""
-        signature = decode(code)
+        signature = decode_signature(code)
         digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
         displaced = []
         for rank, heap in zip(_RANKS, self._heaps, strict=True):
             entry = rank(signature), digest, code
             if not entry[0]:
                 continue
-            if len(heap) < PER_RANK:
+            if len(heap) < SIGNATURES_PER_WEIGHT:
                 heapq.heappush(heap, entry)
             elif entry[:2] > heap[0][:2]:
                 _, _, out = heapq.heapreplace(heap, entry)
@@ -207,13 +207,13 @@ class PromptCensus:
         self._carrying: Counter[tuple[int, ...]] = Counter()
         for entry in counts:
             one = entry.signature
-            code = encode(one.shapes, one.text_chars, one.asked)
+            code = encode_signature(one.shapes, one.text_chars, one.asked)
             self._count(one.shapes, code, entry.count, entry.exemplar)
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
         """Count `prompt`, whose items have `shapes`."""
         shapes, request = list(shapes), prompt.request
-        code = encode(shapes, len(request.text()), request.asked())
+        code = encode_signature(shapes, len(request.text()), request.measure_context())
         self._count(shapes, code, 1, prompt)
 
     def prompts(self) -> int:
@@ -224,14 +224,14 @@ class PromptCensus:
         """Yield the distinct signatures in a fixed order."""
         for code in sorted(self._places):
             count = self._counts[self._places[code]]
-            yield PromptCount(decode(code), count, self._exemplar(code))
+            yield PromptCount(decode_signature(code), count, self._exemplar(code))
 
     def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
         """Return the smallest n such that a share `quantile` of prompts has at most n items."""
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile {quantile} is not in (0, 1]")
         per_prompt = self.histogram(modality)
-        needed = least_covering(quantile, per_prompt.total())
+        needed = covering_count(quantile, per_prompt.total())
         covered = 0
         for items, prompts in sorted(per_prompt.items()):
             covered += prompts
@@ -239,7 +239,7 @@ class PromptCensus:
                 return items
         return 0
 
-    def covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
+    def items_covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
         """Return the items per modality that admit at least `share` of the prompts.
 
         Covers prompts with the fewest items first, so that a larger share never lowers a count.
@@ -249,7 +249,7 @@ class PromptCensus:
             (tuple(carried[place] for place in places), count)
             for carried, count in self._carrying.items()
         )
-        needed = least_covering(share, self.prompts())
+        needed = covering_count(share, self.prompts())
         most, covered = (0,) * len(modalities), 0
         for items, prompts in sorted(per_prompt, key=lambda entry: sum(entry[0])):
             if covered >= needed:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from mmcalib.census.executor import TIMEOUT_S, Look, ProbeResult, ProbeTask, count_fitting
+from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
 from mmcalib.census.pool import MEMORY_BYTES, LocalPool
 from mmcalib.census.worker import (
     Packed,
@@ -33,7 +33,7 @@ from mmcalib.census.worker import (
 )
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.processes import SAFE, Closing, Worker, safe_environment
-from mmcalib.storage.location import Location, allowed_hosts, allowing
+from mmcalib.storage.location import Location, allow_hosts, allowed_hosts
 
 # A pool closes after this long without a chunk. A slow driver sends them closer together.
 _IDLE_S = 10.0
@@ -42,7 +42,7 @@ _IDLE_S = 10.0
 class PoolOptions(NamedTuple):
     """Options of a worker's pool, and the hosts that it may read from."""
 
-    look: Look
+    look: ProbeFunction
     timeout_s: float
     memory_bytes: int
     hosts: frozenset[str] = frozenset()
@@ -109,7 +109,7 @@ class PoolThread:
             look, timeout_s, memory_bytes, hosts = options
             with (
                 contextlib.suppress(queue.Empty),
-                allowing(hosts),
+                allow_hosts(hosts),
                 LocalPool(look, workers=1, timeout_s=timeout_s, memory_bytes=memory_bytes) as pool,
             ):
                 while True:
@@ -151,7 +151,7 @@ class RayExecutor(Closing):
 
     def __init__(
         self,
-        look: Look,
+        look: ProbeFunction,
         *,
         address: str | None = None,
         workers: int | None = None,
@@ -169,7 +169,7 @@ class RayExecutor(Closing):
         self._task: Any = None
         self._ours = False
         self._under_way: set[Any] = set()
-        self.ahead = 0
+        self.chunks_ahead = 0
         self.chunk_items = _LARGEST_CHUNK
 
     def submit(self, orders: Sequence[ProbeTask]) -> Any:
@@ -237,7 +237,7 @@ class RayExecutor(Closing):
                 hint="ray status shows the cluster's resources",
             )
         share = _share(cpus, self._workers)
-        self.ahead = 2 * sum(int(number / share) for number in cpus)
+        self.chunks_ahead = 2 * sum(int(number / share) for number in cpus)
         environment = dict(SAFE)
         root = Path(__file__).resolve().parents[2]
         if root.name not in ("site-packages", "dist-packages"):

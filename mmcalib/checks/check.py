@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from mmcalib.checks.catalogue import CheckId
-from mmcalib.domain.knobs import Knob, Value, merged_nested
+from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.shapes import Modality
 from mmcalib.text import flag, gib
 
@@ -74,30 +74,30 @@ class OptionFacts:
     runner: str = ""
 
 
-def size(nbytes: int | None) -> str:
+def computed_size(nbytes: int | None) -> str:
     """Such as ` (2.10 GiB, computed)`; empty if unknown."""
     return "" if nbytes is None else f" ({gib(nbytes)}, computed)"
 
 
-class Dialect(Enum):
+class RemedyStyle(Enum):
     """The words of a remedy: `FLAGS` of `mmcalib run`, or `LINES` of the file under `validate`."""
 
     FLAGS = "flags"
     LINES = "lines"
 
-    def say(self, *, flags: T, lines: T) -> T:
+    def choose(self, *, flags: T, lines: T) -> T:
         """Choose by dialect."""
-        return flags if self is Dialect.FLAGS else lines
+        return flags if self is RemedyStyle.FLAGS else lines
 
     def number(self, value: int) -> str:
-        return self.say(flags=f"{value}", lines=f"{value:,}")
+        return self.choose(flags=f"{value}", lines=f"{value:,}")
 
     def setting(self, name: str, value: Any) -> str:
         """The flag or line that sets an option of vLLM."""
-        return self.say(flags=f"{flag(name)} {value}", lines=line(name, value))
+        return self.choose(flags=f"{flag(name)} {value}", lines=yaml_line(name, value))
 
 
-def line(name: str, value: Any) -> str:
+def yaml_line(name: str, value: Any) -> str:
     """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
     import yaml  # documents import this module, and need no YAML
 
@@ -106,6 +106,8 @@ def line(name: str, value: Any) -> str:
     return f"{name.replace('_', '-')}: {words}"
 
 
-def line_of(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
+def knob_line(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
     """The line that gives a knob this value and keeps the other settings of that line."""
-    return line(knob.argument, merged_nested(engine_args.get(knob.argument), knob.kwargs(value)))
+    return yaml_line(
+        knob.argument, merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
+    )

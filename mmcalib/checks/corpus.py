@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, Dialect, line
+from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.text import one_line, several, without_particulars
+from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3
 # Decoders pad the ends of a sound differently, by less than a frame of features: 10 ms.
@@ -21,7 +21,7 @@ _SAME_SAMPLES = 160
 
 def _names(path: str, reason: str) -> tuple[str, ...]:
     """The item, and the reason if its details may contain a name."""
-    return (path,) if without_particulars(reason) == reason else (path, reason)
+    return (path,) if reason_kind(reason) == reason else (path, reason)
 
 
 def check_readable(facts: CheckFacts) -> Iterator[Check]:
@@ -35,10 +35,10 @@ def check_readable(facts: CheckFacts) -> Iterator[Check]:
     yield Check(ids.READABLE_FILES, "warn", detail, remedy, names)
 
 
-def check_stand_ins(facts: CheckFacts) -> Iterator[Check]:
+def check_blank_items(facts: CheckFacts) -> Iterator[Check]:
     table = facts.decision.default_table
     if table.out_of_reach:
-        others = f"; {several(table.compared, 'other')} could" if table.compared else ""
+        others = f"; {plural(table.compared, 'other')} could" if table.compared else ""
         yield Check(
             ids.REAL_ITEMS,
             "warn",
@@ -69,7 +69,7 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
     """Compare with librosa, which decodes and resamples with other code than vLLM."""
     table = facts.corpus.table
     if not table.resampled:
-        if table.of("audio").has("real").any():
+        if table.columns_of("audio").basis_mask("real").any():
             detail = "not compared: librosa is missing or reads no sampled file"
             yield Check(ids.AUDIO_LENGTH, "skip", detail, "pip install librosa")
         return
@@ -125,9 +125,9 @@ def check_loaded(facts: CheckFacts) -> Iterator[Check]:
 def check_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Fail if vLLM rejects most of a modality, which means a broken installation; else warn."""
     table, dialect = facts.corpus.table, facts.dialect
-    for modality in MODALITIES if dialect is Dialect.FLAGS else sorted(MODALITIES):
-        failed = table.failed.get(modality, 0) if dialect is Dialect.FLAGS else 0
-        loaded = int(table.of(modality).has("real").sum())
+    for modality in MODALITIES if dialect is RemedyStyle.FLAGS else sorted(MODALITIES):
+        failed = table.failed.get(modality, 0) if dialect is RemedyStyle.FLAGS else 0
+        loaded = int(table.columns_of(modality).basis_mask("real").sum())
         if failed > loaded:
             yield Check(
                 ids.MODALITY_LOADING.of(modality),
@@ -137,11 +137,13 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
                 "convert them, or install vLLM's decoder for them",
             )
         if refused := [r for r in table.refusals if r.shape.modality == modality]:
-            yield _refusal_check(refused, table.of(modality).items(), modality, dialect)
+            yield _refusal_check(
+                refused, table.columns_of(modality).item_count(), modality, dialect
+            )
 
 
 def _refusal_check(
-    refused: Sequence[Refusal], taken: int, modality: Modality, dialect: Dialect
+    refused: Sequence[Refusal], taken: int, modality: Modality, dialect: RemedyStyle
 ) -> Check:
     """vLLM accepts `taken` other items of the modality."""
     items, first, number = sum(r.count for r in refused), refused[0], dialect.number
@@ -160,7 +162,7 @@ def check_served(facts: CheckFacts) -> Iterator[Check]:
     left_out = facts.corpus.left_out
     if not left_out:
         return
-    if facts.dialect is Dialect.FLAGS:
+    if facts.dialect is RemedyStyle.FLAGS:
         detail = f"left out: {'; '.join(left_out.values())}"
         yield Check(ids.MODALITIES_SERVED, "warn", detail, "vLLM will reject requests with them")
         return
@@ -170,7 +172,9 @@ def check_served(facts: CheckFacts) -> Iterator[Check]:
         ids.MODALITIES_SERVED,
         "fail",
         f"the configuration admits none, but the data has {', '.join(left_out.values())}",
-        line("limit_mm_per_prompt", {**limits, **one}) if one else "use a model that takes them",
+        yaml_line("limit_mm_per_prompt", {**limits, **one})
+        if one
+        else "use a model that takes them",
     )
 
 
@@ -178,7 +182,7 @@ def check_unseen(facts: CheckFacts) -> Iterator[Check]:
     """Warn about modalities that --count admits and the data does not have."""
     judged = facts.configuration
     for modality, count in judged.counts.items():
-        if count.value and not judged.table.of(modality):
+        if count.value and not judged.table.columns_of(modality):
             most = judged.budget.max_tokens_per_item.get(modality, 0)
             yield Check(
                 ids.SAMPLES.of(modality),
@@ -222,18 +226,18 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
         )
 
 
-def served_answers(unsaid: int, tokens: int) -> Check:
+def assumed_load_check(unsaid: int, tokens: int) -> Check:
     """The check for `unsaid` requests whose simulated answers had `tokens`."""
     return Check(
         ids.ASSUMED_LOAD,
         "warn",
-        f"{several(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
+        f"{plural(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
         "reduce concurrency",
         "max_tokens in the requests",
     )
 
 
-def step(tokens: int, device: str) -> Check:
+def assumed_batch_check(tokens: int, device: str) -> Check:
     """The check for a run without --gpu and --max-num-batched-tokens."""
     return Check(
         ids.ASSUMED_BATCH,
@@ -246,7 +250,7 @@ def step(tokens: int, device: str) -> Check:
 
 RULES: Final[Rules] = {
     check_readable: {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10},
-    check_stand_ins: {CheckStage.DECIDED: 20},
+    check_blank_items: {CheckStage.DECIDED: 20},
     check_sound_lengths: {CheckStage.DECIDED: 30, CheckStage.MEASURED: 30},
     check_loaded: {CheckStage.MEASURED: 40},
     check_accepted: {CheckStage.DECIDED: 40, CheckStage.MEASURED: 50},

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
-from mmcalib.checks.check import Check, Dialect, OptionFacts
+from mmcalib.checks.check import Check, OptionFacts, RemedyStyle
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point, retention
-from mmcalib.derive.limits import Adequacy, Count, Hint
+from mmcalib.derive.frontier import Point, compute_retention
+from mmcalib.derive.limits import Count, Hint, ProfileReserve
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.items import Skipped
@@ -33,7 +33,7 @@ class JudgedConfig:
     counts: Mapping[Modality, Count]
     budget: Budget
     plain: Budget
-    adequacy: Adequacy
+    adequacy: ProfileReserve
     table: CostTable = field(default_factory=lambda: CostTable(DEFAULT, {}))
 
     @property
@@ -72,19 +72,22 @@ class DerivedConfig(JudgedConfig):
     def retention(self) -> dict[Modality, Retention]:
         """The share of their default tokens that items keep."""
         before = self.default_table
-        return {m: retention(self.table.of(m), before.of(m)) for m in before.modalities()}
+        return {
+            m: compute_retention(self.table.columns_of(m), before.columns_of(m))
+            for m in before.modalities()
+        }
 
-    def turns(self) -> set[Modality]:
+    def shrinkable_modalities(self) -> set[Modality]:
         """The modalities whose items a processor option can make smaller."""
         knobs = (explored.point.knob for explored in self.explored)
-        return {knob.modality for knob in knobs if not knob.by_loader}
+        return {knob.modality for knob in knobs if not knob.is_loader_option}
 
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class ExcessRequests:
     """`requests` out of `of` carry more items than the limits admit; `most` in any request."""
 
     requests: int
@@ -104,14 +107,14 @@ class CorpusFacts:
     skipped: Sequence[Skipped]
     table: CostTable
     left_out: Mapping[str, str] = field(default_factory=dict)
-    over: Over | None = None
+    over: ExcessRequests | None = None
     unreadable: Sequence[Skipped] = ()
     requests: int = 0
     tools: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Fullest:
+class LargestPrompt:
     """Per modality (items, tokens of one) of its largest items; `own` if they are the user's."""
 
     most: Mapping[Modality, tuple[int, int]]
@@ -119,7 +122,7 @@ class Fullest:
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class Alternatives:
     """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
     modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
     request may bring, None without a cache.
@@ -138,14 +141,14 @@ class CheckFacts:
     accepts a context that holds `prompt`.
     """
 
-    dialect: Dialect
+    dialect: RemedyStyle
     configuration: JudgedConfig
     policy: Policy = field(default_factory=Policy)
-    prompt: Fit | Fullest | None = None
+    prompt: Fit | LargestPrompt | None = None
     longer: bool = False
     given_corpus: CorpusFacts | None = None
     given_model: ModelInfo | None = None
-    given_tries: Tries | None = None
+    given_tries: Alternatives | None = None
     given_options: OptionFacts | None = None
 
     @property
@@ -162,7 +165,7 @@ class CheckFacts:
         return _required(self.given_model)
 
     @property
-    def tries(self) -> Tries:
+    def tries(self) -> Alternatives:
         return _required(self.given_tries)
 
     @property

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, line
+from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
-from mmcalib.derive.effects import Effect, sizes
-from mmcalib.derive.retired import retired_among
+from mmcalib.derive.effects import Effect, is_size_hint
+from mmcalib.derive.retired import find_retired_arguments
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # Older releases spelled limits so: image=2,video=1.
@@ -22,14 +22,14 @@ _OLD = re.compile(r"\w+=\d+(,\s*\w+=\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """A file and the flags given with it, before vLLM reads them. `settings` are the file's
-    top-level keys, `twice` the repeated ones. `options` maps each option of `vllm serve`, without
-    leading dashes, to the argument that it sets.
+    top-level keys, `repeated_keys` the repeated ones. `options` maps each option of `vllm serve`,
+    without leading dashes, to the argument that it sets.
     """
 
     settings: Mapping[str, Any]
-    twice: Sequence[str]
+    repeated_keys: Sequence[str]
     flags: Sequence[str]
     options: Mapping[str, str]
 
@@ -42,7 +42,7 @@ class Written:
         fitting = {dest for option, dest in self.options.items() if option.startswith(name)}
         return fitting.pop() if len(fitting) == 1 else None
 
-    def at_fault(self, refusal: str) -> str | None:
+    def key_at_fault(self, refusal: str) -> str | None:
         """The key whose value argparse rejects with this message."""
         option = _ARGUMENT.match(refusal)
         if option is None:
@@ -50,7 +50,7 @@ class Written:
         argument = self.argument(option["option"])
         return next((key for key in self.settings if self.argument(key) == argument), None)
 
-    def unusable(self) -> list[str]:
+    def unusable_keys(self) -> list[str]:
         """Unknown keys and those without a value. vLLM may read the file without them."""
         return [
             key
@@ -59,8 +59,8 @@ class Written:
         ]
 
 
-def file_findings(
-    written: Written,
+def check_file(
+    written: WrittenFile,
     refusal: str,
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
@@ -81,13 +81,13 @@ def file_findings(
     yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
-    for key in written.twice:
-        last = f"vLLM takes the last one: {line(key, written.settings[key])}"
+    for key in written.repeated_keys:
+        last = f"vLLM takes the last one: {yaml_line(key, written.settings[key])}"
         yield Check(ids.REPEATED_KEY.of(key), "warn", last, "keep one of them")
     yield from _overridden(written)
     lost = [] if values is None else list(_lost(written, values))
     if refusal:
-        named = ", ".join(dict.fromkeys((*written.unusable(), *bad)))
+        named = ", ".join(dict.fromkeys((*written.unusable_keys(), *bad)))
         remedy = f"correct or remove: {named}" if named else "correct the key that it names"
         yield Check(ids.CONFIG_PARSING, "fail", f"vllm serve rejects the file: {refusal}", remedy)
     elif lost:
@@ -98,7 +98,7 @@ def file_findings(
         yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
 
 
-def _unknown(written: Written) -> Iterator[Check]:
+def _unknown(written: WrittenFile) -> Iterator[Check]:
     for key, value in written.settings.items():
         if written.argument(key) is not None:
             continue
@@ -109,31 +109,31 @@ def _unknown(written: Written) -> Iterator[Check]:
         yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
-def _instead(written: Written, key: str, value: Any) -> str:
+def _instead(written: WrittenFile, key: str, value: Any) -> str:
     """The remedy: a retired option's successor, the closest option, or removal."""
-    for knob in retired_among({key.replace("-", "_"): value}):
+    for knob in find_retired_arguments({key.replace("-", "_"): value}):
         today = f"use {knob.today.replace('--', '')}" if knob.today else "nothing replaces it"
         return f"remove it: vLLM {knob.absent_in} removed the option; {today}"
     name = key.replace("_", "-")
     if name in ("max-pixels", "min-pixels", "size", "fps", "num-crops", "max-dynamic-patch"):
-        return line("mm_processor_kwargs", {key.replace("-", "_"): value})
+        return yaml_line("mm_processor_kwargs", {key.replace("-", "_"): value})
     near = difflib.get_close_matches(name, written.options, n=1, cutoff=0.6)
-    return line(near[0], value) if near else "remove it"
+    return yaml_line(near[0], value) if near else "remove it"
 
 
-def _bad_values(written: Written, bad: Mapping[str, str]) -> Iterator[Check]:
+def _bad_values(written: WrittenFile, bad: Mapping[str, str]) -> Iterator[Check]:
     for key, words in bad.items():
         value = written.settings[key]
         if value is None:
             continue
         pairs = _PAIRS.findall(value) if isinstance(value, str) and _OLD.fullmatch(value) else []
-        remedy = f"correct or remove: {line(key, value)}"
+        remedy = f"correct or remove: {yaml_line(key, value)}"
         if pairs:
-            remedy = line(key, {name: int(count) for name, count in pairs})
+            remedy = yaml_line(key, {name: int(count) for name, count in pairs})
         yield Check(ids.VALUE_OF.of(key), "fail", words, remedy)
 
 
-def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
+def _false(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[Check]:
     """Find `x: false`, which vLLM's file reader drops: it asks the wrong parser for `--no-x`."""
     for key, value in written.settings.items():
         argument = written.argument(key)
@@ -154,7 +154,7 @@ def _false(written: Written, values: Mapping[str, Any]) -> Iterator[Check]:
         )
 
 
-def _overridden(written: Written) -> Iterator[Check]:
+def _overridden(written: WrittenFile) -> Iterator[Check]:
     """Find keys that a flag overrides."""
     flag_of: dict[str, str] = {}
     for flag in written.flags:
@@ -164,11 +164,11 @@ def _overridden(written: Written) -> Iterator[Check]:
     for key, value in written.settings.items():
         flag = flag_of.get(written.argument(key) or "", "")
         if flag:
-            detail = f"{flag} on the command line overrides `{line(key, value)}` in the file"
+            detail = f"{flag} on the command line overrides `{yaml_line(key, value)}` in the file"
             yield Check(ids.FLAG_OVER.of(key), "warn", detail, "keep one of them")
 
 
-def _lost(written: Written, values: Mapping[str, Any]) -> Iterator[str]:
+def _lost(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[str]:
     """Numbers and mappings that vLLM reads differently; a false has its own check."""
     flags = {written.argument(flag[2:].partition("=")[0]) for flag in written.flags}
     for key, value in written.settings.items():
@@ -213,11 +213,11 @@ def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
 
 def _idle(effects: Sequence[Effect]) -> list[Effect]:
     """Settings without effect, except size hints."""
-    return [e for e in effects if e.outcome == "idle" and not sizes(e.path)]
+    return [e for e in effects if e.outcome == "idle" and not is_size_hint(e.path)]
 
 
 def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
-    turned, policy = facts.decision.turns(), facts.policy
+    turned, policy = facts.decision.shrinkable_modalities(), facts.policy
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
             yield Check(
@@ -236,7 +236,7 @@ def check_effects(facts: CheckFacts) -> Iterator[Check]:
     effects = facts.decision.effects
     if not effects:
         return
-    moved = sum(effect.moved for effect in effects)
+    moved = sum(effect.has_effect for effect in effects)
     parts = [f"left out one by one, {moved} of {len(effects)} change tokens, budget or memory"]
     for outcome, what in (
         ("stated", "same as vLLM's default:"),

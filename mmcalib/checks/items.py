@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, Dialect, line, line_of
-from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Rules
-from mmcalib.checks.limits import LIMIT, hint
+from mmcalib.checks.check import Check, RemedyStyle, knob_line, yaml_line
+from mmcalib.checks.facts import CheckFacts, CheckStage, LargestPrompt, Rules
+from mmcalib.checks.limits import LIMIT, size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
-from mmcalib.derive.demand import Excess, excesses
+from mmcalib.derive.demand import Excess, find_excesses
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.domain.knobs import AreaCap, Knob, merged_nested
+from mmcalib.domain.knobs import AreaCap, Knob, merge_nested
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.text import several, several_are
+from mmcalib.text import plural, plural_are
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
@@ -27,14 +27,14 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
     if largest is None:
         return
     number, names = dialect.number, (largest.exemplar,)
-    tables = map(judged.table.of, judged.table.modalities())
+    tables = map(judged.table.columns_of, judged.table.modalities())
     over = sum(int(costs.counts[costs.embeds > limit].sum()) for costs in tables)
     if not over:
         detail = f"largest item {number(largest.embeds)} tokens, encoder cache {number(limit)}"
         yield Check(ids.ADMITTED, "pass", f"{detail}: {largest.exemplar}", names=names)
         return
     ends, remedy = "", f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more"
-    if dialect is Dialect.LINES:
+    if dialect is RemedyStyle.LINES:
         ends, remedy = ", so vLLM rejects them (HTTP 400)", _room(largest, facts)
     yield Check(
         ids.ADMITTED,
@@ -51,7 +51,7 @@ def _room(item: ItemCost, facts: CheckFacts) -> str:
     judged, knobs = facts.configuration, facts.given_model.knobs if facts.given_model else ()
     most, modality = judged.budget.encoder_budget_tokens, item.shape.modality
     caps = [
-        f"{line_of(knob, value, judged.engine_args)}  # shrinks larger items to {most:,} tokens"
+        f"{knob_line(knob, value, judged.engine_args)}  # shrinks larger items to {most:,} tokens"
         for knob in knobs
         if knob.modality == modality and (value := knob.value_for_item(most)) is not None
     ]
@@ -60,17 +60,17 @@ def _room(item: ItemCost, facts: CheckFacts) -> str:
 
 def _larger(embeds: int, budget: Budget) -> list[str]:
     """A batch that holds the item, if the context does too."""
-    return [line("max_num_batched_tokens", embeds)] if embeds < budget.max_model_len else []
+    return [yaml_line("max_num_batched_tokens", embeds)] if embeds < budget.max_model_len else []
 
 
-def slower(
+def with_fewer_frames(
     knobs: Iterable[Knob], media_io: Mapping[str, Any], share: float
 ) -> dict[str, Any] | None:
     """`media_io_kwargs` that keep this share of a video's frames; None without such an option."""
     for knob in knobs:
         fewer = knob.value_for_share(share) if knob.modality == "video" else None
         if fewer is not None:
-            return merged_nested(media_io, knob.kwargs(fewer))
+            return merge_nested(media_io, knob.kwargs(fewer))
     return None
 
 
@@ -80,7 +80,9 @@ def room(budget: Budget) -> int:
     return min(budget.encoder_budget_tokens, context)
 
 
-def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] | None) -> Check:
+def common_video_check(
+    what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] | None
+) -> Check:
     """Check a common video in place of data. `media_io` was tried and makes it fit."""
     limit, cache = room(budget), budget.encoder_budget_tokens
     held = f"the encoder cache holds {cache:,}"
@@ -91,12 +93,12 @@ def probed(what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] |
         return Check(ids.ADMITTED, "pass", detail)
     remedies = _larger(embeds, budget)
     if media_io is not None:
-        remedies.append(f"{line('media_io_kwargs', media_io)}  # samples fewer frames")
+        remedies.append(f"{yaml_line('media_io_kwargs', media_io)}  # samples fewer frames")
     remedy = "\n".join([*remedies, "--data DIR checks your own media"])
     return Check(ids.ADMITTED, "warn", f"{detail}. vLLM rejects such a request (HTTP 400)", remedy)
 
 
-def budgeted(budget: Budget) -> Check | None:
+def own_largest_check(budget: Budget) -> Check | None:
     """Check vLLM's own largest items, without data and videos."""
     if not budget.max_tokens_per_item:
         return None
@@ -109,7 +111,7 @@ def check_cap(facts: CheckFacts) -> Iterator[Check]:
     """Warn if no value of the model's option reaches --max-tokens-per-item."""
     cap, largest = facts.policy.max_tokens_per_item, facts.configuration.table.heaviest("image")
     knobs = [e.point.knob for e in facts.decision.explored]
-    names = [k.name for k in knobs if k.modality == "image" and not k.by_loader]
+    names = [k.name for k in knobs if k.modality == "image" and not k.is_loader_option]
     if cap is not None and names and largest is not None and largest.tokens > cap:
         detail = f"--max-tokens-per-item {cap}: {names[0]} allows {largest.tokens} tokens or more"
         yield Check(ids.SMALLEST_CAP, "warn", detail, f"--max-tokens-per-item {largest.tokens}")
@@ -119,15 +121,15 @@ def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
     """Fail if the tuned settings reject items that vLLM accepts by default."""
     default, table = facts.decision.default_table, facts.configuration.table
     gone = [
-        mine.take(table.of(mine.modality).shapes.places(mine.shapes) < 0)
-        for mine in map(default.of, default.modalities())
+        mine.take(table.columns_of(mine.modality).shapes.positions(mine.shapes) < 0)
+        for mine in map(default.columns_of, default.modalities())
     ]
-    if items := sum(costs.items() for costs in gone):
+    if items := sum(costs.item_count() for costs in gone):
         first = next(costs[0] for costs in gone if costs)
         yield Check(
             ids.NEWLY_REJECTED,
             "fail",
-            f"the tuned settings reject {several(items, 'item')}, such as {first.exemplar}",
+            f"the tuned settings reject {plural(items, 'item')}, such as {first.exemplar}",
             "a larger --max-tokens-per-item",
             (first.exemplar,),
         )
@@ -149,9 +151,9 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
     if decision.forced:
         kept = decision.retention()
         items = sum(one.items_smaller for one in kept.values())
-        total = sum(decision.default_table.of(m).items() for m in kept)
+        total = sum(decision.default_table.columns_of(m).item_count() for m in kept)
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
-        detail = f"{items:,} of {several(total, 'item')} are downscaled: {parts}. Otherwise "
+        detail = f"{items:,} of {plural(total, 'item')} are downscaled: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()
         yield Check(
             ids.DETAIL_KEPT, "warn", detail + decision.forced, _ROOM[decision.forced_by], names
@@ -165,7 +167,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         yield Check(
             ids.DETAIL_KEPT,
             "fail",
-            f"{several_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
+            f"{plural_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
             f"{worst.exemplar}: "
             f"{worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; otherwise report a bug",
@@ -177,8 +179,8 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
 
 
 def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostColumns:
-    usual, now = before.of(modality), after.of(modality)
-    rows = usual.shapes.places(now.shapes)
+    usual, now = before.columns_of(modality), after.columns_of(modality)
+    rows = usual.shapes.positions(now.shapes)
     return now.take((rows >= 0) & (now.tokens < usual.tokens[rows]))
 
 
@@ -189,27 +191,28 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     cap = next(areas, None)
     if cap is None:
         return
-    images = facts.decision.default_table.of("image")
-    over = images.take(cap.changed(images.shapes, cap.value))
+    images = facts.decision.default_table.columns_of("image")
+    over = images.take(cap.changed_mask(images.shapes, cap.value))
     if not over:
         detail = f"no image exceeds the {cap.value:,} pixels of {cap.name}"
         yield Check(ids.MODEL_SIZE_LIMIT, "pass", detail)
         return
     largest = over[int(over.shapes.weights().argmax())]
-    count = over.items()
+    count = over.item_count()
     which = "one image exceeds" if count == 1 else f"{count:,} images exceed"
     pixels = weight(largest.shape) / 1e6
     yield Check(
         ids.MODEL_SIZE_LIMIT,
         "warn",
         f"{which} {cap.value:,} pixels, so the model always downscales "
-        f"{'it' if count == 1 else 'them'}, such as {largest.exemplar}: {largest.shape}, {pixels:.1f} megapixels ({cap.name})",
+        f"{'it' if count == 1 else 'them'}, such as {largest.exemplar}: {largest.shape}, "
+        f"{pixels:.1f} megapixels ({cap.name})",
         "cut such images up if detail matters",
         (largest.exemplar,),
     )
 
 
-def fullest(
+def largest_prompt(
     served: Mapping[Modality, Count],
     engine_args: Mapping[str, Any],
     largest: Mapping[Modality, int],
@@ -223,16 +226,16 @@ def fullest(
     }
 
 
-def needed(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int:
+def needed_context(most: Mapping[Modality, tuple[int, int]], reserve_tokens: int) -> int:
     """The context that such a prompt needs, with its text."""
     return sum(count * each for count, each in most.values()) + reserve_tokens
 
 
-def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
+def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
     """Check a prompt full of the largest items; of the user's own, each must fit alone."""
     most, own, reserve_tokens = prompt.most, prompt.own, facts.policy.text_reserve_tokens
     engine_args, room = facts.configuration.engine_args, facts.configuration.budget.max_model_len
-    total = needed(most, reserve_tokens)
+    total = needed_context(most, reserve_tokens)
     tokens = total - reserve_tokens
     items = ", ".join(f"{count} × {m} of {each:,} tokens" for m, (count, each) in most.items())
     detail = (
@@ -245,16 +248,16 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
     modality = max(most, key=lambda m: most[m][0] * most[m][1])
     count, each = most[modality]
     left = room - reserve_tokens - (tokens - count * each)
-    remedies = [line("max_model_len", total)] if facts.longer else []
+    remedies = [yaml_line("max_model_len", total)] if facts.longer else []
     if left >= each:
-        fewer, kept = left // each, hint(limits, modality)
+        fewer, kept = left // each, size_hint(limits, modality)
         limit = {"count": fewer, **kept} if kept else fewer
-        remedies.append(line(LIMIT, {**limits, modality: limit}))
+        remedies.append(yaml_line(LIMIT, {**limits, modality: limit}))
     share = left // count
     for knob in facts.model.knobs:
         value = knob.value_for_item(share) if knob.modality == modality and share > 0 else None
         if value is not None:
-            capped = line_of(knob, value, engine_args)
+            capped = knob_line(knob, value, engine_args)
             remedies.append(f"{capped}  # shrinks larger {modality}s to {share:,} tokens")
             break
     remedies.append(
@@ -269,22 +272,22 @@ def _fullest_fits(prompt: Fullest, facts: CheckFacts) -> Check:
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
     dialect = facts.dialect
     room = dialect.number(longest.max_model_len)
-    of = dialect.say(flags=f"{room} tokens", lines=room)
-    detail = f"{longest.longest.origin}: {longest.parts}, of {of}"
+    of = dialect.choose(flags=f"{room} tokens", lines=room)
+    detail = f"{longest.longest.origin}: {longest.description}, of {of}"
     names = (longest.longest.origin,)
-    if longest.whole and not longest.unknown:
+    if longest.fits_answers and not longest.unknown:
         return Check(ids.PROMPT_LENGTH, "pass", detail, names=names)
     remedy = context = dialect.setting("max_model_len", longest.needed_tokens)
-    if dialect is Dialect.FLAGS:
+    if dialect is RemedyStyle.FLAGS:
         # Unless the user gave a cap, every smaller size was tried.
         fewer = "fewer or shorter items in such requests"
-        if facts.policy.max_tokens_per_item is not None and facts.decision.turns():
+        if facts.policy.max_tokens_per_item is not None and facts.decision.shrinkable_modalities():
             fewer = "a smaller --max-tokens-per-item"
         remedy = f"{context}, or {fewer}"
     elif not facts.longer:
         remedy = "fewer or smaller items; this is the model's longest context"
     status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
-    return Check(ids.PROMPT_LENGTH, status, f"{longest.trouble}; {detail}", remedy, names)
+    return Check(ids.PROMPT_LENGTH, status, f"{longest.problems}; {detail}", remedy, names)
 
 
 def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
@@ -301,25 +304,25 @@ def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
         return
     limits = facts.configuration.engine_args.get(LIMIT) or {}
     more = {m: n for m, n in over.most.items() if n > facts.configuration.items_per_prompt[m]}
-    status: Literal["fail", "warn"] = dialect.say(flags="warn", lines="fail")
+    status: Literal["fail", "warn"] = dialect.choose(flags="warn", lines="fail")
     yield Check(
         ids.REQUESTS_ADMITTED,
         status,
         f"{dialect.number(over.requests)} of {dialect.number(over.of)} requests carry more items "
         f"than the limits admit, such as {over.first}: vLLM "
-        f"{dialect.say(flags='will reject', lines='rejects')} them",
-        dialect.say(
+        f"{dialect.choose(flags='will reject', lines='rejects')} them",
+        dialect.choose(
             flags="--coverage 1, a larger --count, or split the requests",
-            lines=line(LIMIT, {**limits, **more}),
+            lines=yaml_line(LIMIT, {**limits, **more}),
         ),
         (over.first,),
     )
 
 
-def excess_check(excess: Excess, dialect: Dialect) -> Check:
+def excess_check(excess: Excess, dialect: RemedyStyle) -> Check:
     """A warning, not a failure: without a rehearsal the bytes are unknown."""
     seqs = excess.max_num_seqs
-    fewer = dialect.say(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
+    fewer = dialect.choose(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
     return Check(
@@ -337,7 +340,7 @@ def excess_check(excess: Excess, dialect: Dialect) -> Check:
 def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     """Warn about padded or tiled input, which the reserve in tokens does not cover."""
     judged = facts.configuration
-    for excess in excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
+    for excess in find_excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)
 
 

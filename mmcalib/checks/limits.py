@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
-from mmcalib.checks.check import Check, line
+from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
-from mmcalib.releases.constants import UNSAID_LIMIT
+from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
@@ -30,15 +30,15 @@ _SIZES = {
 }
 
 
-def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
+def count_limits(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
     """The most items of each modality in one prompt with these arguments."""
     limits = engine_args.get(LIMIT) or {}
     found: dict[Modality, Count] = {}
     for modality, most in opened.modalities.items():
-        value = options(limits, modality).get("count", UNSAID_LIMIT)
+        value = limit_options(limits, modality).get("count", DEFAULT_ITEM_LIMIT)
         reason = "given in the configuration"
         if modality not in limits:
-            value, reason = UNSAID_LIMIT, "vLLM's default"
+            value, reason = DEFAULT_ITEM_LIMIT, "vLLM's default"
         if most is not None and value > most:
             value, reason = most, "the model's maximum"
         if engine_args.get("language_model_only"):
@@ -47,7 +47,7 @@ def counts(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, 
     return found
 
 
-def as_read(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_limits(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with limits as vLLM reads them: '2' and 2.0 become 2."""
     args = dict(engine_args)
     if args.get(LIMIT):
@@ -61,7 +61,7 @@ def _whole(value: Any) -> Any:
     return None if value is None else int(value)
 
 
-def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
+def limit_options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
     """The count and size hint of one modality."""
     value = limits.get(modality)
     if isinstance(value, Mapping):
@@ -69,15 +69,17 @@ def options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
     return {} if value is None else {"count": value}
 
 
-def hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
+def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
     """The size hint of one modality."""
-    return {n: v for n, v in options(limits, modality).items() if n in _SIZES.get(modality, ())}
+    return {
+        n: v for n, v in limit_options(limits, modality).items() if n in _SIZES.get(modality, ())
+    }
 
 
-def unhinted(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+def without_hints(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without size hints."""
     limits = engine_args.get(LIMIT) or {}
-    plain = {m: options(limits, m).get("count", UNSAID_LIMIT) for m in limits}
+    plain = {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
 
 
@@ -88,23 +90,23 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
         if modality in taken:
             yield from _misspelt(limits, modality)
             continue
-        if options(limits, modality).get("count") == 0 and modality in MODALITIES:
+        if limit_options(limits, modality).get("count") == 0 and modality in MODALITIES:
             continue
         near = difflib.get_close_matches(modality, list(taken), n=1)
         remedy = f"remove it from {LIMIT.replace('_', '-')}"
         if near:
-            remedy = line(LIMIT, {near[0]: limits[modality]})
+            remedy = yaml_line(LIMIT, {near[0]: limits[modality]})
         takes = f"the model takes {', '.join(taken)}"
         detail = f"{takes}; vLLM silently ignores a limit of {modality}"
         yield Check(LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
-    given, known = options(limits, modality), ("count", *_SIZES.get(modality, ()))
+    given, known = limit_options(limits, modality), ("count", *_SIZES.get(modality, ()))
     for name in given:
         if name not in known:
             detail = f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}"
-            remedy = line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}})
+            remedy = yaml_line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}})
             yield Check(LIMIT_OF.of(f"{modality}: {name}"), "warn", detail, remedy)
 
 
@@ -117,9 +119,11 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
-    detail = f"no limit for {', '.join(missing)}, so a prompt may carry {UNSAID_LIMIT}: {each}"
+    detail = (
+        f"no limit for {', '.join(missing)}, so a prompt may carry {DEFAULT_ITEM_LIMIT}: {each}"
+    )
     known = {m: limits.get(m, 1) for m in taken}
-    remedy = f"{line(LIMIT, known)}, or the counts that you serve"
+    remedy = f"{yaml_line(LIMIT, known)}, or the counts that you serve"
     worst, without = budget.profiled_modality, facts.tries.without
     if worst in missing:
         detail += f"; {worst} sets the encoder budget of {budget.encoder_budget_tokens:,} tokens"
@@ -128,7 +132,7 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
                 less = f"{without.encoder_budget_tokens:,} with {worst}: 0{facts.tries.gain}"
                 detail += f", {less}"
             if limits or worst != next(iter(taken)):
-                remedy = f"{line(LIMIT, {**known, worst: 0})} if you serve no {worst}"
+                remedy = f"{yaml_line(LIMIT, {**known, worst: 0})} if you serve no {worst}"
     yield Check(UNLIMITED, "warn", detail, remedy)
 
 
@@ -142,26 +146,26 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
             yield Check(LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
-def flat(engine_args: Mapping[str, Any]) -> list[str]:
+def flat_options(engine_args: Mapping[str, Any]) -> list[str]:
     """Processor options written for all modalities."""
     return [name for name in engine_args.get(KWARGS) or {} if name not in SCOPES.values()]
 
 
-def without(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
+def without_option(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The arguments without one flat option."""
     rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
     return {**engine_args, KWARGS: rest}
 
 
-def scoped(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
+def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
     """The arguments with one flat option moved into the scope of one modality."""
-    rest = without(engine_args, name)[KWARGS]
+    rest = without_option(engine_args, name)[KWARGS]
     scope = SCOPES[modality]
     inner = {**rest.get(scope, {}), name: value_at(engine_args, (KWARGS, name))}
     return {**engine_args, KWARGS: {**rest, scope: inner}}
 
 
-def changed(
+def most_changed_items(
     with_: Footprint, less: Footprint
 ) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
     """Per modality the item that an option changes most: its shape, without and with the option."""
@@ -176,7 +180,7 @@ def changed(
     return found
 
 
-def bleeding(
+def flat_option_check(
     name: str,
     moved: Mapping[Modality, tuple[Shape, ItemOutcome, ItemOutcome]],
     remedies: Mapping[Modality, Mapping[str, Any]],
@@ -188,7 +192,7 @@ def bleeding(
         f"{m} of {shape}: {before.tokens:,} → {after.tokens:,} tokens"
         for m, (shape, before, after) in moved.items()
     )
-    lines = [f"{line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
+    lines = [f"{yaml_line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
     detail = f"{name} has no modality and changes {' and '.join(moved)}: {cases}"
     return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
 

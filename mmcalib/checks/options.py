@@ -8,14 +8,14 @@ from itertools import count, takewhile
 from typing import Any, Final
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, Taken, line, size
+from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
-from mmcalib.derive.limits import ADEQUATE
+from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.domain.memory import Budget
 from mmcalib.releases.constants import (
-    ENCODER_GRAPH_LEAST_TOKENS,
     GPU_VIDEO_BACKEND,
     LOGIT_BYTES,
+    MIN_ENCODER_GRAPH_TOKENS,
     V2_LOGPROBS_TOKENS,
 )
 from mmcalib.text import GIB, gib
@@ -59,11 +59,11 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
         ids.PRUNING_MEMORY,
         "warn",
         f"{_RATE} {rate:g}: a step of {limit:,} kept tokens encodes up to {times:.2f} times as "
-        f"many, {int(limit * times):,}, and the profile does not include them{size(more)}: vLLM "
-        "budgets kept tokens (compute_retained_tokens_count, "
+        f"many, {int(limit * times):,}, and the profile omits them{computed_size(more)}: "
+        "vLLM budgets kept tokens (compute_retained_tokens_count, "
         "vllm/multimodal/video_prune/evs.py) and encodes all",
-        f"{line('max_num_batched_tokens', batch)} if no item takes more, fewer max-num-seqs, or a "
-        "lower gpu-memory-utilization",
+        f"{yaml_line('max_num_batched_tokens', batch)} if no item takes more, fewer max-num-seqs, "
+        "or a lower gpu-memory-utilization",
         taken=None if more is None else Taken(f"frames that {_RATE} drops", more),
     )
 
@@ -86,7 +86,7 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         f"puts {profiled:,} tokens on each of {ranks} ranks, one item may put {largest:,} on one"
         " (get_load_balance_assignment, vllm/model_executor/models/vision.py)"
     )
-    if not largest or profiled >= ADEQUATE * largest:
+    if not largest or profiled >= MIN_RESERVE_RATIO * largest:
         yield Check(ids.RANK_ITEM, "pass", detail)
         return
     more, peak = None, facts.options.encoder_peak_bytes
@@ -95,7 +95,7 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
     yield Check(
         ids.RANK_ITEM,
         "warn",
-        f"{detail}{size(more)}, which is not reserved",
+        f"{detail}{computed_size(more)}, which is not reserved",
         "mm-encoder-tp-mode: weights, or a batch whose part on one rank holds any item",
         taken=None if more is None else Taken("a largest item on one rank", more),
     )
@@ -126,7 +126,7 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     nbytes = tokens * known.vocab_size * LOGIT_BYTES or None
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
-        f"tokens of a chunk, {known.vocab_size:,} each{size(nbytes)}, outside the profile "
+        f"tokens of a chunk, {known.vocab_size:,} each{computed_size(nbytes)}, outside the profile "
         f"({source})"
     )
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
@@ -136,8 +136,8 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
         yield Check(ids.LOGPROBS_MEMORY, "pass", detail, taken=taken)
         return
     remedy = (
-        f"{line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, if no item "
-        "is larger; or a proxy that rejects prompt_logprobs, as vLLM has no option for that"
+        f"{yaml_line('max_num_batched_tokens', max(1, tokens // 4))} takes a quarter of it, if no "
+        "item is larger; or a proxy that rejects prompt_logprobs, as vLLM has no option for that"
     )
     yield Check(ids.LOGPROBS_MEMORY, "warn", detail, remedy, taken=taken)
 
@@ -170,8 +170,8 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
         ids.GRAPHS_MEMORY,
         "warn",
         f"cudagraph_mm_encoder: {len(sizes)} graphs or more, the largest of {largest:,} tokens, "
-        f"have their own pool{size(pool)}, which the rehearsal leaves out. vLLM takes it from the "
-        "KV cache (profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
+        f"have their own pool{computed_size(pool)}, which the rehearsal leaves out. vLLM takes it "
+        "from the KV cache (profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
         f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0{eager}",
         "compilation-config: {encoder_cudagraph_token_budgets: [...]} for the sizes you serve",
         taken=None if pool is None else Taken("CUDA graphs of the encoder", pool),
@@ -183,7 +183,7 @@ def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
     if given := compilation.get("encoder_cudagraph_token_budgets"):
         return sorted(int(tokens) for tokens in given)
     most = min(budget.max_num_batched_tokens, budget.max_model_len)
-    powers = (ENCODER_GRAPH_LEAST_TOKENS << n for n in count())
+    powers = (MIN_ENCODER_GRAPH_TOKENS << n for n in count())
     return [*takewhile(lambda tokens: tokens < most, powers), most]
 
 
@@ -199,7 +199,7 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
     unlimited = [m for m, most in facts.configuration.items_per_prompt.items() if not most]
     detail = (
         f"enable_mm_embeds: clients may send embeddings, up to {limit:,} tokens in the encoder "
-        f"cache{size(cache_bytes)}; wrong shapes may crash vLLM"
+        f"cache{computed_size(cache_bytes)}; wrong shapes may crash vLLM"
     )
     if unlimited:
         detail += (

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, Dialect, line
+from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
-from mmcalib.checks.limits import LIMIT, hint, options
-from mmcalib.derive.limits import Adequacy, Count, adequacy
-from mmcalib.derive.processor_cache import parts, written_gib
-from mmcalib.domain.knobs import Knob, Value, merged_nested
+from mmcalib.checks.limits import LIMIT, limit_options, size_hint
+from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
+from mmcalib.derive.processor_cache import describe_floor, round_up_gib
+from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
@@ -31,7 +31,7 @@ _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class ReserveRemedy:
     """Engine arguments to try, and their lines. `knob` at `value` shrinks items."""
 
     engine_args: Mapping[str, Any]
@@ -40,15 +40,15 @@ class Cure:
     value: Value = 0
 
 
-def reserved(
+def token_adequacy(
     engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
-) -> Adequacy:
+) -> ProfileReserve:
     """The reserve in tokens; a skipped profile encodes none."""
-    found = adequacy(budget, {m: count.value for m, count in served.items()})
+    found = compute_reserve(budget, {m: count.value for m, count in served.items()})
     return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
-def embeddings_alone(budget: Budget) -> Check | None:
+def embeddings_only_check(budget: Budget) -> Check | None:
     """The check for a server of embeddings only, which vLLM does not profile; else None."""
     if budget.max_tokens_per_item or not budget.encoder_budget_tokens:
         return None
@@ -61,22 +61,22 @@ def embeddings_alone(budget: Budget) -> Check | None:
 
 
 def reserved_check(
-    found: Adequacy,
+    found: ProfileReserve,
     modality: Modality | None,
     cures: Sequence[str],
-    dialect: Dialect = Dialect.LINES,
+    dialect: RemedyStyle = RemedyStyle.LINES,
     *,
     allowed: bool = False,
 ) -> Check:
-    """The reserve in tokens. `cures` were tried and pass; `allowed` by --allow-under-reserve."""
+    """The reserve in tokens. `reserve_remedies` pass; `allowed` by --allow-under-reserve."""
     number = dialect.number
     detail = (
         f"vLLM's startup profile encodes {number(found.profiled_tokens)} tokens, one step at most "
-        f"{number(found.worst_step_tokens)}{found.of}: {found.ratio:.2f}"
+        f"{number(found.worst_step_tokens)}{found.clip_suffix}: {found.ratio:.2f}"
     )
     if found.passes:
         return Check(ids.MEMORY_RESERVE, "pass", detail)
-    starts = dialect.say(
+    starts = dialect.choose(
         flags="the engine starts and may run out of memory under load",
         lines=f"the engine starts and may run out of memory under load of {modality or 'media'}",
     )
@@ -84,7 +84,7 @@ def reserved_check(
         ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; {starts}",
-        "\n".join(cures) or dialect.say(flags=_FLAGS, lines=_LINES),
+        "\n".join(cures) or dialect.choose(flags=_FLAGS, lines=_LINES),
     )
 
 
@@ -96,7 +96,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
     size, lower = "", ""
     if room is not None:
         size = f" and take {gib(room.peak_bytes)}"
-        lower = f", or {line('gpu_memory_utilization', room.reserving_utilization)}"
+        lower = f", or {yaml_line('gpu_memory_utilization', room.reserving_utilization)}"
     yield Check(
         ids.ENCODER_RESERVE,
         "fail",
@@ -106,28 +106,30 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def cures(engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo) -> Iterator[Cure]:
+def reserve_remedies(
+    engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo
+) -> Iterator[ReserveRemedy]:
     """Remedies to try: the size hint as a processor cap, or no size hint."""
     modality = budget.profiled_modality
     limits = engine_args.get(LIMIT) or {}
-    size = hint(limits, modality) if modality else {}
+    size = size_hint(limits, modality) if modality else {}
     if modality is None or not size:
         return
-    plain = {**limits, modality: options(limits, modality).get("count", 1)}
+    plain = {**limits, modality: limit_options(limits, modality).get("count", 1)}
     without = {**engine_args, LIMIT: plain}
     for knob in opened.knobs:
         value = knob.value_for_size(size) if knob.modality == modality else None
         if value is not None:
-            kwargs = merged_nested(engine_args.get(knob.argument), knob.kwargs(value))
-            lines = f"{line(LIMIT, plain)} and {line(knob.argument, kwargs)}"
-            yield Cure({**without, knob.argument: kwargs}, lines, knob, value)
-    yield Cure(without, line(LIMIT, plain))
+            kwargs = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
+            lines = f"{yaml_line(LIMIT, plain)} and {yaml_line(knob.argument, kwargs)}"
+            yield ReserveRemedy({**without, knob.argument: kwargs}, lines, knob, value)
+    yield ReserveRemedy(without, yaml_line(LIMIT, plain))
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
     """The check of the reserve in tokens."""
     judged, tries = facts.configuration, facts.given_tries
-    alone = embeddings_alone(judged.budget) if facts.dialect is Dialect.LINES else None
+    alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
     yield alone or reserved_check(
         judged.adequacy,
         judged.budget.profiled_modality,
@@ -142,7 +144,7 @@ def check_written_hints(facts: CheckFacts) -> Iterator[Check]:
     limits = facts.configuration.engine_args.get(LIMIT) or {}
     (reserved,) = check_reserved(facts)
     for modality in facts.model.modalities:
-        size = hint(limits, modality)
+        size = size_hint(limits, modality)
         dummy = facts.configuration.budget.dummies.get(modality)
         largest = facts.configuration.plain.dummies.get(modality)
         if size and dummy is not None and largest is not None:
@@ -158,14 +160,14 @@ def _check_clamped_hint(
         return
     asked = ", ".join(f"{axis} {size[axis]:,}" for axis in above)
     takes = ", ".join(f"{axis} {most:,}" for axis, most in above.items())
-    kept = {n: v for n, v in options(limits, modality).items() if n not in above}
+    kept = {n: v for n, v in limit_options(limits, modality).items() if n not in above}
     value = kept if len(kept) > 1 or "count" not in kept else kept["count"]
     yield Check(
         ids.HINT_MAXIMUM.of(modality),
         "warn",
         f"{asked}: above vLLM's own largest {modality} ({takes}), so vLLM ignores it. A size hint "
         "can only shrink the profiled item",
-        line(LIMIT, {**limits, modality: value}),
+        yaml_line(LIMIT, {**limits, modality: value}),
     )
 
 
@@ -173,7 +175,7 @@ def _check_shrunk_hint(facts: CheckFacts, modality: Modality, dummy: Dummy, reme
     """Fail for a hint that shrinks the profile but not the items that vLLM admits."""
     name, limits = ids.SIZE_HINT.of(modality), facts.configuration.engine_args[LIMIT]
     budget, plain = facts.configuration.budget, facts.configuration.plain
-    size = ", ".join(f"{axis} {value:,}" for axis, value in hint(limits, modality).items())
+    size = ", ".join(f"{axis} {value:,}" for axis, value in size_hint(limits, modality).items())
     most, before = budget.max_tokens_per_item[modality], plain.max_tokens_per_item[modality]
     if dummy.embeds < most:
         detail = (
@@ -224,7 +226,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if alone and args.get("mm_processor_cache_type") == "shm":
         return
     given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
-    most = f"{' + '.join(parts(floor))} = {gib(floor.nbytes)} (computed)"
+    most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
         yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return
@@ -234,14 +236,14 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         f"{given_size}, but one request may bring {most}. If its new items evict one that it found "
         "in the cache, vLLM answers HTTP 500, `Expected a cached item` "
         "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
-        f"{line(_CACHE_SIZE, 0)}, or {line(_CACHE_SIZE, written_gib(floor.nbytes))} if the host "
-        "has twice that, or smaller limits",
+        f"{yaml_line(_CACHE_SIZE, 0)}, or {yaml_line(_CACHE_SIZE, round_up_gib(floor.nbytes))} if "
+        "the host has twice that, or smaller limits",
     )
 
 
-def moved_parts(opened: ModelInfo) -> Iterator[Check]:
+def missing_parts(opened: ModelInfo) -> Iterator[Check]:
     """A warning for each part that is missing in this release of vLLM."""
-    for part, why in opened.moved.items():
+    for part, why in opened.unavailable.items():
         detail = f"mmcalib cannot read {part} from this release, so it is not checked: {why}"
         yield Check(ids.VLLM_RELEASE, "warn", detail, "mmcalib doctor")
 
@@ -258,6 +260,6 @@ RULES: Final[Rules] = {
     check_written_hints: {CheckStage.WRITTEN: 50},
     check_derived_hints: {CheckStage.DECIDED: 180},
     check_cache_floor: {CheckStage.WRITTEN: 70},
-    lambda facts: moved_parts(facts.model): {CheckStage.WRITTEN: 10},
+    lambda facts: missing_parts(facts.model): {CheckStage.WRITTEN: 10},
     check_default_starts: {CheckStage.DECIDED: 110},
 }

@@ -8,17 +8,17 @@ import os
 from typing import Any
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
-from mmcalib.releases.constants import PROMPTING, reaching
+from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
 from mmcalib.releases.engine import ARGUMENTS
 from mmcalib.releases.platform import parsers
 
 # Arguments that a calibration covers: of the engine, and of the server's prompts.
-_CALIBRATED = (*ARGUMENTS, *PROMPTING)
+_CALIBRATED = (*ARGUMENTS, *PROMPT_ARGUMENTS)
 # Fields of the parser's result that are not arguments of the server.
 _NO_ARGUMENTS = ("config", "model_tag")
 
 
-def parse(request: ParseServeConfig) -> ServeConfig:
+def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
     """Return the arguments that the file sets to other values than vLLM's defaults.
 
     Raises ValueError with the parser's own error for a file that `vllm serve` rejects.
@@ -27,17 +27,21 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     # With a file that names no model, vLLM accepts a model only directly after `serve`.
     first = 0 if not request.flags or request.flags[0].startswith("-") else 1
     model, flags = request.flags[:first], request.flags[first:]
-    with_file = _arguments(["serve", *model, *config, *request.written, *flags])
+    with_file = _arguments(["serve", *model, *config, *request.file_flags, *flags])
     without = _arguments(["serve", str(with_file["model"])])
     changed = {
         name: with_file[name]
         for name in _CALIBRATED
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    unsafe = tuple(reaching(with_file, without, _CALIBRATED)) if config or request.written else ()
+    unsafe = (
+        tuple(find_unsafe_settings(with_file, without, _CALIBRATED))
+        if config or request.file_flags
+        else ()
+    )
     if unsafe and flags:
         own = _arguments(["serve", str(with_file["model"]), *flags])
-        unsafe = tuple(reaching(with_file, own, _CALIBRATED))
+        unsafe = tuple(find_unsafe_settings(with_file, own, _CALIBRATED))
     server = tuple(
         name
         for name, value in with_file.items()
@@ -46,7 +50,7 @@ def parse(request: ParseServeConfig) -> ServeConfig:
     return ServeConfig(changed, with_file, unsafe, server)
 
 
-def options() -> ServeOptions:
+def list_serve_options() -> ServeOptions:
     """Map each option of `vllm serve`, without its dashes, to its argument; list the engine's."""
     actions = parsers()[1]._option_string_actions
     arguments = {name[2:]: a.dest for name, a in actions.items() if name[:2] == "--"}

@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
-from mmcalib.child.service import exhausted, refusal_of
+from mmcalib.child.service import exhausted_resource, refusal_reason
 from mmcalib.engine import messages as m
-from mmcalib.models.cut import at_depth
+from mmcalib.models.cut import scale_to_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
-from mmcalib.releases.engine import RequestWatch, greedy
-from mmcalib.releases.models import weights_as_loaded
-from mmcalib.releases.runner import graphs_as_captured
+from mmcalib.releases.engine import RequestWatch, greedy_sampling
+from mmcalib.releases.models import record_weight_sizes
+from mmcalib.releases.runner import record_graph_bytes
 
 # Methods that read figures in the worker, and access to replayed media in any folder.
 _OURS = {
@@ -51,9 +51,9 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
     share, reserved_bytes = 1.0, 0
     if traced:
         config = engine.offline_config(args)
-        if emulates(config.model_config):
-            share = config.model_config.dtype.itemsize / STAND_IN.itemsize
-            args["dtype"] = str(STAND_IN).removeprefix("torch.")
+        if emulates_bfloat16(config.model_config):
+            share = config.model_config.dtype.itemsize / FALLBACK_DTYPE.itemsize
+            args["dtype"] = str(FALLBACK_DTYPE).removeprefix("torch.")
         args["kv_cache_memory_bytes"] = round(_kv_cache_bytes(config) / share)
         # vLLM keeps an int32 and a bool per sequence and token of the context.
         # v1/worker/gpu_input_batch.py of 0.32.
@@ -68,7 +68,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
             require_host_memory(weights_bytes + reserved_bytes, _TOO_LITTLE)
 
     require_room(0)
-    with weights_as_loaded(require_room) as sizes, graphs_as_captured() as graphs:
+    with record_weight_sizes(require_room) as sizes, record_graph_bytes() as graphs:
         llm = engine.start_llm(args)
     start_s = time.perf_counter() - started
     kv_bytes_per_token = _ask(llm, "mmcalib_kv") * share
@@ -92,7 +92,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
     sizes = {name: round(nbytes * share) for name, nbytes in sizes.items()}
-    weights, full = sum(sizes.values()), at_depth(sizes, text_layers, encoder_layers)
+    weights, full = sum(sizes.values()), scale_to_depth(sizes, text_layers, encoder_layers)
     gpu = None
     if not traced:
         say("reading the memory of the GPU")
@@ -124,7 +124,7 @@ def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     names = ("max_num_batched_tokens", "max_num_seqs")
     if args.keys() >= {*names}:
         return args
-    scheduler = engine.served_config(args).scheduler_config
+    scheduler = engine.serve_config(args).scheduler_config
     return {name: getattr(scheduler, name) for name in names} | args
 
 
@@ -169,10 +169,10 @@ def _probe(llm: Any, side_px: int) -> tuple[str, Any]:
 
 
 # Every CPU supports it.
-STAND_IN = torch.float32
+FALLBACK_DTYPE = torch.float32
 
 
-def emulates(model_config: Any) -> bool:
+def emulates_bfloat16(model_config: Any) -> bool:
     """Return True if this CPU only emulates the model's bfloat16, and the model can run without it.
 
     PyTorch's emulation took 200 times as long as float32 for 2048 × 2048. Quantised weights have
@@ -187,19 +187,19 @@ def emulates(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Replayed:
+def replay(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> m.BurstResult:
     """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
     queued: dict[str, m.ReplayPrompt] = {}
-    answers: list[m.Answered] = []
-    admitted: list[m.Answered] = []
+    answers: list[m.PromptOutcome] = []
+    admitted: list[m.PromptOutcome] = []
     start_bytes = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
             if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
-            admitted.append(m.Answered(prompt.origin, "", *watch.added))
+            admitted.append(m.PromptOutcome(prompt.origin, "", *watch.added))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):
@@ -211,14 +211,14 @@ def replay(llm: Any, request: m.Replay, prompting: processors.Prompting) -> m.Re
         output = outputs.get(request_id)
         has_answer = output is not None and output.finished
         answers.append(
-            m.Answered(
+            m.PromptOutcome(
                 prompt.origin,
                 "" if has_answer else "the engine did not answer",
                 len(output.prompt_token_ids or ()) if output else 0,
                 watch.item_tokens[request_id],
             )
         )
-    return m.Replayed(
+    return m.BurstResult(
         tuple(answers),
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
@@ -235,13 +235,17 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return nbytes
 
 
-def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.Answered:
-    return m.Answered(prompt.origin, refusal_of(error), 0, (), exhausted(error) == "memory")
+def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.PromptOutcome:
+    return m.PromptOutcome(
+        prompt.origin, refusal_reason(error), 0, (), exhausted_resource(error) == "memory"
+    )
 
 
-def _enqueue(llm: Any, prompt: m.ReplayPrompt, prompting: processors.Prompting) -> Exception | None:
+def _enqueue(
+    llm: Any, prompt: m.ReplayPrompt, prompting: processors.PromptSettings
+) -> Exception | None:
     """Queue one prompt. Return vLLM's exception if it rejects the prompt or its answer."""
-    sampling = greedy(_ANSWER_TOKENS)
+    sampling = greedy_sampling(_ANSWER_TOKENS)
     try:
         request = prompt.request
         options = processors.enqueue_options(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, product
 from typing import Any, assert_never
 
-from mmcalib.child.processor import Processor, cost, load
+from mmcalib.child.processor import Processor, load, measure_cost
 from mmcalib.domain import knobs
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
@@ -36,7 +36,7 @@ class Trial:
     def part(self, name: str) -> Any:
         return getattr(self.info.get_hf_processor(), name, None)
 
-    def heeded(
+    def effective_options(
         self, spellings: Iterable[Spelling], value: int, modality: Modality
     ) -> Iterator[tuple[Spelling, tuple[Modality, ...]]]:
         """Yield spellings that affect this modality, with others they affect; clean ones first."""
@@ -54,19 +54,19 @@ class Trial:
                 yield (path, beside), ()
         yield from affecting_others
 
-    def of_images(
+    def image_option(
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
         """Yield the path of an image option that works, and other modalities it affects, if any."""
         spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
-        for (path, _), bleeds in islice(self.heeded(spellings, tried, "image"), 1):
+        for (path, _), bleeds in islice(self.effective_options(spellings, tried, "image"), 1):
             yield path, bleeds
 
     def cost(self, setting: knobs.Setting, modality: Modality) -> tuple[int, int] | None:
         key = setting.key, modality
         if key not in self._costs:
             try:
-                measured = cost(Blank(_PROBES[modality]), self.under(setting))
+                measured = measure_cost(Blank(_PROBES[modality]), self.under(setting))
                 self._costs[key] = measured.tokens, measured.embeds
             except Exception:  # noqa: BLE001 - vLLM rejects the option
                 self._costs[key] = None
@@ -84,14 +84,14 @@ def nested(path: tuple[str, ...], value: Any, beside: Mapping[str, Any]) -> dict
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
-def tiles(trial: Trial) -> Iterator[knobs.Knob]:
+def tile_knobs(trial: Trial) -> Iterator[knobs.Knob]:
     if "image" not in trial.modalities:
         return
     for name in _NAMES:
         for holder in _holders(trial.info):
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 1:
-                for path, bleeds in trial.of_images(name, tried=1):
+                for path, bleeds in trial.image_option(name, tried=1):
                     yield knobs.TileCap(path=path, value=value, bleeds=bleeds)
                 break
 
@@ -129,11 +129,11 @@ def find_knobs(
     trial = Trial(default, under)
     for kind in knobs.KNOBS:
         if kind is knobs.AreaCap:
-            yield from areas(trial)
+            yield from area_knobs(trial)
         elif kind is knobs.EdgeCap:
             yield from _edges(trial)
         elif kind is knobs.TileCap:
-            yield from tiles(trial)
+            yield from tile_knobs(trial)
         elif kind is knobs.CropCap:
             yield from _crops(trial)
         elif kind is knobs.FrameSampling:
@@ -154,7 +154,7 @@ def _edges(trial: Trial) -> Iterator[knobs.Knob]:
     if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
         return
     steps = (*range(int(tile), int(longest), int(tile)), int(longest))
-    for path, bleeds in trial.of_images("size", "longest_edge", tried=int(tile)):
+    for path, bleeds in trial.image_option("size", "longest_edge", tried=int(tile)):
         yield knobs.EdgeCap(path=path, value=int(longest), steps=steps, bleeds=bleeds)
 
 
@@ -166,7 +166,7 @@ def _crops(trial: Trial) -> Iterator[knobs.Knob]:
     value = most if _crop_default(trial, _SWITCH) else 0
     tried = 0 if value else _FEWEST
     steps = (0, *range(_FEWEST, most + 1))
-    for path, bleeds in trial.of_images(_CROPS, tried=tried, beside={_SWITCH: bool(tried)}):
+    for path, bleeds in trial.image_option(_CROPS, tried=tried, beside={_SWITCH: bool(tried)}):
         yield knobs.CropCap(path=path, value=value, steps=steps, switch=_SWITCH, bleeds=bleeds)
 
 
@@ -209,7 +209,7 @@ _PARTS: tuple[tuple[Modality, str, str], ...] = (
 )
 
 
-def areas(trial: Trial) -> Iterator[knobs.Knob]:
+def area_knobs(trial: Trial) -> Iterator[knobs.Knob]:
     """Yield caps on the area of images and video frames, in spellings that work together."""
     first = [cap for part in _PARTS for cap in islice(_area_caps(trial, *part), 1)]
     if _work_together(trial, first):
@@ -222,7 +222,7 @@ def areas(trial: Trial) -> Iterator[knobs.Knob]:
 def _work_together(trial: Trial, caps: Iterable[knobs.AreaCap]) -> bool:
     """Return True if each modality costs the same under all caps as under its own."""
     settings = {cap.modality: cap.setting(max(cap.least_px, _TRIED_PX)) for cap in caps}
-    merged = knobs.merged_settings(settings.values())
+    merged = knobs.merge_settings(settings.values())
     return all(trial.cost(merged, m) == trial.cost(own, m) for m, own in settings.items())
 
 
@@ -240,7 +240,9 @@ def _area_caps(
         return
     patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
     spellings = _spellings(scope, int(least))
-    for (path, beside), bleeds in trial.heeded(spellings, max(int(least), _TRIED_PX), modality):
+    for (path, beside), bleeds in trial.effective_options(
+        spellings, max(int(least), _TRIED_PX), modality
+    ):
         yield knobs.AreaCap(
             modality=modality,
             path=path,
@@ -264,5 +266,5 @@ def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
-    for path, bleeds in trial.of_images("max_soft_tokens", tried=tried):
+    for path, bleeds in trial.image_option("max_soft_tokens", tried=tried):
         yield knobs.TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)

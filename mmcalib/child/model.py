@@ -17,7 +17,7 @@ import numpy as np
 
 from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
-from mmcalib.child.service import NotMultimodalError, moved, what_failed
+from mmcalib.child.service import NotMultimodalError, describe_failure, is_incompatible
 from mmcalib.child.texts import TextRenderer
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.model import VARIABLES, ModelInfo, Server
@@ -26,7 +26,7 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.processes import own_priority
 from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
-from mmcalib.releases.release import installed
+from mmcalib.releases.release import installed_version
 
 # FFmpeg's codec name → an encoder in PyAV's FFmpeg, a container, and a pixel format.
 _ENCODERS = {
@@ -54,7 +54,7 @@ _WIDTH_PX, _HEIGHT_PX, _FRAMES, _FPS = 256, 128, 4, 25
 
 def read_server(*, videos: bool) -> Server:
     """Read the server's limits; with `videos`, also test which codecs it decodes."""
-    limits = platforms.whole_numbers(VARIABLES)
+    limits = platforms.read_variables(VARIABLES)
     server = Server(
         limits=limits,
         given=tuple(name for name in limits if name in os.environ),
@@ -113,21 +113,21 @@ class OpenedModel:
         }
         if request.max_model_len is not None:
             self._args["max_model_len"] = request.max_model_len
-        self._tries = request.tries
-        self.prompting = processors.Prompting.of(request.engine_args)
+        self._tries = request.search_knobs
+        self.prompting = processors.PromptSettings.from_arguments(request.engine_args)
         self._processors: dict[str, Processor] = {}
         self._moved: dict[str, str] = {}
-        default = self.under(DEFAULT)
+        default = self.with_setting(DEFAULT)
         self.config = default.config
         self.video_loader = processors.video_loader_name(default.config)
 
-    def on(self, setting: Setting, device: str) -> Processor:
+    def on_device(self, setting: Setting, device: str) -> Processor:
         """Return the processor on a torch device; its tensors stay on that device."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self.under(placed, **processors.device_transport())
+        return self.with_setting(placed, **processors.device_transport())
 
-    def under(self, setting: Setting, **more: Any) -> Processor:
+    def with_setting(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
             config = engine.model_config(
                 {
@@ -145,7 +145,7 @@ class OpenedModel:
 
     @cached_property
     def engine_config(self) -> Any:
-        return engine.served_config(self._args)
+        return engine.serve_config(self._args)
 
     @cached_property
     def texts(self) -> TextRenderer:
@@ -153,13 +153,13 @@ class OpenedModel:
         return TextRenderer(self)
 
     def describe(self) -> ModelInfo:
-        default = self.under(DEFAULT)
+        default = self.with_setting(DEFAULT)
         supported = default.info.supported_mm_limits
         modalities = {name: supported[name] for name in MODALITIES if name in supported}
         scheduler = self.engine_config.scheduler_config
 
         def find() -> tuple[Knob, ...]:
-            return tuple(find_knobs(default, self.under)) if self._tries else ()
+            return tuple(find_knobs(default, self.with_setting)) if self._tries else ()
 
         return ModelInfo(
             architecture=self.config.architecture,
@@ -179,7 +179,7 @@ class OpenedModel:
             # Token counts depend on them.
             versions={
                 "python": platform.python_version(),
-                **{name: installed(name) for name in ("torch", "transformers", "vllm")},
+                **{name: installed_version(name) for name in ("torch", "transformers", "vllm")},
             },
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
@@ -188,7 +188,7 @@ class OpenedModel:
                 lambda: read_server(videos=self._tries and "video" in supported),
                 Server(),
             ),
-            moved=self._moved,
+            unavailable=self._moved,
         )
 
     def _unless_moved(self, part: str, ask: Callable[[], T], unknown: T) -> T:
@@ -196,7 +196,7 @@ class OpenedModel:
         try:
             return ask()
         except Exception as error:
-            if not moved(error):
+            if not is_incompatible(error):
                 raise
-            self._moved[part] = what_failed(error)
+            self._moved[part] = describe_failure(error)
             return unknown

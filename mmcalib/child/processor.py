@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmcalib.child.service import refusal_of
-from mmcalib.child.tensors import timed
-from mmcalib.corpus.urls import served_url
-from mmcalib.derive.admission import Hearing, unheard
+from mmcalib.child.service import refusal_reason
+from mmcalib.child.tensors import time_call
+from mmcalib.corpus.urls import local_file_url
+from mmcalib.derive.admission import AudioLimits, find_audio_refusal
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Clip, Dummy
-from mmcalib.domain.model import Cost, Processed
+from mmcalib.domain.model import Cost, ProcessedItem
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine import messages as m
 from mmcalib.processes import free_bytes
 from mmcalib.releases import processors
-from mmcalib.releases.engine import served_config
-from mmcalib.releases.runner import budget_of, multimodal_budget
+from mmcalib.releases.engine import serve_config
+from mmcalib.releases.runner import multimodal_budget, to_budget
 from mmcalib.text import GIB
 
 if TYPE_CHECKING:
@@ -68,16 +68,16 @@ def load(subject: m.Blank | m.File, under: Processor) -> tuple[Any, tuple[int, .
     Raises the server's exceptions: the server would refuse such a request too.
     """
     media = _file(subject, under) if isinstance(subject, m.File) else _blank(subject, under)
-    sampled = sampled_of(getattr(media, "media", media))
+    sampled = sampled_size(getattr(media, "media", media))
     if subject.modality == "audio":
-        hearing = Hearing(processors.audio_rate_hz(under.processor))
-        if refusal := unheard(AudioShape(*sampled), hearing):
+        hearing = AudioLimits(processors.audio_rate_hz(under.processor))
+        if refusal := find_audio_refusal(AudioShape(*sampled), hearing):
             raise ValueError(f"{refusal.reason}: {refusal.remedy}")
     return media, sampled
 
 
 def _file(subject: m.File, under: Processor) -> Any:
-    url = served_url(os.path.realpath(subject.path))
+    url = local_file_url(os.path.realpath(subject.path))
     kwargs = {name: dict(values) for name, values in under.setting.media_io_kwargs.items()}
     connector = processors.connector(kwargs, MEDIA_ROOT)
     match subject.modality:
@@ -103,7 +103,7 @@ def _blank(subject: m.Blank, under: Processor) -> Any:
                 return processors.video_loader(under.config, options).load_bytes(b"")
 
 
-def sampled_of(media: Any) -> tuple[int, ...]:
+def sampled_size(media: Any) -> tuple[int, ...]:
     if isinstance(media, Image.Image):
         return media.size
     first, second = media
@@ -126,7 +126,7 @@ def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]
         if rate_hz is None:
             return [(None, None)] * len(shapes)
         samples = [-(-shape.num_samples * rate_hz // shape.sample_rate_hz) for shape in shapes]
-        framing = processors.framing(under.processor)
+        framing = processors.audio_framing(under.processor)
         if framing is None:
             return [(number, None) for number in processors.sound_embeds(under.processor, samples)]
         frames = list(map(_frames_rule(max(samples), rate_hz, *framing, under), samples))
@@ -157,7 +157,7 @@ def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processo
     return lambda samples: min(round_up(samples), frames)
 
 
-def resampled(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
+def compare_resampling(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
     """Return samples at the model's rate, by vLLM and by librosa; empty if librosa fails."""
     rate_hz = processors.audio_rate_hz(under.processor)
     if not isinstance(subject, m.File) or subject.modality != "audio" or rate_hz is None:
@@ -168,24 +168,28 @@ def resampled(subject: m.Blank | m.File, under: Processor) -> tuple[int, ...]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             sound, _ = librosa.load(subject.path, sr=rate_hz)
-        return processors.resampled_samples(under.processor, load(subject, under)[0]), len(sound)
+        return processors.count_resampled_samples(under.processor, load(subject, under)[0]), len(
+            sound
+        )
     except Exception:  # noqa: BLE001 - the comparison is optional
         return ()
 
 
 def measure(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
     """Measure every subject in order; yield vLLM's reason for an item that it refuses."""
-    under = model.under(request.setting)
+    under = model.with_setting(request.setting)
     for index, subject in enumerate(request.subjects):
         try:
-            yield m.Measured(index, cost(subject, under), resampled=resampled(subject, under))
+            yield m.Measured(
+                index, measure_cost(subject, under), resampled=compare_resampling(subject, under)
+            )
         except MemoryError as error:
-            yield m.Measured(index, None, refusal=refusal_of(error), refused_by="host_memory")
+            yield m.Measured(index, None, refusal=refusal_reason(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-            yield m.Measured(index, None, refusal=refusal_of(error))
+            yield m.Measured(index, None, refusal=refusal_reason(error))
 
 
-def cost(subject: m.Blank | m.File, under: Processor) -> Cost:
+def measure_cost(subject: m.Blank | m.File, under: Processor) -> Cost:
     started, spent = time.perf_counter(), time.process_time()
     media, sampled = load(subject, under)
     loaded = time.perf_counter()
@@ -204,9 +208,9 @@ def cost(subject: m.Blank | m.File, under: Processor) -> Cost:
     )
 
 
-def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
+def count_blanks(model: OpenedModel, request: m.CountEmbeds) -> m.EmbedCounts:
     """Count embeds and parts of every blank in order; None if the model's code cannot count it."""
-    under = model.under(request.setting)
+    under = model.with_setting(request.setting)
     shapes = [blank.shape for blank in request.subjects]
     sampled = tuple(_sample_size(blank, under) for blank in request.subjects)
     sounds = iter(count_sounds([shape for shape in shapes if isinstance(shape, AudioShape)], under))
@@ -221,7 +225,7 @@ def count(model: OpenedModel, request: m.CountEmbeds) -> m.Counted:
         return _count_embeds(counters[shape.modality], size), cut
 
     counts = [count_one(shape, size) for shape, size in zip(shapes, sampled, strict=True)]
-    return m.Counted(tuple(n for n, _ in counts), sampled, tuple(parts for _, parts in counts))
+    return m.EmbedCounts(tuple(n for n, _ in counts), sampled, tuple(parts for _, parts in counts))
 
 
 def _sample_size(blank: m.Blank, under: Processor) -> tuple[int, ...]:
@@ -254,7 +258,7 @@ def counter(modality: Modality, under: Processor) -> Callable[..., int] | None:
     makers = {
         "processor": info.get_hf_processor,
         "image_processor": part or getattr(info, "get_image_processor", None),
-        "mm_kwargs": lambda: processors.own_size(under.processor, modality),
+        "mm_kwargs": lambda: processors.picture_size_kwargs(under.processor, modality),
     }
     parameters = inspect.signature(method).parameters
     try:
@@ -315,18 +319,18 @@ def _clips(count: Callable[..., int], most_frames: int) -> Iterator[Clip]:
                 yield Clip(int(embeds), frames, width, height)
 
 
-def budget(request: m.AskBudget) -> Budget:
-    config = served_config(request.engine_args)
+def compute_budget(request: m.ComputeBudget) -> Budget:
+    config = serve_config(request.engine_args)
     mm = multimodal_budget(config)
-    result = budget_of(config, mm, largest_clip)
+    result = to_budget(config, mm, largest_clip)
     if not request.build_dummy:
         return result
     only = result.profiled_modality if request.only_profiled else None
     names = [only] if only else result.max_tokens_per_item
-    return replace(result, dummies={name: dummy(mm.processor, name) for name in names})
+    return replace(result, dummies={name: make_dummy(mm.processor, name) for name in names})
 
 
-def dummy(processor: Any, modality: Modality) -> Dummy:
+def make_dummy(processor: Any, modality: Modality) -> Dummy:
     """Return the item of vLLM's dummy builder, which applies the size hints."""
     inputs = processors.dummy_inputs(processor, modality)
     placeholders = inputs["mm_placeholders"][modality]
@@ -351,39 +355,41 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
     if modality == "image":
         width, height = first.size
         return {"width": int(width), "height": int(height)}
-    frames, width, height = sampled_of(first if isinstance(first, tuple) else (first, {}))
+    frames, width, height = sampled_size(first if isinstance(first, tuple) else (first, {}))
     return {"num_frames": frames, "width": width, "height": height}
 
 
-def compare_devices(model: OpenedModel, request: m.CompareDevices) -> m.DevicesCompared:
+def compare_devices(model: OpenedModel, request: m.CompareDevices) -> m.DeviceComparison:
     """Process the subject on the CPU and on another device; report a failure of either."""
     modality, device = request.subject.modality, torch.device(request.device)
-    results: list[Processed] = []
+    results: list[ProcessedItem] = []
     try:
-        media, _ = load(request.subject, model.under(request.setting))
+        media, _ = load(request.subject, model.with_setting(request.setting))
         for where in (torch.device("cpu"), device):
             setting = request.setting
-            under = model.on(setting, str(where)) if results else model.under(setting)
+            under = model.on_device(setting, str(where)) if results else model.with_setting(setting)
             if request.warm:
                 processors.process_item(under.processor, modality, media)
             results.append(_process(under, modality, media, where))
     except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-        reason = refusal_of(error)
+        reason = refusal_reason(error)
     else:
-        return m.DevicesCompared(results[0], results[1])
+        return m.DeviceComparison(results[0], results[1])
     # The exception no longer keeps the tensors of the failed run.
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return m.DevicesCompared(results[0] if results else None, None, reason)
+    return m.DeviceComparison(results[0] if results else None, None, reason)
 
 
-def _process(under: Processor, modality: Modality, media: Any, device: torch.device) -> Processed:
+def _process(
+    under: Processor, modality: Modality, media: Any, device: torch.device
+) -> ProcessedItem:
     def run() -> Any:
         return processors.process_item(under.processor, modality, media)
 
-    output, seconds, peak = timed(run, device)
+    output, seconds, peak = time_call(run, device)
     placeholders = output["mm_placeholders"][modality]
-    return Processed(
+    return ProcessedItem(
         tokens=sum(p.length for p in placeholders),
         embeds=sum(p.get_num_embeds() for p in placeholders),
         tensors=tuple(

@@ -29,7 +29,7 @@ def _version(distribution_name: str) -> str:
 def main() -> None:
     importlib.metadata.version = _version
     sys.argv[0] = _NAME
-    platform.run()
+    platform.run_cli()
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from mmcalib.engine import messages as m
 from mmcalib.engine.messages import FailureKind
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
-from mmcalib.releases.release import TargetMoved, installed
+from mmcalib.releases.release import TargetMissing, installed_version
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
-    from mmcalib.child.rehearsal.startup import Stage
+    from mmcalib.child.rehearsal.startup import ImaginaryMachine
 
 _OURS = Path(__file__).resolve().parent.parent
 
@@ -32,25 +32,25 @@ class NotMultimodalError(ValueError):
     """The model takes no media."""
 
 
-def kind_of(error: BaseException) -> FailureKind:
+def failure_kind(error: BaseException) -> FailureKind:
     match error:
         case NotMultimodalError():
             return "not_multimodal"
         case ModuleNotFoundError(name="vllm" | "torch"):
             return "not_installed"
-    return "moved" if moved(error) else "vllm"
+    return "moved" if is_incompatible(error) else "vllm"
 
 
-def refusal_of(error: Exception) -> str:
+def refusal_reason(error: Exception) -> str:
     """Return why vLLM refuses one of several things. Raises `error` if `releases` is outdated."""
-    if moved(error, within=_OURS / "releases"):
+    if is_incompatible(error, within=_OURS / "releases"):
         raise error
     return root_cause(error)
 
 
-def moved(error: BaseException, within: Path = _OURS) -> bool:
+def is_incompatible(error: BaseException, within: Path = _OURS) -> bool:
     """Return True if mmcalib's own line failed because it does not fit this release of vLLM."""
-    if isinstance(error, TargetMoved):
+    if isinstance(error, TargetMissing):
         return True
     if not isinstance(error, AttributeError | ImportError | TypeError):
         return False
@@ -68,7 +68,7 @@ def root_cause(error: BaseException) -> str:
     return _line(error)[:REFUSAL_CHARS]
 
 
-def exhausted(error: BaseException) -> str:
+def exhausted_resource(error: BaseException) -> str:
     """Return the resource that ran out, also for errors of vLLM, PyTorch or a GPU; else empty."""
     if resource := processes.exhausted(error):
         return resource
@@ -80,10 +80,10 @@ def exhausted(error: BaseException) -> str:
     return ""
 
 
-def what_failed(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Return the outermost message, and the innermost if it differs, on one line."""
-    if kind_of(error) == "moved":
-        return f"mmcalib does not fit this vLLM ({installed('vllm')}): {_line(error)}"
+    if failure_kind(error) == "moved":
+        return f"mmcalib does not fit this vLLM ({installed_version('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
     no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
     if no_room and not no_room["external"]:
@@ -118,7 +118,7 @@ def _line(error: BaseException) -> str:
 _LIBRARIES = ("torchvision", "torchaudio")
 
 
-def probe_environment() -> m.Looked:
+def probe_environment() -> m.EnvironmentReport:
     """Find vLLM's device; creates a CUDA context. Raises ImportError if mmcalib does not fit."""
     import torch
 
@@ -133,7 +133,7 @@ def probe_environment() -> m.Looked:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - native libraries raise various exceptions
             failing[name] = root_cause(error)
-    return m.Looked(current.device_type or "", free, total, failing)
+    return m.EnvironmentReport(current.device_type or "", free, total, failing)
 
 
 class Service:
@@ -144,13 +144,13 @@ class Service:
         self._model: OpenedModel | None = None
         self._engine: Any = None
         self._engine_args: dict[str, Any] = {}
-        self._machine: Stage | None = None
+        self._machine: ImaginaryMachine | None = None
 
     def say(self, answer: object) -> None:
         self._pipe.send_bytes(m.encode(answer))
 
     def _note(self, text: str) -> None:
-        self.say(m.Said(text))
+        self.say(m.Note(text))
 
     @property
     def model(self) -> OpenedModel:
@@ -161,12 +161,14 @@ class Service:
     def answer(self, request: m.Message) -> object:
         """Carry out the request and return its closing reply; imports are lazy."""
         on_imaginary = isinstance(request, m.ServeTraffic) and request.gpu is not None
-        if not on_imaginary and not isinstance(request, m.Look | m.Imagine | m.Rehearse):
+        if not on_imaginary and not isinstance(
+            request, m.ProbeEnvironment | m.UseImaginaryGpu | m.Rehearse
+        ):
             from mmcalib.releases.platform import borrow_cpu
 
             borrow_cpu()
         match request:
-            case m.Look():
+            case m.ProbeEnvironment():
                 return probe_environment()
             case m.OpenModel():
                 from mmcalib.child.model import OpenedModel
@@ -174,13 +176,13 @@ class Service:
                 self._model = OpenedModel(request)
                 return self._model.describe()
             case m.ParseServeConfig():
-                from mmcalib.child.config import parse
+                from mmcalib.child.config import parse_serve_config
 
-                return parse(request)
+                return parse_serve_config(request)
             case m.ListServeOptions():
-                from mmcalib.child.config import options
+                from mmcalib.child.config import list_serve_options
 
-                return options()
+                return list_serve_options()
             case m.StartEngine():
                 from mmcalib.child.engine import start
 
@@ -189,10 +191,12 @@ class Service:
                 return started
             case m.Replay():
                 from mmcalib.child.engine import replay
-                from mmcalib.releases.processors import Prompting
+                from mmcalib.releases.processors import PromptSettings
 
-                return replay(self._engine, request, Prompting.of(self._engine_args))
-            case m.Imagine():
+                return replay(
+                    self._engine, request, PromptSettings.from_arguments(self._engine_args)
+                )
+            case m.UseImaginaryGpu():
                 self._use_imaginary_gpu(request.gpu)
                 return m.Done()
             case m.Rehearse():
@@ -201,14 +205,14 @@ class Service:
 
                 return rehearse(machine, request)
             case m.ServeTraffic(gpu=None):
-                from mmcalib.child.traffic import StepBooks, serve
+                from mmcalib.child.traffic import StepLedger, serve
 
-                return serve(request, StepBooks(), self._note)
+                return serve(request, StepLedger(), self._note)
             case m.ServeTraffic(gpu=Gpu() as gpu):
                 machine = self._use_imaginary_gpu(gpu)
-                from mmcalib.child.rehearsal.traffic import serve_imagined
+                from mmcalib.child.rehearsal.traffic import serve_on_imaginary_gpu
 
-                return serve_imagined(machine, request, self._note)
+                return serve_on_imaginary_gpu(machine, request, self._note)
         return self._answer_about_items(request)
 
     def _answer_about_items(self, request: m.Message) -> object:
@@ -220,11 +224,11 @@ class Service:
                     self.say(measured)
                 return m.Done()
             case m.CountEmbeds():
-                return processor.count(self.model, request)
+                return processor.count_blanks(self.model, request)
             case m.CompareDevices():
                 return processor.compare_devices(self.model, request)
-            case m.AskBudget():
-                return processor.budget(request)
+            case m.ComputeBudget():
+                return processor.compute_budget(request)
             case m.CountTexts():
                 return texts.count_texts(self.model.texts, request)
             case m.SplitTexts():
@@ -233,11 +237,11 @@ class Service:
                 return texts.text_bound(self.model.texts, request.modalities)
             case m.FindCounting():
                 return texts.find_counting(self.model.texts, request.modalities)
-            case m.AskGrammar():
+            case m.FindGrammar():
                 return texts.find_grammar(self.model.texts, request.modalities)
         raise TypeError(f"unknown request {type(request).__name__}")
 
-    def _use_imaginary_gpu(self, gpu: Gpu) -> Stage:
+    def _use_imaginary_gpu(self, gpu: Gpu) -> ImaginaryMachine:
         """Return the machine with this imaginary GPU. Raises ValueError after another GPU."""
         from mmcalib.child.rehearsal.startup import install
 
@@ -259,4 +263,6 @@ def serve(pipe: Connection) -> None:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
-            service.say(m.Failed(what_failed(error), kind_of(error), exhausted(error)))
+            service.say(
+                m.Failed(describe_failure(error), failure_kind(error), exhausted_resource(error))
+            )

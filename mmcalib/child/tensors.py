@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 
-def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     """Return the bytes of the tensors' distinct storages, by address."""
     parts = (tensor.untyped_storage() for tensor in tensors)
     return {storage._cdata: storage.nbytes() for storage in parts}
@@ -18,7 +18,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
 T = TypeVar("T")
 
 
-def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
+def trace_memory(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
     """Call `run`: (its result, seconds, peak bytes allocated on the device since the start).
 
     Seconds are processor time divided by threads on a CPU, and wall time on CUDA.
@@ -26,7 +26,7 @@ def traced(run: Callable[[], T], device: torch.device) -> tuple[T, float, int]:
     return _on_cuda(run, device) if device.type == "cuda" else _on_cpu(run)
 
 
-def timed(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
+def time_call(run: Callable[[], T], device: torch.device) -> tuple[T, float, int | None]:
     """Call `run`: (result, wall seconds until the device is done, peak bytes; None on a CPU)."""
     if device.type == "cuda":
         return _on_cuda(run, device)

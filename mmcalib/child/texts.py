@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.child.processor import load
-from mmcalib.child.service import refusal_of
+from mmcalib.child.service import refusal_reason
 from mmcalib.child.text_counter import TextCounter, Uncounted
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_part
 from mmcalib.domain.items import TextBound, TextCounting
@@ -20,12 +20,12 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.engine.messages import (
     Blank,
-    CountingFound,
+    CountingResult,
     CountTexts,
-    GrammarFound,
+    GrammarResult,
+    SplitPrompts,
     SplitTexts,
-    TextsCounted,
-    TextsSplit,
+    TextCounts,
 )
 from mmcalib.releases import grammar, processors
 
@@ -63,7 +63,7 @@ ONE = ChatRequest.of_user("a")
 def with_items(modality: Modality, count: int, words: str = "a") -> ChatRequest:
     parts = [url_part(PART_OF[modality], "x") for _ in range(count)]
     last = text_part("b" if words == "a" else words)
-    return ChatRequest.of_user([text_part(words), *parts, last]).bare()
+    return ChatRequest.of_user([text_part(words), *parts, last]).strip_media()
 
 
 def around_items(modality: Modality) -> Iterator[ChatRequest]:
@@ -93,7 +93,7 @@ def conversations() -> Iterator[ChatRequest]:
         [_turn("developer", "s"), user],
         [user, *tool_turns, user],
     ):
-        yield ChatRequest(turns).bare()
+        yield ChatRequest(turns).strip_media()
 
 
 def with_fields() -> Iterator[ChatRequest]:
@@ -114,15 +114,15 @@ def with_fields() -> Iterator[ChatRequest]:
     yield from (ChatRequest(ONE.messages, fields) for fields in others)
 
 
-def mixed(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
+def with_mixed_items(modalities: Sequence[Modality]) -> Iterator[ChatRequest]:
     parts = [url_part(PART_OF[modality], "x") for modality in modalities]
-    yield ChatRequest.of_user([*parts, text_part("a")]).bare()
-    twice = ChatRequest.of_user([*parts, text_part("a"), *parts[::-1]]).bare()
+    yield ChatRequest.of_user([*parts, text_part("a")]).strip_media()
+    twice = ChatRequest.of_user([*parts, text_part("a"), *parts[::-1]]).strip_media()
     yield twice
-    yield ChatRequest([*twice.messages, _turn("assistant", "b"), *twice.messages]).bare()
+    yield ChatRequest([*twice.messages, _turn("assistant", "b"), *twice.messages]).strip_media()
 
 
-def worded() -> Iterator[ChatRequest]:
+def with_special_texts() -> Iterator[ChatRequest]:
     for words in _WORDS:
         yield ChatRequest.of_user(words)
         yield ChatRequest([_turn("user", "a"), _turn("assistant", words), _turn("user", words)])
@@ -150,9 +150,11 @@ class TextRenderer:
     def folder(self) -> Path:
         return Path(self._model.config.tokenizer)
 
-    def rendered(self, request: ChatRequest) -> tuple[str, list[int]]:
+    def render(self, request: ChatRequest) -> tuple[str, list[int]]:
         """Return the prompt and its tokens before placeholders expand. Raises vLLM's errors."""
-        return processors.rendered(self.renderer, request.messages, request.fields, self.prompting)
+        return processors.render_prompt(
+            self.renderer, request.messages, request.fields, self.prompting
+        )
 
     @property
     def content(self) -> str:
@@ -161,22 +163,22 @@ class TextRenderer:
 
     def count(self, request: ChatRequest) -> int:
         """Count the tokens of the prompt outside the placeholders of items."""
-        _, ids = self.rendered(request)
-        return len(ids) + self.grown(ids, request.items())
+        _, ids = self.render(request)
+        return len(ids) + self.token_gain(ids, request.items())
 
-    def grown(self, ids: list[int], items: Mapping[Modality, int]) -> int:
+    def token_gain(self, ids: list[int], items: Mapping[Modality, int]) -> int:
         """Return the text tokens gained by inserting items; negative if marks are replaced."""
         prompt = self._split(ids, items)
         return sum(len(part) for part in prompt if not isinstance(part, str)) - len(ids)
 
     def split(self, request: ChatRequest) -> SplitPrompt:
-        return self._split(self.rendered(request)[1], request.items())
+        return self._split(self.render(request)[1], request.items())
 
     def _split(self, ids: list[int], items: Mapping[Modality, int]) -> SplitPrompt:
         # An encoder-decoder model's items are not in the prompt.
         if not items or self._model.config.is_encoder_decoder:
             return (tuple(ids),)
-        under = self._model.under(DEFAULT)
+        under = self._model.with_setting(DEFAULT)
         for modality in items.keys() - self._media.keys():
             self._media[modality], _ = load(Blank(_SMALL[modality]), under)
         media = {m: [self._media[m]] * n for m, n in items.items()}
@@ -190,28 +192,28 @@ class TextRenderer:
         return (*prompt, tuple(ids[end:]))
 
 
-def count_texts(texts: TextRenderer, request: CountTexts) -> TextsCounted:
+def count_texts(texts: TextRenderer, request: CountTexts) -> TextCounts:
     """Count every request in order; a request that vLLM refuses gets vLLM's error."""
     tokens: list[int | str] = []
     for chat in request.requests:
         try:
             tokens.append(texts.count(chat))
         except Exception as error:  # noqa: BLE001 - the error is the answer
-            tokens.append(refusal_of(error))
-    return TextsCounted(tuple(tokens))
+            tokens.append(refusal_reason(error))
+    return TextCounts(tuple(tokens))
 
 
-def split_texts(texts: TextRenderer, request: SplitTexts) -> TextsSplit:
+def split_texts(texts: TextRenderer, request: SplitTexts) -> SplitPrompts:
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
             prompts.append(texts.split(chat))
         except Exception:  # noqa: BLE001 - a server refuses it too
             prompts.append(None)
-    return TextsSplit(tuple(prompts))
+    return SplitPrompts(tuple(prompts))
 
 
-def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarFound:
+def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarResult:
     """Return vLLM's grammar of requests, with the template's format unless vLLM renders in code."""
     config = texts.renderer.model_config
     rules = grammar.request_grammar(config)
@@ -221,11 +223,11 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     try:
         rules["content"] = texts.content
     except ValueError:
-        return GrammarFound(rules)
-    return GrammarFound({**rules, "placeholders": grammar.placeholders(config, modalities)})
+        return GrammarResult(rules)
+    return GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
 
 
-def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingFound:
+def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingResult:
     """Find a counting that agrees with vLLM on all tried requests; drop parts that do not agree."""
     left_out = []
     try:
@@ -236,20 +238,24 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
         counter = TextCounter(str(texts.folder), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
-        counting = _compare_counts(texts, counter, counting, (ONE, *conversations(), *worded()))
+        counting = _compare_counts(
+            texts, counter, counting, (ONE, *conversations(), *with_special_texts())
+        )
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
-        return CountingFound(None, " ".join(str(error).split())[:200] or type(error).__name__)
+        return CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
         chat = with_items(modality, 1)
         try:
-            gain = texts.grown(texts.rendered(chat)[1], chat.items())
+            gain = texts.token_gain(texts.render(chat)[1], chat.items())
             more = replace(counting, around={**counting.around, modality: gain})
             counting = _compare_counts(texts, counter, more, around_items(modality))
         except Exception as error:  # noqa: BLE001 - the modality is left out
             left_out.append(f"{modality} items: {error}")
     if len(counting.around) > 1:
         try:
-            counting = _compare_counts(texts, counter, counting, mixed(tuple(counting.around)))
+            counting = _compare_counts(
+                texts, counter, counting, with_mixed_items(tuple(counting.around))
+            )
         except ValueError as error:
             counting = replace(counting, around={})
             left_out.append(f"items: {error}")
@@ -259,7 +265,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
             counting = _compare_counts(texts, counter, replace(counting, fields=True), requests)
         except ValueError as error:
             left_out.append(f"tools: {error}")
-    return CountingFound(counting, " ".join("; ".join(left_out).split())[:200])
+    return CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
 
 
 def _compare_counts(
@@ -348,14 +354,16 @@ def _find_bound(
     texts: TextRenderer, of_prompt: _PromptBound, modalities: Sequence[Modality]
 ) -> TextBound:
     def weight(request: ChatRequest) -> int:
-        return of_prompt.most_tokens(texts.rendered(request)[0])
+        return of_prompt.most_tokens(texts.render(request)[0])
 
-    base = max(0, weight(ONE) - of_prompt.per_byte * ONE.asked().text_bytes)
+    base = max(0, weight(ONE) - of_prompt.per_byte * ONE.measure_context().text_bytes)
     bound = TextBound(base_tokens=base, tokens_per_byte=of_prompt.per_byte)
     tried = [ONE]
     for request in conversations():
         try:
-            more = weight(request) - base - of_prompt.per_byte * request.asked().text_bytes
+            more = (
+                weight(request) - base - of_prompt.per_byte * request.measure_context().text_bytes
+            )
         except Exception:  # noqa: BLE001, S112 - templates reject some orders of turns
             continue
         tried.append(request)
@@ -366,25 +374,25 @@ def _find_bound(
         for count in ITEMS:
             request = with_items(modality, count)
             try:
-                prompt, ids = texts.rendered(request)
+                prompt, ids = texts.render(request)
             except Exception:  # a model may accept only one item
                 if around:
                     break
                 raise
-            plain = most(bound, request, {})
-            more = of_prompt.most_tokens(prompt) - plain + texts.grown(ids, request.items())
+            plain = bound_tokens(bound, request, {})
+            more = of_prompt.most_tokens(prompt) - plain + texts.token_gain(ids, request.items())
             around.append(-(-more // count))
             tried.append(request)
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
     bound = _with_tools(bound, weight)
-    tried += list(worded())
+    tried += list(with_special_texts())
     compared = 0
     for request in tried:
         # No bound if the template repeats some words, or if the tokenizer makes more tokens than
         # the text has bytes.
-        if weight(request) > most(bound, request) + _replaced_tokens(texts, request):
+        if weight(request) > bound_tokens(bound, request) + _replaced_tokens(texts, request):
             return TextBound()
-        if texts.count(request) > most(bound, request):
+        if texts.count(request) > bound_tokens(bound, request):
             return TextBound()
         compared += 1
     return replace(bound, compared=compared)
@@ -392,7 +400,7 @@ def _find_bound(
 
 def _replaced_tokens(texts: TextRenderer, request: ChatRequest) -> int:
     items = request.items()
-    return -texts.grown(texts.rendered(request)[1], items) if items else 0
+    return -texts.token_gain(texts.render(request)[1], items) if items else 0
 
 
 def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:
@@ -402,17 +410,19 @@ def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextB
     for tools, words in itertools.product(tool_lists, ("a", "b" * 9)):
         request = ChatRequest([_turn("user", words)], {"tools": tools})
         try:
-            around.append(weight(request) - most(replace(bound, tools_tokens=0), request))
+            around.append(weight(request) - bound_tokens(replace(bound, tools_tokens=0), request))
         except Exception:  # noqa: BLE001
             return bound
     return replace(bound, tools_tokens=max(0, *around))
 
 
-def most(
+def bound_tokens(
     bound: TextBound, request: ChatRequest, items: Mapping[Modality, int] | None = None
 ) -> int:
     """Return the bound of a request, or of one with these items. Raises ValueError without one."""
-    tokens = bound.most(request.asked(), request.items() if items is None else items)
+    tokens = bound.max_tokens(
+        request.measure_context(), request.items() if items is None else items
+    )
     if tokens is None:
         raise ValueError("a tried request has no bound")
     return tokens

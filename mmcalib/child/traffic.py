@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mmcalib.child.processor import Processor, load
-from mmcalib.child.service import refusal_of
-from mmcalib.child.tensors import storages
+from mmcalib.child.service import refusal_reason
+from mmcalib.child.tensors import storage_sizes
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
@@ -21,7 +21,7 @@ from mmcalib.releases.engine import PlacedItem, SteppedCore, stepped_config
 from mmcalib.releases.processors import create_processor, process_item
 
 
-class StepBooks:
+class StepLedger:
     """Hooks for steps of a real engine: it executes every step, and memory is unknown.
 
     `largest` are the tensors at the last step's peak; `reserved_bytes` is as in `Traffic`.
@@ -36,20 +36,20 @@ class StepBooks:
     def profile(self, worker: Any, method: Callable[[], Any]) -> Any:
         return method()
 
-    def began(self, core: SteppedCore) -> None:
+    def on_started(self, core: SteppedCore) -> None:
         """Called when the engine has started."""
 
     def run(self, decided: Any, work: Callable[[], None]) -> None:
         """Execute a step, or skip it."""
         work()
 
-    def entered(self, step: TrafficStep) -> TrafficStep:
+    def add_memory(self, step: TrafficStep) -> TrafficStep:
         """Add memory to the step that ran last."""
         return step
 
     def end(self, core: SteppedCore) -> None:
         """Called when all requests have answers, or after a failure."""
-        core.end()
+        core.shutdown()
 
 
 # Token ids for synthetic text; tokenizers use lower ids for special tokens.
@@ -116,13 +116,13 @@ Say = Callable[[str], None]
 _EVERY_STEPS = 50
 
 
-def serve(request: ServeTraffic, books: StepBooks, say: Say) -> Traffic:
+def serve(request: ServeTraffic, books: StepLedger, say: Say) -> Traffic:
     """Serve the requests in order until all have answers. Raises vLLM's exceptions."""
     config = stepped_config(request.engine_args)
     books.prepare(config)
     core = SteppedCore(config, run=books.run, profile=books.profile)
     try:
-        books.began(core)
+        books.on_started(core)
         prompts = Prompts(config)
         started = time.perf_counter()
         loop = _ServingLoop(core, books, prompts, deque(request.requests), request.arrivals)
@@ -149,7 +149,7 @@ class _ServingLoop:
     """The state of serving; `coming` requests have not arrived yet, `arrived` counts the others."""
 
     core: SteppedCore
-    books: StepBooks
+    books: StepLedger
     prompts: Prompts
     coming: deque[TrafficRequest]
     arrivals: Arrivals
@@ -165,19 +165,19 @@ class _ServingLoop:
 
     def step(self) -> bool:
         """Queue the requests that arrive now, and run a step. Return False when all is served."""
-        if self.coming and self.arrivals.by_the_clock and not self.core.busy:
+        if self.coming and self.arrivals.needs_clock and not self.core.is_busy:
             # An idle engine waits for the next request without a step.
             self.now_s = max(self.now_s, self._due_s(self.coming[0]))
         while self.coming and self._has_arrived(self.coming[0]):
             self._queue(self.coming.popleft())
             self.arrived += 1
-        if not self.core.busy:
+        if not self.core.is_busy:
             return bool(self.coming)
         finished = self.core.step()
         self.finished += finished
         self.now_s += self.arrivals.step_s
-        step = self.books.entered(self._read_step(finished))
-        if not (step.scheduled or self.core.busy):
+        step = self.books.add_memory(self._read_step(finished))
+        if not (step.scheduled or self.core.is_busy):
             # The engine only returned its last answers.
             return bool(self.coming)
         if (step.peak_bytes or 0) > self._peak_bytes:
@@ -190,7 +190,7 @@ class _ServingLoop:
         arrivals = self.arrivals
         if arrivals.concurrency is not None:
             return self.core.unfinished < arrivals.concurrency
-        return not arrivals.by_the_clock or self._due_s(request) <= self.now_s
+        return not arrivals.needs_clock or self._due_s(request) <= self.now_s
 
     def _due_s(self, request: TrafficRequest) -> float:
         rate = self.arrivals.rate
@@ -200,7 +200,7 @@ class _ServingLoop:
         try:
             ids, items = self.prompts.make(request)
         except Exception as error:  # noqa: BLE001 - a server refuses such a request too
-            self.refused.append((request.origin, refusal_of(error)))
+            self.refused.append((request.origin, refusal_reason(error)))
             return
         # As `InputProcessor` refuses them (vllm/v1/engine/input_processor.py, 0.32).
         room = self.core.config.model_config.max_model_len - len(ids)
@@ -214,11 +214,11 @@ class _ServingLoop:
             self.refused.append((request.origin, f"{why} ({self.core.cache_size:,})"))
             return
         answer = min(max(1, request.answer_tokens), room)
-        name = self.core.ask(ids, items, answer)
+        name = self.core.add_request(ids, items, answer)
         self._origins[name] = request.origin
 
     def _read_step(self, finished: int) -> TrafficStep:
-        core, output = self.core, self.core.decided
+        core, output = self.core, self.core.last_output
         outputs = core.encoder_outputs()
         encoded = output.scheduled_encoder_inputs if output else {}
         new = output.scheduled_new_reqs if output else ()
@@ -228,7 +228,7 @@ class _ServingLoop:
             scheduled=len(output.num_scheduled_tokens) if output else 0,
             waiting=core.waiting,
             preempted=len(output.preempted_req_ids or ()) if output else 0,
-            held_up=len(core.held_up),
+            held_up=len(core.blocked_requests),
             tokens=output.total_num_scheduled_tokens if output else 0,
             encoded=sum(map(len, encoded.values())),
             encoder_tokens=core.encoding_tokens,
@@ -236,12 +236,12 @@ class _ServingLoop:
             finished=finished,
             cache_tokens=core.cache_used,
             logical_bytes=sum(tensor.numel() * tensor.element_size() for tensor in outputs),
-            alive_bytes=sum(storages(outputs).values()),
+            alive_bytes=sum(storage_sizes(outputs).values()),
             kv_blocks=core.kv_blocks_used,
         )
 
     def _read_highest(self) -> HighestStep:
-        output = self.core.decided
+        output = self.core.last_output
         scheduled = output.num_scheduled_tokens if output else {}
         encoding = output.scheduled_encoder_inputs if output else {}
         return HighestStep(

@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 
-from mmcalib.child.tensors import traced
+from mmcalib.child.tensors import trace_memory
 from mmcalib.domain.memory import WorkerMemory
-from mmcalib.engine.environment import CARD
+from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.releases import runner
 from mmcalib.releases.platform import subtracts_graphs
 
 
-def stay_on_card() -> None:
+def limit_to_card() -> None:
     """If `CARD` is set, let torch's allocations fail beyond that card's memory.
 
     Memory in use now counts. Later memory outside torch (kernels, NCCL) is not limited.
     """
-    if CARD not in os.environ:
+    if CARD_VARIABLE not in os.environ:
         return
     free, total = torch.cuda.mem_get_info()
     whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    allowed = int(os.environ[CARD]) - (total - free)
+    allowed = int(os.environ[CARD_VARIABLE]) - (total - free)
     torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / whole)))
 
 
@@ -49,7 +49,7 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
 
     try:
         model = model_runner.get_model()
-        with runner.watched_phases(model_runner, model, wrap), torch.inference_mode():
+        with runner.wrap_phases(model_runner, model, wrap), torch.inference_mode():
             model_runner.profile_run()
     except Exception:  # noqa: BLE001 - the engine works even if a second profile fails
         traceback.print_exc()
@@ -60,7 +60,7 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
 
 
 # vLLM imports this module in each worker before it reads the GPU's memory.
-stay_on_card()
+limit_to_card()
 
 
 class WorkerMethods:
@@ -85,8 +85,8 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        memory = runner.worker_memory(self, subtracts_graphs=subtracts_graphs())
-        return runner.with_phases(memory, phase_peaks(self.model_runner))
+        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts_graphs())
+        return runner.add_phase_peaks(memory, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:
         """Reset the peak and return the bytes in use (None), or the peak above `start_bytes`."""
@@ -101,11 +101,11 @@ class WorkerMethods:
         batches, embeds = runner.encoder_batches(self, modality, media, 1)
         model, device = self.model_runner.get_model(), self.model_runner.device
         with torch.inference_mode():
-            _, seconds, peak = traced(lambda: runner.run_encoder(model, batches), device)
+            _, seconds, peak = trace_memory(lambda: runner.run_encoder(model, batches), device)
         return embeds, seconds, peak
 
     def mmcalib_profile(self) -> tuple[float, int]:
         """Trace vLLM's own `profile_run`: (seconds, peak bytes above the start)."""
         with torch.inference_mode():
-            _, seconds, peak = traced(self.model_runner.profile_run, self.model_runner.device)
+            _, seconds, peak = trace_memory(self.model_runner.profile_run, self.model_runner.device)
         return seconds, peak

@@ -24,7 +24,7 @@ from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.results import diff, report
 from mmcalib.cli.run import run
 from mmcalib.errors import MmcalibError, OutputError, UsageError, unexpected
-from mmcalib.text import plain
+from mmcalib.text import printable
 
 WELCOME = """\
 mmcalib measures what your images, videos and audio cost in vLLM, derives
@@ -177,9 +177,9 @@ def main() -> None:
 
 def _fail(error: MmcalibError) -> NoReturn:
     """Print the error and its hint on standard error, and as JSON with --json."""
-    print(plain(f"error: {error.message}"), file=sys.stderr)
+    print(printable(f"error: {error.message}"), file=sys.stderr)
     if error.hint:
-        print(plain(f"  try: {error.hint}"), file=sys.stderr)
+        print(printable(f"  try: {error.hint}"), file=sys.stderr)
     with contextlib.suppress(OSError, MmcalibError):
         print_error(error)
         _flush()

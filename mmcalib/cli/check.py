@@ -56,9 +56,9 @@ def check(options: CheckOptions) -> None:
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.report.terminal import failure_line, reason_lines, tally_line
-    from mmcalib.results.calibration import calibration_in
+    from mmcalib.results.calibration import find_calibration
     from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
-    from mmcalib.storage.location import allowing
+    from mmcalib.storage.location import allow_hosts
     from mmcalib.text import share as percent
 
     data, requests = options.data or [], options.requests or []
@@ -69,12 +69,12 @@ def check(options: CheckOptions) -> None:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console, progress = terminal(quiet=quiet)
     tally, reasons = Tally(), ReasonCounts()
-    known = Calibration.load(calibration_in(options.calibration))
+    known = Calibration.load(find_calibration(options.calibration))
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
     lines, root = sys.stdin.buffer if reads else (), options.allowed_local_media_path
     answers = check_all(known, paths, requests, lines, allowed_root=root)
-    with allowing(options.allowed_media_domains or ()), progress.step("checking") as task:
+    with allow_hosts(options.allowed_media_domains or ()), progress.step("checking") as task:
         for checked in answers:
             task.advance()
             if isinstance(checked, Skipped):
@@ -90,7 +90,7 @@ def check(options: CheckOptions) -> None:
                 sys.stdout.flush()
     if not tally.checked:
         raise CorpusError("no media to check", hint="NEW_DATA is a folder of media")
-    offenders = tally.offenders(allow_unknown=options.allow_unknown)
+    offenders = tally.count_offenders(allow_unknown=options.allow_unknown)
     share = offenders / tally.checked
     summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:

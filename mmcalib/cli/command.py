@@ -20,9 +20,9 @@ from mmcalib.errors import UsageError
 from mmcalib.options.option import (
     Option,
     argument,
+    iter_options,
     make_options,
     option,
-    options_of,
     read_words,
     switch,
 )
@@ -76,7 +76,7 @@ class OnceEach(TyperCommand):
 def command(function: Callable[[Any], None]) -> Callable[..., None]:
     """Wrap a function of one options class as a function that Typer can call."""
     (kind,) = [hint for name, hint in get_type_hints(function).items() if name != "return"]
-    own = tuple(options_of(kind))
+    own = tuple(iter_options(kind))
 
     @wraps(function)
     def called(**words: Any) -> None:
@@ -115,9 +115,9 @@ def _vllm_flags(meant: str) -> Any:
     """The flags after --. A word before them is an error that suggests `meant` or --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
-        from mmcalib.engine.config_forms import pasted_flags
+        from mmcalib.engine.config_forms import extract_serve_flags
 
-        if pasted_flags(words) == words and not words[0].startswith("-"):
+        if extract_serve_flags(words) == words and not words[0].startswith("-"):
             named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
             raise UsageError(
                 f"unexpected argument: {words[0]}",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.command import print_document
-from mmcalib.cli.output import claim, save
+from mmcalib.cli.output import check_output_dir, save
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.files import write_text
 from mmcalib.report.terminal import print_comparison
 from mmcalib.results.comparison import ComparedRun, Comparison
 from mmcalib.version import __version__
-from mmcalib.workflows.run.job import Job, RunSoFar
+from mmcalib.workflows.run.job import Job, RunOutcome
 from mmcalib.workflows.run.run import run_each
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def compare(
     """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail."""
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
-        claim(folder, force=force)
+        check_output_dir(folder, force=force)
     if (out / COMPARISON).exists() and not force:
         raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
-    outcomes = [RunSoFar(on_change=partial(save, out=folder)) for folder in folders]
+    outcomes = [RunOutcome(on_change=partial(save, out=folder)) for folder in folders]
     found = Comparison(mmcalib=__version__, runs=[])
     refused: VerdictError | None = None
     results = run_each(jobs, outcomes, progress)
@@ -66,7 +66,7 @@ def compare(
                 refused = error if row.verdict == "pass" else refused
         else:
             starts = False if isinstance(calibration, VerdictError) else None
-            row = ComparedRun.ended_by(calibration, job.model, gpu, folder.name, starts=starts)
+            row = ComparedRun.from_error(calibration, job.model, gpu, folder.name, starts=starts)
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
         if not quiet:

@@ -34,13 +34,13 @@ def scan(options: ScanOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.report.terminal import print_census
-    from mmcalib.storage.location import allowing
+    from mmcalib.storage.location import allow_hosts
     from mmcalib.workflows.corpus import scan as scan_all
 
     if not options.data and not options.requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     console, progress = terminal(quiet=options.quiet)
-    with allowing(options.allowed_media_domains or ()):
+    with allow_hosts(options.allowed_media_domains or ()):
         scanned = scan_all(
             options.data or [],
             options.requests or [],

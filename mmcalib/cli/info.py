@@ -26,10 +26,10 @@ def doctor(options: DoctorOptions) -> None:
     from mmcalib.errors import VerdictError
     from mmcalib.report.terminal import print_diagnosis
     from mmcalib.results.part import first_failed
-    from mmcalib.workflows.doctor import examine
+    from mmcalib.workflows.doctor import diagnose
 
     console, progress = terminal(quiet=options.quiet)
-    diagnosis = examine(progress=progress)
+    diagnosis = diagnose(progress=progress)
     if options.as_json:
         print_json(diagnosis)
     if not options.quiet:
@@ -61,7 +61,7 @@ def serve(options: ServeOptions) -> None:
     import sys
 
     from mmcalib.engine.environment import become_server
-    from mmcalib.engine.wheels import BUILDS, installed
+    from mmcalib.engine.wheels import BUILDS, installed_version
     from mmcalib.errors import EngineError, UsageError
 
     config = options.config
@@ -69,7 +69,7 @@ def serve(options: ServeOptions) -> None:
         raise UsageError(
             f"--config {config}: no such file", hint="mmcalib run --model MODEL --data DIR"
         )
-    if not any(map(installed, BUILDS)):
+    if not any(map(installed_version, BUILDS)):
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
     sys.stdout.flush()
     # vLLM reads a model among the flags only in front.

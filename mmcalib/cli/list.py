@@ -56,12 +56,12 @@ def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
 
 
 def _list_models(words: Sequence[str], *, as_json: bool) -> None:
-    from mmcalib.models.catalogue import bundled
+    from mmcalib.models.catalogue import bundled_models
     from mmcalib.results.doctor import BundledModel
 
     listed = [
         BundledModel.of(geometry)
-        for geometry in bundled()
+        for geometry in bundled_models()
         if all(word.lower() in geometry.id.lower() for word in words)
     ]
     if as_json:
@@ -81,14 +81,14 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     wanted = [gpus.fold(word) or word.lower() for word in words]
     listed = [
         gpu
-        for gpu in gpus.all()
+        for gpu in gpus.catalogue_gpus()
         if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
         print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))
         return
     if not listed:
-        print(f"no GPU matches; describe yours instead: {gpus.ANY}", file=sys.stderr)
+        print(f"no GPU matches; describe yours instead: {gpus.ANY_GPU_EXAMPLE}", file=sys.stderr)
         return
     width = max(len(gpu.name) for gpu in listed)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)

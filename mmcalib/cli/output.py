@@ -15,17 +15,17 @@ from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
-from mmcalib.memory.rehearse import AUTO, gpu_of
+from mmcalib.memory.rehearse import AUTO, resolve_gpu
 from mmcalib.models import gpus
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.rows import check_line
 from mmcalib.report.summary import summary
-from mmcalib.results.calibration import serving, skipped_jsonl, with_variables
+from mmcalib.results.calibration import skipped_jsonl, with_environment, with_server_limits
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
-from mmcalib.workflows.run.job import RunSoFar
+from mmcalib.workflows.run.job import RunOutcome
 
 _REPORTS = ("report.html", "report.md")
 # The difference from the user's configuration to the tuned one.
@@ -49,7 +49,7 @@ def _repeat_with_variables(command: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def claim(out: Path, *, force: bool) -> None:
+def check_output_dir(out: Path, *, force: bool) -> None:
     """Check that `out` can be written and holds nothing of value. Makes and removes nothing."""
     try:
         out.exists()
@@ -78,7 +78,7 @@ def _is_left_over(out: Path) -> bool:
     return any(check.name == RUN_COMPLETION.name for check in found.checks)
 
 
-def save(so_far: RunSoFar, out: Path) -> None:
+def save(so_far: RunOutcome, out: Path) -> None:
     """Write the skipped items and the calibration so far. The first write removes older results."""
     if so_far.calibration is not None:
         so_far.calibration.save(out / "calibration.json")
@@ -113,7 +113,10 @@ def finish(
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts = {out / "report.html": html(report), out / "report.md": md(report)}
     if passes:
-        texts = {config: engine_yaml(calibration, serving(calibration.server, serve)), **texts}
+        texts = {
+            config: engine_yaml(calibration, with_server_limits(calibration.server, serve)),
+            **texts,
+        }
     write_texts(texts)
     also = []
     if passes:
@@ -128,12 +131,12 @@ def finish(
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
-        here = serving(calibration.server, serve_command(config))
+        here = with_server_limits(calibration.server, serve_command(config))
         summary(calibration, console, serve=here, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
-        if wanting := calibration.wanting:
-            retry = with_variables(wanting, _repeat_with_variables(command))
+        if wanting := calibration.needed_variables:
+            retry = with_environment(wanting, _repeat_with_variables(command))
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)
@@ -155,9 +158,9 @@ def gpu_named(
     if gpu_memory is not None and gpu is not None:
         raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):
-        hint = f"{gpus.ANY}, or --gpu NAME"
+        hint = f"{gpus.ANY_GPU_EXAMPLE}, or --gpu NAME"
         raise UsageError("--gpu-memory and --capability go together", hint=hint)
-    return gpus.described(gpu_memory, capability) if gpu_memory and capability else gpu
+    return gpus.describe_gpu(gpu_memory, capability) if gpu_memory and capability else gpu
 
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
@@ -165,5 +168,5 @@ def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
     if isinstance(named, gpus.Gpu):
         return named
     if named is not None:
-        return gpu_of(named)
-    return gpu_of(AUTO) if gpus.has_gpu() else None
+        return resolve_gpu(named)
+    return resolve_gpu(AUTO) if gpus.has_gpu() else None

@@ -21,7 +21,7 @@ from rich.progress import Task as Bar
 from rich.text import Text
 
 from mmcalib import progress
-from mmcalib.text import plain
+from mmcalib.text import printable
 
 # Without a terminal, a long step prints how far it is this often.
 EVERY_S = 30.0
@@ -115,7 +115,7 @@ class Terminal:
             self._console.print(shown, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        self._console.print(plain(line), style="dim", markup=False, highlight=False)
+        self._console.print(printable(line), style="dim", markup=False, highlight=False)
 
 
 def terminal(*, quiet: bool, verbose: bool = False) -> tuple[Console, progress.Progress]:

@@ -125,10 +125,10 @@ def report(options: ReportOptions) -> None:
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
-    from mmcalib.results.calibration import calibration_in
+    from mmcalib.results.calibration import find_calibration
 
     source, out, data, form = options.source, options.out, options.data or [], options.format
-    location = calibration_in(source)
+    location = find_calibration(source)
     to = out or location.with_name(f"report.{form}")
     # It replaces the report of `mmcalib run`, and other files only with --force.
     printed = str(out) == "-" or (out is None and form in ("text", "issue"))
@@ -194,9 +194,9 @@ def diff(options: DiffOptions) -> None:
 
     from mmcalib.admission.calibration import Calibration
     from mmcalib.report.markdown import differences, rehearsal_differences
-    from mmcalib.results.calibration import calibration_in, read_rehearsal
+    from mmcalib.results.calibration import find_calibration, read_rehearsal
 
-    files = calibration_in(options.old), calibration_in(options.new)
+    files = find_calibration(options.old), find_calibration(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
         differing, what = rehearsal_differences(before, after), "memory and encoder budget"

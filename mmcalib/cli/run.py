@@ -45,10 +45,10 @@ def run(options: RunCommandOptions) -> None:
     from itertools import product
 
     from mmcalib.cli.compare import compare, split_names
-    from mmcalib.cli.output import claim, finish, gpu_named, gpu_that_serves, save
+    from mmcalib.cli.output import check_output_dir, finish, gpu_named, gpu_that_serves, save
     from mmcalib.cli.progress import terminal
     from mmcalib.processes import give_back_large_blocks
-    from mmcalib.workflows.run.job import Job, RunSoFar
+    from mmcalib.workflows.run.job import Job, RunOutcome
     from mmcalib.workflows.run.run import run as run_job
 
     started = time.monotonic()
@@ -79,8 +79,8 @@ def run(options: RunCommandOptions) -> None:
     if len(jobs) > 1:
         compare(jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force)
         return
-    claim(out, force=force)
-    outcome = RunSoFar(on_change=partial(save, out=out))
+    check_output_dir(out, force=force)
+    outcome = RunOutcome(on_change=partial(save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:

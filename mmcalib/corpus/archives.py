@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
-from mmcalib.corpus.rows import MOST_SENT_BYTES, guessed_modality
+from mmcalib.corpus.rows import MOST_SENT_BYTES, guess_modality
 from mmcalib.corpus.source import Source, is_hidden
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
-from mmcalib.media.sniff import HEAD_BYTES, MEDIA_ENDINGS, is_media
+from mmcalib.media.sniff import HEAD_BYTES, MEDIA_EXTENSIONS, is_media
 from mmcalib.processes import Worker
 from mmcalib.storage.archive import ARCHIVES, Archive, Member
-from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, inside, is_here
-from mmcalib.storage.remote import plain_errors
+from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, is_local, member_path
+from mmcalib.storage.remote import translate_errors
 from mmcalib.text import MIB
 
-What = Literal["items", "prompts"]
-Found = Item | Prompt | Skipped
+RecordKind = Literal["items", "prompts"]
+Record = Item | Prompt | Skipped
 
 # On top of what the process itself needs. A table row exists three times: unpacked from its page,
 # as a table value, and as Python bytes.
@@ -33,7 +33,7 @@ SILENCE_S = 30.0
 REMOTE_SILENCE_S = 300.0
 
 
-class Apart:
+class SubprocessSource:
     """Reads `source`, the archive, table or data set at `path`, in a child process. If that stops
     early, the last record is a `Skipped` for `path`. Raises what `source` raises.
     """
@@ -47,7 +47,7 @@ class Apart:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.source, self.path = source, path
-        self._silence_s = silence_s or (SILENCE_S if is_here(path) else REMOTE_SILENCE_S)
+        self._silence_s = silence_s or (SILENCE_S if is_local(path) else REMOTE_SILENCE_S)
         self._memory_bytes = memory_bytes
 
     def items(self) -> Iterator[Item | Skipped]:
@@ -56,7 +56,7 @@ class Apart:
     def prompts(self) -> Iterator[Prompt | Skipped]:
         return cast("Iterator[Prompt | Skipped]", self._read("prompts"))
 
-    def _read(self, what: What) -> Iterator[Found]:
+    def _read(self, what: RecordKind) -> Iterator[Record]:
         reader = _take_reader(self._memory_bytes)
         try:
             reader.send((self.source, what, allowed_hosts()))
@@ -99,14 +99,14 @@ def _take_reader(memory_bytes: int) -> _Reader:
     return _Reader(memory_bytes)
 
 
-def end_readers() -> None:
+def stop_readers() -> None:
     """Stop the idle readers."""
     while _IDLE:
         _IDLE.pop().close()
 
 
 _KINDS: Mapping[str, str] = {
-    **{ending: kind for kind, one in ARCHIVES.items() for ending in one.endings},
+    **{ending: kind for kind, one in ARCHIVES.items() for ending in one.extensions},
     ".parquet": "parquet",
 }
 # The last letter rules out most names quickly; a corpus may have millions.
@@ -127,7 +127,7 @@ _MAX_UNPACK_RATIO = 100
 _FREE_UNPACKED_BYTES = 1 << 26
 
 
-def archive_at(path: str) -> Source | None:
+def archive_source(path: str) -> Source | None:
     """Return a source for the archive at `path` (file or URL); None for other names."""
     if path[-1:] not in _LAST_LETTERS and path.startswith("/"):
         return None
@@ -136,10 +136,10 @@ def archive_at(path: str) -> Source | None:
     if kind is None:
         return None
     if kind != "parquet":
-        return Apart(ArchiveSource(kind, path), path)
+        return SubprocessSource(ArchiveSource(kind, path), path)
     from mmcalib.corpus.tables import ParquetSource
 
-    return Apart(ParquetSource(path), path)
+    return SubprocessSource(ParquetSource(path), path)
 
 
 class ArchiveSource:
@@ -185,12 +185,12 @@ class ArchiveSource:
                         sample = _Sample(file.key, [file])
         except (OSError, ValueError) as error:
             # Imports Pillow, which only readers of media need.
-            from mmcalib.media.failure import reason
+            from mmcalib.media.failure import error_reason
 
             if sample:
                 sample.is_whole = False
                 yield sample
-            yield Skipped(self.path, reason(error))
+            yield Skipped(self.path, error_reason(error))
             return
         if sample:
             yield sample
@@ -207,7 +207,7 @@ class ArchiveSource:
             is_meta = self.kind == "tar" and _META_NAME.match(name)
             if is_meta or is_hidden(name) or member.is_folder:
                 continue
-            path = inside(self.kind, name, self.path)
+            path = member_path(self.kind, name, self.path)
             if not member.is_file:
                 yield Skipped(path, NOT_REGULAR)
                 continue
@@ -223,10 +223,12 @@ class ArchiveSource:
     def _file(self, archive: Archive, member: Member, path: str) -> _File:
         size_bytes = member.size_bytes
         if self.kind != "tar":
-            return _File(Item(path, held=ByteSource(archive.version, size_bytes)), member.name)
+            return _File(
+                Item(path, byte_source=ByteSource(archive.version, size_bytes)), member.name
+            )
         key, ending = _split_name(member.name)
         head, data = b"", None
-        with plain_errors():
+        with translate_errors():
             file = member.open()
             if archive.compressed and size_bytes <= MOST_SENT_BYTES:
                 head = data = _read(file, size_bytes)
@@ -235,7 +237,7 @@ class ArchiveSource:
             else:
                 head = _read(file, min(size_bytes, HEAD_BYTES))
         source = ByteSource(archive.version, size_bytes, data)
-        return _File(Item(path, held=source), key, ending, head)
+        return _File(Item(path, byte_source=source), key, ending, head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +256,11 @@ class _File:
     @property
     def is_media(self) -> bool:
         """Decide by extension first, so that damaged media count too, then by content."""
-        return self.ending in MEDIA_ENDINGS or (not self.is_text and is_media(self.head))
+        return self.ending in MEDIA_EXTENSIONS or (not self.is_text and is_media(self.head))
 
     @property
     def part_type(self) -> UrlType:
-        return PART_OF[guessed_modality(self.head, self.ending)]
+        return PART_OF[guess_modality(self.head, self.ending)]
 
 
 @dataclass(slots=True)
@@ -275,7 +277,10 @@ class _Sample:
 
     def prompt(self, origin: str) -> Prompt | Skipped:
         texts = [file for file in self.files if file.is_text]
-        if sum(file.item.held.size_bytes for file in texts if file.item.held) > _MAX_TEXT_BYTES:
+        if (
+            sum(file.item.byte_source.size_bytes for file in texts if file.item.byte_source)
+            > _MAX_TEXT_BYTES
+        ):
             return Skipped(origin, f"text is longer than {_MAX_TEXT_BYTES >> 20} MiB")
         plain = [file for file in texts if file.ending in _TEXT_EXTENSIONS]
         words = (file.head.decode(errors="replace").strip() for file in plain)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmcalib.domain.items import Asked, Item
+from mmcalib.domain.items import Item, RequestText
 from mmcalib.domain.shapes import Modality
 
 Message = dict[str, Any]
@@ -98,7 +98,7 @@ class ChatRequest:
         """Return part type and URL of each medium, in order; inline audio becomes a `data:` URL."""
         return [medium for part in self._parts() if (medium := medium_of(part))]
 
-    def named_media(self) -> Iterator[tuple[str, tuple[UrlType, str]]]:
+    def uuid_media(self) -> Iterator[tuple[str, tuple[UrlType, str]]]:
         """Yield the uuid under which vLLM caches a medium, and the medium."""
         for part in self._parts():
             uuid = part.get("uuid") if isinstance(part, Mapping) else None
@@ -118,7 +118,7 @@ class ChatRequest:
         left = iter(urls)
         return self._replace_parts(lambda part_type: url_part(part_type, next(left)))
 
-    def bare(self) -> ChatRequest:
+    def strip_media(self) -> ChatRequest:
         """Return the request with a uuid for each medium, so that vLLM loads none."""
         return self._replace_parts(
             lambda part_type: {"type": part_type, part_type: None, "uuid": "mmcalib"}
@@ -126,14 +126,14 @@ class ChatRequest:
 
     def digest(self) -> str:
         """Hash of everything but the media; requests with equal digests have equal text tokens."""
-        text = json.dumps([self.bare().messages, self.fields], sort_keys=True)
+        text = json.dumps([self.strip_media().messages, self.fields], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def asked(self) -> Asked:
+    def measure_context(self) -> RequestText:
         """Measure what the request needs of the context, media excluded."""
         tools = self.fields.get("tools")
         tools = tools if isinstance(tools, list) else []
-        return Asked(
+        return RequestText(
             messages=len(self.messages),
             text_bytes=sum(map(_message_bytes, self.messages)),
             tool_bytes=_json_bytes(tools) + _ADDED_TOOL_BYTES * len(tools) if tools else 0,

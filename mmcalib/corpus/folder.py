@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Generic, TypeVar
 
-from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.archives import archive_source
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
@@ -54,7 +54,7 @@ class Files(Generic[P]):
         raise NotImplementedError
 
     def _archive(self, path: P) -> Source | None:
-        return archive_at(str(path))
+        return archive_source(str(path))
 
     def _item(self, path: P) -> Item | Skipped:
         return Item(str(path))
@@ -118,7 +118,7 @@ class GlobSource(Files[str]):
             if end in places:
                 yield from walk(path, folders)
                 continue
-            entries = folders.look(path)
+            entries = folders.list_entries(path)
             if isinstance(entries, Skipped) and os.path.isdir(path):
                 yield entries
             elif isinstance(entries, list):

@@ -126,7 +126,7 @@ class Grammar:
         self._grammar, self._tools = grammar, tools or bool(grammar.get("tools"))
         self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
-    def doubt(self, request: ChatRequest) -> str:
+    def find_doubt(self, request: ChatRequest) -> str:
         """Name something in the request that mmcalib does not model; empty if there is nothing.
         Raises `BadRequest` if vLLM rejects the request.
         """
@@ -167,7 +167,7 @@ class Grammar:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
-    def judge(self, error: UnknownPart) -> BadRequest:
+    def classify_part(self, error: UnknownPart) -> BadRequest:
         """Return a definite rejection if vLLM does not support the part's type, else `error`."""
         if not self._embeds and str(error.kind).endswith("_embeds"):
             flags = "--enable-mm-embeds or --enable-prompt-embeds"

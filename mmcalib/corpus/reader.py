@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from mmcalib.corpus.archives import Found, What
+from mmcalib.corpus.archives import Record, RecordKind
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, carried_bytes
+from mmcalib.domain.items import Item, loaded_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import confine, serve_parent
-from mmcalib.storage.location import allowing
+from mmcalib.storage.location import allow_hosts
 from mmcalib.text import MIB
 
 # A list is sent when it reaches this size, length or age.
@@ -29,20 +29,20 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     confine(memory_bytes)
     while True:
         source, what, hosts = pipe.recv()
-        with allowing(hosts):
+        with allow_hosts(hosts):
             for reply in _read(source, what):
                 pipe.send(reply)
 
 
-def _read(source: Source, what: What) -> Iterator[list[Found] | str | MmcalibError]:
+def _read(source: Source, what: RecordKind) -> Iterator[list[Record] | str | MmcalibError]:
     """Yield lists of records, then why reading stopped early (empty if it did not) or an error."""
     end: str | MmcalibError = ""
-    records: list[Found] = []
+    records: list[Record] = []
     carried, sent_s = 0, time.monotonic()
     try:
         for record in source.items() if what == "items" else source.prompts():
             records.append(record)
-            carried += carried_bytes(record) if isinstance(record, Item) else 0
+            carried += loaded_bytes(record) if isinstance(record, Item) else 0
             full = len(records) >= _FULL or carried >= _FULL_BYTES
             if full or time.monotonic() - sent_s > _FLUSH_S:
                 yield records
@@ -50,9 +50,9 @@ def _read(source: Source, what: What) -> Iterator[list[Found] | str | MmcalibErr
     except MmcalibError as error:
         end = error
     except Exception as error:  # noqa: BLE001 - any error of a library costs only this archive
-        from mmcalib.media.failure import reason
+        from mmcalib.media.failure import error_reason
 
-        end = reason(error)
+        end = error_reason(error)
     yield records
     yield end
 

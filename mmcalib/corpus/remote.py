@@ -8,15 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.archives import archive_source
 from mmcalib.corpus.folder import Files
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.media.failure import reason
+from mmcalib.media.failure import error_reason
 from mmcalib.storage.archive import ARCHIVES
-from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, is_http
-from mmcalib.storage.remote import extra_of, file_system, held, need, plain_errors
+from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, is_http
+from mmcalib.storage.remote import (
+    extra_of,
+    file_system,
+    import_optional,
+    listed_source,
+    translate_errors,
+)
 from mmcalib.text import one_line
 
 # Object stores can hold more, but fsspec keeps all names of a folder in memory.
@@ -42,7 +48,7 @@ class Entry:
         name = info.get("name") if isinstance(info, Mapping) else None
         if not isinstance(info, Mapping) or not isinstance(name, str) or not name:
             return None
-        return cls(name, str(info.get("type")), bool(info.get("islink")), held(info))
+        return cls(name, str(info.get("type")), bool(info.get("islink")), listed_source(info))
 
     @property
     def bare(self) -> str:
@@ -95,7 +101,7 @@ class RemoteSource(Files[Entry]):
             self._fs, self._root = file_system(url)
         except (OSError, ValueError) as error:
             raise CorpusError(
-                f"cannot open {one_line(url)}: {reason(error)}",
+                f"cannot open {one_line(url)}: {error_reason(error)}",
                 hint="--data s3://BUCKET/FOLDER, https://HOST/FILE, or another URL of fsspec",
             ) from error
         self._matches: re.Pattern[str] | None = None
@@ -108,15 +114,17 @@ class RemoteSource(Files[Entry]):
     def _item(self, info: Entry) -> Item | Skipped:
         url = self._url(info)
         if _is_ambiguous(url):
-            return Skipped(url, f"the name contains {BEHIND}, which separates members of archives")
+            return Skipped(
+                url, f"the name contains {MEMBER_MARK}, which separates members of archives"
+            )
         if info.type != "file" and not (info.is_link and self._fs.isfile(info.name)):
             folder = info.is_link and self._fs.isdir(info.name)
             return Skipped(url, "link to a folder" if folder else NOT_REGULAR)
-        return Item(url, held=info.held)
+        return Item(url, byte_source=info.held)
 
     def _archive(self, info: Entry) -> Source | None:
         url = self._url(info)
-        return archive_at(url) if info.type == "file" and not _is_ambiguous(url) else None
+        return archive_source(url) if info.type == "file" and not _is_ambiguous(url) else None
 
     def _url(self, info: Entry) -> str:
         return str(self._fs.unstrip_protocol(info.name))
@@ -139,11 +147,11 @@ class RemoteSource(Files[Entry]):
                 seen.add(info.bare)
                 without += 1
                 try:
-                    with plain_errors(extra_of(self.url)):
+                    with translate_errors(extra_of(self.url)):
                         below = entries(info, self._fs.ls(info.name, detail=True))
                     waiting += [(one, level + 1) for one in reversed(below)]
                 except (OSError, ValueError) as error:
-                    why = str(error) if isinstance(error, TooMany) else reason(error)
+                    why = str(error) if isinstance(error, TooMany) else error_reason(error)
                     yield Skipped(self._url(info), why)
             elif level == _MAX_LEVELS:
                 yield Skipped(self._url(info), f"more than {_MAX_LEVELS} folders deep")
@@ -154,8 +162,10 @@ class RemoteSource(Files[Entry]):
             return Entry(self._root, "file")
         root = self._root
         try:
-            with plain_errors(extra_of(self.url)):
-                if need("fsspec.core", "remote").has_magic(root) and not self._fs.exists(root):
+            with translate_errors(extra_of(self.url)):
+                if import_optional("fsspec.core", "remote").has_magic(root) and not self._fs.exists(
+                    root
+                ):
                     root = self._narrow(root)
                 start = Entry.of(self._fs.info(root)) or Entry(root, "other")
                 return replace(start, type="directory") if self._fs.isdir(root) else start
@@ -165,15 +175,17 @@ class RemoteSource(Files[Entry]):
             ) from error
         except (OSError, ValueError) as error:
             raise CorpusError(
-                f"cannot list {one_line(self.url)}: {reason(error)}",
+                f"cannot list {one_line(self.url)}: {error_reason(error)}",
                 hint="--data s3://BUCKET/FOLDER; credentials come from the environment",
             ) from error
 
     def _narrow(self, pattern: str) -> str:
         """Return the folder in which a pattern starts, and match names against it from now on."""
         parts = pattern.split("/")
-        plain = next(n for n, part in enumerate(parts) if need("fsspec.core", "").has_magic(part))
-        regex = need("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))
+        plain = next(
+            n for n, part in enumerate(parts) if import_optional("fsspec.core", "").has_magic(part)
+        )
+        regex = import_optional("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))
         self._matches = re.compile(regex)
         if _ANY_LEVELS not in pattern:
             self._levels = len(parts) - plain
@@ -181,4 +193,4 @@ class RemoteSource(Files[Entry]):
 
 
 def _is_ambiguous(url: str) -> bool:
-    return BEHIND in url.partition("://")[2]
+    return MEMBER_MARK in url.partition("://")[2]

@@ -20,12 +20,12 @@ from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
 from mmcalib.corpus.urls import (
     SERVED_SCHEMES,
-    Outside,
+    OutsideRoot,
     Unresolved,
-    inline_file,
     is_inline,
     local_path,
     remote_url,
+    write_inline_file,
 )
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
@@ -88,7 +88,7 @@ class RequestLines:
         try:
             request, _ = parse_line(line)
             try:
-                doubt = self._grammar.doubt(request) if self._grammar else ""
+                doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
                 media = [self.find_medium(one, origin, paths=paths) for one in request.media()]
@@ -97,7 +97,7 @@ class RequestLines:
                 raise
         except (BadRequest, Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
-                error = self._grammar.judge(error)
+                error = self._grammar.classify_part(error)
             return Skipped(origin, one_line(str(error)))
         for one in media:
             if not one.exists:
@@ -107,7 +107,7 @@ class RequestLines:
 
     def _doubt_uuids(self, request: ChatRequest) -> str:
         """Accept a uuid that always came with the same medium so far, but not its first use."""
-        pairs = [(uuid, hash(medium)) for uuid, medium in request.named_media()]
+        pairs = [(uuid, hash(medium)) for uuid, medium in request.uuid_media()]
         hashes = self._hash_of_uuid
         known = all(hashes.get(uuid) == one for uuid, one in pairs)
         if len(hashes) > _MAX_NAMES:
@@ -123,7 +123,7 @@ class RequestLines:
         try:
             # Inline data are too large to remember.
             return (self._find if is_inline(medium[1]) else self._remember)(*medium, paths)
-        except Outside as error:
+        except OutsideRoot as error:
             raise UsageError(
                 f"{origin}: {one_line(str(error))} is outside the allowed folder {self._root}",
                 hint="--allowed-local-media-path DIR",
@@ -131,16 +131,16 @@ class RequestLines:
 
     def _find(self, part_type: UrlType, url: str, paths: bool) -> _Medium:
         if is_inline(url):
-            path = inline_file(part_type, url, self._scratch)
+            path = write_inline_file(part_type, url, self._scratch)
         elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
             path = local_path(url, self._folder, self._root, paths=paths)
         item = Item(path, MODALITY_OF[part_type])
-        return _Medium(item, url_of(path), exists(item))
+        return _Medium(item, url_of(path), file_exists(item))
 
 
-def exists(item: Item) -> bool:
+def file_exists(item: Item) -> bool:
     """True if the file exists or is remote; only the probe can tell for remote ones."""
     return not Location.of(item.path).is_file or os.path.exists(item.path)
 
@@ -161,7 +161,7 @@ class _Line:
     text: bytes
 
 
-def labels(paths: Sequence[Path]) -> list[str]:
+def file_labels(paths: Sequence[Path]) -> list[str]:
     """Return the names of these files in origins; files of the same name go by their paths."""
     names = Counter(path.name for path in paths)
     return [path.name if names[path.name] == 1 else str(path) for path in paths]
@@ -205,7 +205,7 @@ class RequestsSource:
         for item in self._items_again(*read) if read else self._items_of(self._lines()):
             if item not in seen:
                 seen.add(item)
-                yield item if exists(item) else Skipped(item.path, NO_FILE)
+                yield item if file_exists(item) else Skipped(item.path, NO_FILE)
 
     def _items_again(self, usable: Iterable[Item], unusable: Iterable[int]) -> Iterator[Item]:
         items, numbers, done = iter(usable), iter(unusable), 0
@@ -264,7 +264,7 @@ class RequestsSource:
                 request, sent_s = parse_line(line.text)
             except BadRequest:
                 continue
-            yield Text(request.bare(), origin, sent_s)
+            yield Text(request.strip_media(), origin, sent_s)
 
     def _origin(self, line: _Line) -> str:
         return f"{self._label}:{line.number}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mmcalib.corpus.archives import Apart, archive_at
+from mmcalib.corpus.archives import SubprocessSource, archive_source
 from mmcalib.corpus.folder import (
     FolderSource,
     GlobSource,
@@ -58,7 +58,7 @@ def _resolve_name(data: str, given_as: str) -> Source:
     if location.scheme == _HF:
         from mmcalib.corpus.tables import HfDatasetSource
 
-        return Apart(HfDatasetSource(data), data)
+        return SubprocessSource(HfDatasetSource(data), data)
     if not location.is_file:
         from mmcalib.corpus.remote import RemoteSource
 
@@ -68,7 +68,7 @@ def _resolve_name(data: str, given_as: str) -> Source:
                 f"{one_line(data)}: {NOT_ALLOWED}", hint=f"--allowed-media-domains {host}"
             )
         one = location.archive is None and not is_pattern(data)
-        return (one and archive_at(data)) or RemoteSource(data)
+        return (one and archive_source(data)) or RemoteSource(data)
     if is_pattern(data) and not os.path.lexists(data):
         return GlobSource(data)
     return FolderSource(data, given_as=given_as)

@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
-from mmcalib.domain.items import ByteSource, Item, Skipped, without_data
+from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
 from mmcalib.domain.shapes import Modality
-from mmcalib.media.sniff import HEAD_BYTES, SOUND_ENDINGS, VIDEO_ENDINGS, ending_of, is_media, sniff
-from mmcalib.storage.location import inside, url_of
+from mmcalib.media.sniff import (
+    AUDIO_EXTENSIONS,
+    HEAD_BYTES,
+    VIDEO_EXTENSIONS,
+    extension_of,
+    is_media,
+    sniff,
+)
+from mmcalib.storage.location import member_path, url_of
 from mmcalib.storage.tables import Cell
 from mmcalib.text import one_line
 
@@ -20,7 +27,7 @@ TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "ins
 MOST_SENT_BYTES = 1 << 24
 
 # Finds the file that a cell without bytes names.
-Named = Callable[[str], Item | Skipped]
+PathResolver = Callable[[str], Item | Skipped]
 Row = Mapping[str, object]
 
 
@@ -39,7 +46,7 @@ class Table:
     scheme: str
     path: str
     version: str
-    named: Named
+    resolve_path: PathResolver
     # Plain binary columns seen so far -> whether they contain media.
     _binary: dict[str, bool] = field(default_factory=dict)
 
@@ -53,7 +60,7 @@ class Table:
         for item, modality in self._media(number, row):
             if isinstance(item, Skipped):
                 return Skipped(origin, one_line(f"{item.path}: {item.reason}"))
-            items.append(without_data(item))
+            items.append(drop_data(item))
             parts.append(url_part(PART_OF[modality], url_of(item.path)))
         words = (row[column] for column in texts)
         parts += [text_part(text) for text in words if isinstance(text, str)]
@@ -62,7 +69,7 @@ class Table:
     def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
         """Yield the media of a row, without bytes if `prompt` uses them too."""
         for item, _ in self._media(number, row):
-            yield without_data(item) if texts and isinstance(item, Item) else item
+            yield drop_data(item) if texts and isinstance(item, Item) else item
 
     def _media(self, number: int, row: Row) -> Iterator[_Medium]:
         """Yield the media of a row, skipping empty cells."""
@@ -74,12 +81,12 @@ class Table:
                 yield from self._medium(Cell(number, column), value)
 
     def _medium(self, cell: Cell, value: object) -> Iterator[_Medium]:
-        location = inside(self.scheme, cell.member, self.path)
+        location = member_path(self.scheme, cell.member, self.path)
         match value:
             case {"bytes": bytes() as data, **rest}:
                 yield self._cell_medium(location, data, str(rest.get("path") or ""))
             case {"path": str() as path}:
-                yield self.named(path), guessed_modality(b"", ending_of(path))
+                yield self.resolve_path(path), guess_modality(b"", extension_of(path))
             case bytes() if self._is_media(cell.column, value):
                 yield self._cell_medium(location, value, "")
 
@@ -91,13 +98,13 @@ class Table:
     def _cell_medium(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None
         source = ByteSource(self.version, len(data), data=sent)
-        return Item(location, held=source), guessed_modality(data, ending_of(path))
+        return Item(location, byte_source=source), guess_modality(data, extension_of(path))
 
 
-def guessed_modality(data: bytes, ending: str) -> Modality:
+def guess_modality(data: bytes, ending: str) -> Modality:
     """Guess the modality from first bytes and extension; the probe decides later."""
     kind = sniff(data[:HEAD_BYTES])
-    if kind == "audio" or (kind != "image" and ending in SOUND_ENDINGS):
+    if kind == "audio" or (kind != "image" and ending in AUDIO_EXTENSIONS):
         return "audio"
-    video = kind == "container" or (kind != "image" and ending in VIDEO_ENDINGS)
+    video = kind == "container" or (kind != "image" and ending in VIDEO_EXTENSIONS)
     return "video" if video else "image"

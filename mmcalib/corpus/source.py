@@ -33,7 +33,7 @@ def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
     `Skipped`, as is a folder that `folders` has seen.
     """
     seen = folders if folders is not None else Folders()
-    entries = seen.look(root)
+    entries = seen.list_entries(root)
     if not isinstance(entries, list):
         yield entries or root
         return
@@ -46,7 +46,7 @@ def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
             if is_listed_file(entry):
                 yield entry.path
                 continue
-            below = seen.look(entry.path)
+            below = seen.list_entries(entry.path)
             if isinstance(below, list):
                 within.append(iter(below))
                 break
@@ -61,7 +61,7 @@ class Folders:
     def __init__(self) -> None:
         self._read: set[tuple[int, int]] = set()
 
-    def look(self, path: str) -> list[os.DirEntry[str]] | Skipped | None:
+    def list_entries(self, path: str) -> list[os.DirEntry[str]] | Skipped | None:
         """Return a folder's sorted entries, `Skipped` if it was read before; None for a file."""
         try:
             status = os.stat(path)
@@ -70,7 +70,7 @@ class Folders:
             with os.scandir(path) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            return Skipped(path, why(path, error))
+            return Skipped(path, describe_os_error(path, error))
         identity = (status.st_dev, status.st_ino)
         if identity in self._read:
             return Skipped(path, "folder already read under another name", no_media=True)
@@ -93,7 +93,7 @@ def is_listed_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def why(path: str, error: OSError) -> str:
+def describe_os_error(path: str, error: OSError) -> str:
     """Describe why a file or folder cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "broken link" if os.path.islink(path) else NO_FILE

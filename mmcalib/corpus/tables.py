@@ -11,8 +11,8 @@ from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.rows import TEXT_COLUMNS, Row, Table
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError
-from mmcalib.media.failure import reason
-from mmcalib.storage.location import BEHIND, Location
+from mmcalib.media.failure import error_reason
+from mmcalib.storage.location import MEMBER_MARK, Location
 from mmcalib.storage.tables import Query, batch_rows, open_dataset, open_table
 from mmcalib.text import NO_FILE, one_line
 
@@ -78,7 +78,7 @@ class ParquetSource(_TableSource):
                         waiting.popleft()
                         number += 1
         except (OSError, ValueError) as error:
-            yield Skipped(self.path, reason(error))
+            yield Skipped(self.path, error_reason(error))
 
     def _resolve_path(self, path: str) -> Item | Skipped:
         """Return a file below the table's folder; an untrusted table must not name others."""
@@ -144,7 +144,7 @@ class HfDatasetSource(_TableSource):
                         return
                 yield number, row, table, texts
         except (OSError, ValueError) as error:
-            yield Skipped(self.url, reason(error))
+            yield Skipped(self.url, error_reason(error))
             return
         if texts is None and not prompts_only:
             raise CorpusError(
@@ -156,7 +156,7 @@ class HfDatasetSource(_TableSource):
         if "\0" in path:
             return Skipped(path, f"not a path: named in {self.url}")
         if not Location.of(path).is_file:
-            known = path.rpartition(BEHIND)[2].startswith((_HUB, *self._query.hosts))
+            known = path.rpartition(MEMBER_MARK)[2].startswith((_HUB, *self._query.hosts))
             return Item(path) if known else Skipped(path, f"on another host: named in {self.url}")
         file = os.path.realpath(path)
         if not any(file == root or file.startswith(root + "/") for root in self._query.folders):

@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 
 from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
-from mmcalib.storage.location import BEHIND, NOT_ALLOWED, keep
+from mmcalib.storage.location import MEMBER_MARK, NOT_ALLOWED, write_copy
 from mmcalib.text import decode_base64
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"
@@ -37,15 +37,15 @@ class Unresolved(ValueError):  # noqa: N818 - a value in flight, turned into `Sk
     """The URL names no local file; the message gives the reason."""
 
 
-class Outside(ValueError):  # noqa: N818 - a value in flight, turned into UsageError
+class OutsideRoot(ValueError):  # noqa: N818 - a value in flight, turned into UsageError
     """The file is outside the allowed root; the message is its path."""
 
 
 def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     """Return the path of a `file:` URL, or with `paths` of a path in `folder`, links resolved.
 
-    The file need not exist. Raises `Unresolved`, and `Outside` if the file is not below `root`, a
-    resolved path.
+    The file need not exist. Raises `Unresolved`, and `OutsideRoot` if the file is not below `root`,
+    a resolved path.
     """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1].lower() == "file":
@@ -66,7 +66,7 @@ def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     except (OSError, ValueError) as error:
         raise Unresolved(f"not a path: {error}") from error
     if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
-        raise Outside(resolved)
+        raise OutsideRoot(resolved)
     return resolved
 
 
@@ -110,8 +110,8 @@ def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None
     scheme = _SCHEME.match(url)
     if not scheme or scheme[1].lower() not in schemes or url[scheme.end() :][:2] != "//":
         return None
-    if BEHIND in url:
-        raise Unresolved(f"remote URL contains {BEHIND}")
+    if MEMBER_MARK in url:
+        raise Unresolved(f"remote URL contains {MEMBER_MARK}")
     return scheme[0].lower() + url[scheme.end() :]
 
 
@@ -146,7 +146,7 @@ _DAMAGED = "is damaged, or its final = are missing"
 _VECTOR_IMAGE = re.compile(rb"\s{0,9}(?:(%PDF-)|<[?!]?(?:.{0,999}<)?svg)", re.DOTALL)
 
 
-def sent_frames(url: str) -> bytes | None:
+def frames_in_data_url(url: str) -> bytes | None:
     """Return the frames in a `data:` URL, with the header that `sniff` expects; None for others."""
     header, _, payload = url[5:].partition(",")
     kind, *_, encoding = header.split(";")
@@ -155,19 +155,21 @@ def sent_frames(url: str) -> bytes | None:
     return FRAMES + payload.encode(errors="replace")
 
 
-def inline_file(part_type: UrlType, url: str, folder: Path) -> str:
+def write_inline_file(part_type: UrlType, url: str, folder: Path) -> str:
     """Write a `data:` URL's bytes to a file in `folder` named by their SHA-256; return its path.
     Raises `Unresolved` and OutputError.
     """
-    if part_type == PART_OF["video"] and (frames := sent_frames(url)):
+    if part_type == PART_OF["video"] and (frames := frames_in_data_url(url)):
         data, extension = frames, _FRAMES_SUFFIX
     else:
         data, extension = decode_data_url(url)
     path = folder / f"{hashlib.sha256(data).hexdigest()}{extension}"
-    return os.path.realpath(path) if path.exists() else keep(io.BytesIO(data), path, len(data))
+    return (
+        os.path.realpath(path) if path.exists() else write_copy(io.BytesIO(data), path, len(data))
+    )
 
 
-def served_url(path: str) -> str:
+def local_file_url(path: str) -> str:
     """Return the URL of a file for a server that reads this disk. Raises OSError."""
     with open(path, "rb") as file:
         if file.read(len(FRAMES)) == FRAMES:

@@ -11,22 +11,22 @@ from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.explore import BudgetSource, explore, knobs, moves
+from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
-from mmcalib.derive.frontier import Point, choose, levels
-from mmcalib.derive.limits import Count, Hint, Rounding, adequacy
+from mmcalib.derive.frontier import Point, choose_point, token_levels
+from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting, merged_settings
+from mmcalib.domain.knobs import Knob, Setting, merge_settings
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.progress import Progress
-from mmcalib.text import several
+from mmcalib.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class DecisionBuilder:
 
     def frontiers(self) -> list[list[Point]]:
         """Return the points of each knob that has an effect."""
-        return [[e.point for e in points] for points in self.explored.values() if moves(points)]
+        return [
+            [e.point for e in points] for points in self.explored.values() if has_any_effect(points)
+        ]
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
@@ -61,17 +63,17 @@ class DecisionBuilder:
         # A model that cannot chunk its input needs room for a few prompt tokens in the step.
         ways: tuple[Rounding, Rounding] = ("up", "down")
         first, second = ways if budgets.opened.chunks_mm_input else ways[::-1]
-        capped = self.settle(at_most, first)
+        capped = self.build(at_most, first)
         yield capped
         most, largest = capped.budget.max_tokens_per_item, capped.table.largest_embeds
         other: Rounding = "none" if largest > max(most.values(), default=0) else second
-        step = replace(budgets, rounding=other).batched(capped.engine_args, largest)
+        step = replace(budgets, rounding=other).step_tokens(capped.engine_args, largest)
         if step != capped.engine_args["max_num_batched_tokens"]:
-            yield self.settle(at_most, other)
+            yield self.build(at_most, other)
         if at_most is None and budgets.policy.keeps_quality:
-            yield self.settle(None, "none", capped=False)
+            yield self.build(None, "none", capped=False)
 
-    def settle(
+    def build(
         self,
         at_most: int | None,
         rounding: Rounding = "up",
@@ -84,21 +86,21 @@ class DecisionBuilder:
         more of the corpus' items.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
-        effective = [e for e in self.explored.values() if moves(e)]
+        effective = [e for e in self.explored.values() if has_any_effect(e)]
         chosen = tuple(self._choose(e, at_most) if capped else _default(e) for e in effective)
-        setting = merged_settings([self.default.setting, *(point.setting for point in chosen)])
+        setting = merge_settings([self.default.setting, *(point.setting for point in chosen)])
         table, more = self._table(setting)
         unreadable += [s for s in more if s not in unreadable]
         plain = limits.limit_mm_per_prompt(self.counts, {})
         budgets = replace(self.budgets, rounding=rounding)
         engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
-        budget = budgets.of(engine_args, build_dummy=True)
+        budget = budgets.budget_of(engine_args, build_dummy=True)
         longest = self._longest(table, budget)
         if policy.max_model_len == FIT:
             context = smallest_context(longest, budgets.opened.max_model_len)
             budgets = replace(budgets, context_tokens=context)
             engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
-            budget = budgets.of(engine_args, build_dummy=True)
+            budget = budgets.budget_of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
         if hinted:
@@ -109,15 +111,17 @@ class DecisionBuilder:
         if hints:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, hints)
             most = table.largest_embeds
-            engine_args["max_num_batched_tokens"] = budgets.batched(engine_args, most)
-            budget = budgets.of(engine_args, build_dummy=True)
+            engine_args["max_num_batched_tokens"] = budgets.step_tokens(engine_args, most)
+            budget = budgets.budget_of(engine_args, build_dummy=True)
         return Decision(
             default_table=self.default,
             table=table,
             setting=setting,
             explored=tuple(e for points in self.explored.values() for e in points),
             chosen=chosen,
-            ineffective=tuple(p[0].point.knob for p in self.explored.values() if not moves(p)),
+            ineffective=tuple(
+                p[0].point.knob for p in self.explored.values() if not has_any_effect(p)
+            ),
             counts=self.counts,
             hints=hints,
             refused_hints=refused,
@@ -125,7 +129,7 @@ class DecisionBuilder:
             default_error=self.default_error,
             budget=budget,
             plain=unhinted,
-            adequacy=adequacy(budget, {m: c.value for m, c in self.counts.items()}),
+            adequacy=compute_reserve(budget, {m: c.value for m, c in self.counts.items()}),
             engine_args=engine_args,
             unreadable=tuple(unreadable),
             longest=longest,
@@ -152,7 +156,7 @@ class DecisionBuilder:
         default = _default(explored)
         free = at_most is None and policy.keeps_quality
         points = [e.point for e in explored if not free or e.point is default or _covers(e)]
-        point = choose(points, policy, at_most)
+        point = choose_point(points, policy, at_most)
         if policy.max_tokens_per_item is not None or point.items_downscaled:
             return point
         by_value = {e.point.value: e for e in explored}
@@ -188,8 +192,8 @@ def _find_hints(
         why = "no hint can describe its size"
         for hint in limits.hint_candidates(heaviest, budgets.opened.audio_rate_hz):
             limit = limits.limit_mm_per_prompt(counts, {**hints, modality: hint})
-            budget = budgets.of({**args, "limit_mm_per_prompt": limit}, build_dummy=True)
-            if limits.hint_is_honest(modality, budget, heaviest):
+            budget = budgets.budget_of({**args, "limit_mm_per_prompt": limit}, build_dummy=True)
+            if limits.hint_covers_largest(modality, budget, heaviest):
                 hints[modality] = hint
                 break
             dummy = budget.dummies.get(modality)
@@ -214,7 +218,7 @@ def _largest(explored: Explored) -> int:
     return explored.budget.max_tokens_per_item.get(explored.point.knob.modality, 0)
 
 
-def counts(
+def count_items(
     opened: ModelInfo, policy: Policy, table: CostTable, prompts: PromptCensus
 ) -> dict[Modality, Count]:
     """Return items per prompt for each of the model's modalities: as given, counted or assumed."""
@@ -236,7 +240,7 @@ def _count(
     own_count = policy.count.get(modality)
     if own_count is not None:
         return Count(own_count, f"given: --count {modality}={own_count}", "given")
-    present = table.of(modality)
+    present = table.columns_of(modality)
     if not present:
         why = f"no {modality} in the corpus"
         if any(r.shape.modality == modality for r in table.refusals):
@@ -247,18 +251,18 @@ def _count(
     if not prompts.prompts():
         reason = "no requests given; set --requests or --count"
         return Count(1, f"one per prompt: {reason}", "assumed")
-    share = policy.share_of(modality)
+    share = policy.coverage_of(modality)
     if isinstance(policy.coverage, Mapping):
         value = prompts.items_per_prompt(modality, share)
     else:
-        value = prompts.covering(tuple(opened.modalities), share)[modality]
+        value = prompts.items_covering(tuple(opened.modalities), share)[modality]
     if value == 0:
         reason = f"no covered request has one, but the corpus holds {modality} items"
         return Count(1, f"one per prompt: {reason}", "assumed")
     total = prompts.prompts()
-    why = f"the most in any of {several(total, 'request')}"
+    why = f"the most in any of {plural(total, 'request')}"
     if share < 1:
-        why = f"covers {share:.1%} of {several(total, 'request')}"
+        why = f"covers {share:.1%} of {plural(total, 'request')}"
     origin = min(
         entry.exemplar.origin
         for entry in prompts.signatures()
@@ -325,26 +329,28 @@ def decide(
     default. If the context or the judge rejects it, items shrink by the fewest steps that help.
     """
     judge = judge or NoGpu()
-    base = budgets.policy.loading
+    base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
-    admitted = counts(budgets.opened, budgets.policy, default, prompts)
+    admitted = count_items(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
-    every = knobs(budgets, default)
+    every = relevant_knobs(budgets, default)
     texts = texts or Texts()
 
     def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)
 
     # Loaders come first: the number of frames decides what a cap does to a video.
-    loaders = [knob for knob in every if knob.by_loader]
+    loaders = [knob for knob in every if knob.is_loader_option]
     explored = {k.name: explore_knob(k) for k in loaders}
-    raised = [choose([e.point for e in points], budgets.policy) for points in explored.values()]
-    loading = merged_settings([base, *(point.setting for point in raised)])
+    raised = [
+        choose_point([e.point for e in points], budgets.policy) for points in explored.values()
+    ]
+    loading = merge_settings([base, *(point.setting for point in raised)])
     if loading != base:
         default, more = measure(budgets.host, census, loading, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
     explored |= {k.name: explore_knob(k) for k in every if k not in loaders}
-    default_budget, default_error = budgets.default()
+    default_budget, default_error = budgets.default_budget()
     builder = DecisionBuilder(
         census=census,
         prompts=prompts,
@@ -379,7 +385,7 @@ def decide(
 
     # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
     # fits, the last one does, and bisection finds the first. Each try takes seconds.
-    steps = levels(builder.frontiers(), budgets.policy)
+    steps = token_levels(builder.frontiers(), budgets.policy)
     if not steps or not fits(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]
@@ -424,7 +430,7 @@ def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | 
     """Return vLLM's own items and step under the limits, if no worse than its defaults."""
     if not builder.budgets.policy.keeps_quality:
         return None
-    plain = builder.settle(None, "none", capped=False, hinted=False)
+    plain = builder.build(None, "none", capped=False, hinted=False)
     if (judge.kv_tokens(plain) or 0) < judge.default_kv_tokens():
         return None
     return _first_that_serves([plain], judge)
@@ -432,7 +438,7 @@ def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | 
 
 def _too_long(decision: Decision) -> str:
     longest = decision.longest
-    if longest is None or longest.whole:
+    if longest is None or longest.fits_answers:
         return ""
     return (
         f"{longest.longest.origin} and its answer would take {longest.needed_tokens:,} of "

@@ -20,15 +20,15 @@ from mmcalib.derive.processor_cache import (
     HitCurve,
     allowed_gib,
     cache_floor,
-    choose,
+    choose_cache_size,
     hit_curve,
-    written_gib,
+    round_up_gib,
 )
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import COLLECTED, PROCESSOR_CACHE_GIB
+from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB, whole_as_int
 
 
@@ -105,7 +105,7 @@ def size_cache(
     costs = (table.costs.get(shape) for shape, _ in accesses.items)
     sizes = [max(1, cost.tensor_bytes) if cost else 1 for cost in costs]
     # vLLM processes the items of a chat in this order, not in that of the chat.
-    ranks = [COLLECTED.index(shape.modality) for shape, _ in accesses.items]
+    ranks = [ITEM_ORDER.index(shape.modality) for shape, _ in accesses.items]
     curve = hit_curve(
         [(index, sizes[index]) for index in sorted(request, key=ranks.__getitem__)]
         for request in compress(accesses.requests(), served)
@@ -115,7 +115,7 @@ def size_cache(
     often, times = Counter(chain.from_iterable(used)).most_common(1)[0]
     return SizedCache(
         curve=curve,
-        size=choose(curve, floor.nbytes, ram_budget_bytes=policy.ram_budget_bytes),
+        size=choose_cache_size(curve, floor.nbytes, ram_budget_bytes=policy.ram_budget_bytes),
         floor=floor,
         requests=sum(served),
         often=accesses.items[often][1],
@@ -129,7 +129,7 @@ def _cap_cache(floor: CacheFloor, policy: Policy) -> CappedCache | None:
     allowed = allowed_gib(policy.ram_budget_bytes)
     if floor.nbytes <= PROCESSOR_CACHE_GIB * GIB <= allowed * GIB:
         return None
-    least = written_gib(floor.nbytes)
+    least = round_up_gib(floor.nbytes)
     gib = max(min(allowed, PROCESSOR_CACHE_GIB), least) if least <= allowed else 0.0
     return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
 

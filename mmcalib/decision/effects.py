@@ -16,21 +16,21 @@ from mmcalib.derive.effects import (
     Footprint,
     ItemOutcome,
     SettingPath,
-    compare,
-    differences,
-    needs_company,
-    settings,
-    sizes,
+    compare_footprints,
+    describe_differences,
+    is_rejected_alone,
+    is_size_hint,
+    list_settings,
+    remove_setting,
     value_at,
-    without,
 )
 from mmcalib.derive.limits import Hint
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskBudget, Blank, Measure
-from mmcalib.engine.vllm_config import here
+from mmcalib.engine.messages import Blank, ComputeBudget, Measure
+from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress, Task
 
@@ -55,7 +55,7 @@ _LARGER_PX = 100_000_000
 _MEMORY = ("weights_bytes", "activation_peak_bytes", "kv_cache_bytes", "kv_cache_tokens")
 
 
-def witnesses(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tuple[Shape, ...]:
+def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tuple[Shape, ...]:
     """Return shapes that show a setting's effect, cheapest first: standard sizes, and the corpus'
     heaviest item of each modality, videos also at twice the width and height.
     """
@@ -82,12 +82,12 @@ class Footprints:
     host: EngineHost
     model_path: str
     serve_defaults: Mapping[str, int]
-    witnesses: tuple[Shape, ...]
-    rehearse: Callable[[Mapping[str, Any]], Rehearsed] | None = None
+    shapes: tuple[Shape, ...]
+    rehearse: Callable[[Mapping[str, Any]], RehearsedMemory] | None = None
     _budgets: dict[str, Footprint] = field(default_factory=dict)
     _items: dict[tuple[str, Shape], ItemOutcome] = field(default_factory=dict)
 
-    def know(self, args: Mapping[str, Any], budget: Budget) -> None:
+    def store_budget(self, args: Mapping[str, Any], budget: Budget) -> None:
         """Store a known budget of `args`, with dummies built."""
         self._budgets[_key(args, build_dummy=True)] = Footprint(budget)
 
@@ -97,7 +97,7 @@ class Footprints:
         if key not in self._budgets:
             full = {**self.serve_defaults, **args, "model": self.model_path}
             try:
-                request = AskBudget(full, build_dummy, only_profiled=True)
+                request = ComputeBudget(full, build_dummy, only_profiled=True)
                 budget = self.host.ask(request, "switching a setting off")
                 self._budgets[key] = Footprint(budget)
             except VllmRefused as error:
@@ -135,18 +135,18 @@ class Footprints:
         with_ = self.budget(args)
         yield with_, self.budget(less)
         if path[0] in ("mm_processor_kwargs", "media_io_kwargs"):
-            for shape in self.witnesses:
+            for shape in self.shapes:
                 if path[0] != "media_io_kwargs" or shape.modality == path[1]:
                     yield self.items(args, [shape]), self.items(less, [shape])
-        elif sizes(path):
+        elif is_size_hint(path):
             if with_.budget is not None and with_.budget.profiled_modality == path[1]:
                 yield self.budget(args, build_dummy=True), self.budget(less, build_dummy=True)
         elif len(path) == 1:
             yield self.memory(args), self.memory(less)
 
-    def smallest(self) -> list[Shape]:
+    def smallest_shapes(self) -> list[Shape]:
         """Return the cheapest shape of each modality."""
-        first = {shape.modality: shape for shape in reversed(self.witnesses)}
+        first = {shape.modality: shape for shape in reversed(self.shapes)}
         return list(first.values())
 
 
@@ -157,7 +157,7 @@ def _key(args: Mapping[str, Any], *, build_dummy: bool) -> str:
 _REQUIRED = "installed versions fill it in; other versions reject the related option without it"
 
 
-def effects(
+def find_effects(
     engine_args: Mapping[str, Any],
     footprints: Footprints,
     task: Task | None = None,
@@ -174,14 +174,14 @@ def effects(
         raise VllmRefused(f"vLLM rejects this configuration: {start.refusal}")
     every: list[Effect] = []
     args = dict(engine_args)
-    for path in settings(engine_args):
+    for path in list_settings(engine_args):
         if not any(effect.concerns(".".join(path)) for effect in every):
             effect = _find_effect(args, path, footprints)
-            if effect.outcome == "idle" and companions.get(effect.path) in settings(args):
+            if effect.outcome == "idle" and companions.get(effect.path) in list_settings(args):
                 effect = replace(effect, outcome="stated", words=_REQUIRED)
             every.append(effect)
             if effect.outcome == "idle":
-                args = without(args, effect.path)
+                args = remove_setting(args, effect.path)
         if task is not None:
             task.advance()
     return every, args
@@ -189,10 +189,10 @@ def effects(
 
 def _find_effect(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> Effect:
     path = _widen(args, path, footprints)
-    less = without(args, path)
+    less = remove_setting(args, path)
     for with_, bare in footprints.pairs(args, less, path):
-        effect = compare(path, value_at(args, path), with_, bare)
-        if effect.moved:
+        effect = compare_footprints(path, value_at(args, path), with_, bare)
+        if effect.has_effect:
             break
     return effect
 
@@ -201,32 +201,32 @@ def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -
     """Return the smallest setting around `path` that vLLM allows to be absent."""
     if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
-    less, shapes = without(args, path), footprints.smallest()
+    less, shapes = remove_setting(args, path), footprints.smallest_shapes()
     bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
-    if needs_company(footprints.items(args, shapes), bare):
+    if is_rejected_alone(footprints.items(args, shapes), bare):
         return _widen(args, path[:-1], footprints)
     return path
 
 
-def effective(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
+def drop_idle_settings(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
     """Return the decision with the effects of its settings, without the idle ones."""
     served = [modality for modality, count in decision.counts.items() if count.value]
     defaults = budgets.opened.serve_defaults
-    shapes = witnesses(served, (decision.default_table, decision.table))
+    shapes = probe_shapes(served, (decision.default_table, decision.table))
     footprints = Footprints(budgets.host, budgets.model_path, defaults, shapes)
-    args = here(decision.engine_args, budgets.opened.device)
-    footprints.know(args, decision.budget)
+    args = without_gpu_args(decision.engine_args, budgets.opened.device)
+    footprints.store_budget(args, decision.budget)
     companions: dict[SettingPath, SettingPath] = {
-        p.knob.place(name): p.knob.place()
+        p.knob.key_path(name): p.knob.key_path()
         for p in decision.chosen
         for name in p.knob.companions(p.value)
     }
-    with progress.step("testing each setting", len(settings(args))) as task:
-        every, useful = effects(args, footprints, task, companions)
+    with progress.step("testing each setting", len(list_settings(args))) as task:
+        every, useful = find_effects(args, footprints, task, companions)
     if useful == args:
         return replace(decision, effects=tuple(every))
-    budget = budgets.of(useful, build_dummy=True)
-    together = list(differences(Footprint(decision.budget), Footprint(budget)))
+    budget = budgets.budget_of(useful, build_dummy=True)
+    together = list(describe_differences(Footprint(decision.budget), Footprint(budget)))
     if together:
         # Settings that are idle one by one but not together all stay.
         words = f"without it and the others that seemed idle: {'; '.join(together)}"

@@ -10,17 +10,17 @@ from typing import Any
 
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.measure import EmbedCounter, remeasure
-from mmcalib.decision.media_files import Files, files
+from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import affected, witness
+from mmcalib.derive.frontier import affected_shapes, unaffected_shape
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskBudget
-from mmcalib.engine.vllm_config import here
+from mmcalib.engine.messages import ComputeBudget
+from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress
 
@@ -39,7 +39,7 @@ class BudgetSource:
     model_path: str
     policy: Policy
     context_tokens: int | None = None
-    files: Files = files
+    files: Files = prepare_files
     given: Mapping[str, Any] = field(default_factory=dict)
     rounding: limits.Rounding = "up"
     # By engine arguments: some budgets are needed twice.
@@ -51,19 +51,19 @@ class BudgetSource:
         """Return the arguments in the file's order, for a largest item of `largest_embeds`."""
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
-        args["max_num_batched_tokens"] = self.batched(args, largest_embeds)
+        args["max_num_batched_tokens"] = self.step_tokens(args, largest_embeds)
         for name in ("max_num_seqs", "gpu_memory_utilization"):
             if (value := getattr(self.policy, name)) is not None:
                 args[name] = value
         return {**args, **self.given}
 
-    def batched(self, args: Mapping[str, Any], largest_embeds: int) -> int:
+    def step_tokens(self, args: Mapping[str, Any], largest_embeds: int) -> int:
         """Return tokens per step: as given, or vLLM's default rounded to whole largest items."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
         default = self.opened.serve_defaults["max_num_batched_tokens"]
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
-        largest = max(self.roomy(plain).max_tokens_per_item.values(), default=0)
+        largest = max(self.budget_of_any_item(plain).max_tokens_per_item.values(), default=0)
         return limits.max_num_batched_tokens(
             default,
             largest,
@@ -72,27 +72,27 @@ class BudgetSource:
             rounding=self.rounding,
         )
 
-    def default(self) -> tuple[Budget, str]:
+    def default_budget(self) -> tuple[Budget, str]:
         """Return the budget of vLLM's defaults, and vLLM's words if it rejects them."""
         try:
-            return self.of({}), ""
+            return self.budget_of({}), ""
         except VllmRefused as error:
-            return self.roomy({}), error.message
+            return self.budget_of_any_item({}), error.message
 
-    def roomy(self, args: Mapping[str, Any]) -> Budget:
+    def budget_of_any_item(self, args: Mapping[str, Any]) -> Budget:
         """Return the budget with a step that holds any item, to learn the largest. vLLM rejects a
         smaller step for a model that cannot chunk multimodal input; an encoder-decoder's item may
         exceed its context.
         """
         if self.opened.chunks_mm_input:
-            return self.of(args)
+            return self.budget_of(args)
         step = max(self.opened.max_model_len, _ROOMY_TOKENS)
-        return self.of({**args, "max_num_batched_tokens": step})
+        return self.budget_of({**args, "max_num_batched_tokens": step})
 
-    def of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
+    def budget_of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
         """Return the budget of these arguments. Raises EngineError if vLLM rejects them."""
-        usable = here({**self.given, **args}, self.opened.device)
-        request = AskBudget({"model": self.model_path, **usable}, build_dummy)
+        usable = without_gpu_args({**self.given, **args}, self.opened.device)
+        request = ComputeBudget({"model": self.model_path, **usable}, build_dummy)
         # The server's defaults, which may differ from those of this machine.
         serving = self.opened.serve_defaults.items()
         for name, value in (("max_model_len", self.opened.max_model_len), *serving):
@@ -103,10 +103,12 @@ class BudgetSource:
         return self._budgets[key]
 
 
-def knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
+def relevant_knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
     """Return the knobs for the corpus' modalities that the user has not set."""
-    own = budgets.policy.loading
-    return [k for k in budgets.opened.knobs if table.of(k.modality) and not k.given(own)]
+    own = budgets.policy.loader_setting
+    return [
+        k for k in budgets.opened.knobs if table.columns_of(k.modality) and not k.is_set_in(own)
+    ]
 
 
 def explore(
@@ -117,21 +119,21 @@ def explore(
     progress: Progress,
 ) -> list[Explored]:
     """Return the knob's values with costs and budgets, ascending, the default included."""
-    values = knob.values(default.of(knob.modality), budgets.policy)
+    values = knob.values(default.columns_of(knob.modality), budgets.policy)
     explored = []
     with progress.step(f"trying {knob.name}", len(values)) as task:
-        counter = None if knob.bleeds else EmbedCounter.proven(budgets.host, default, knob.modality)
+        counter = None if knob.bleeds else EmbedCounter.prove(budgets.host, default, knob.modality)
         for value in values:
             # Only one table at a time is in memory: each has an entry per shape.
             table = _cost_at(knob, value, default, budgets, counter)
-            point = frontier.point(knob, value, table, default)
+            point = frontier.make_point(knob, value, table, default)
             args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
-            explored.append(Explored(point, budgets.of(args), args))
+            explored.append(Explored(point, budgets.budget_of(args), args))
             task.advance()
     return explored
 
 
-def moves(explored: Sequence[Explored]) -> bool:
+def has_any_effect(explored: Sequence[Explored]) -> bool:
     """Return whether any value of one knob changes the default's tokens or budget."""
     outcomes = {
         (e.point.max_tokens, tuple(sorted(e.budget.max_tokens_per_item.items()))) for e in explored
@@ -147,16 +149,18 @@ def _cost_at(
     counter: EmbedCounter | None,
 ) -> CostTable:
     """Return the costs at one value, counted if possible, else measured where a cap may change."""
-    setting = frontier.at(knob, value, default.setting)
+    setting = frontier.setting_at(knob, value, default.setting)
     if setting == default.setting:
         return default
-    if counter and (counted := counter.under(setting, knob.changed(counter.usual.shapes, value))):
+    if counter and (
+        counted := counter.cost_table(setting, knob.changed_mask(counter.usual.shapes, value))
+    ):
         return counted
     every = chain.from_iterable(
-        default.of(modality).shapes for modality in (knob.modality, *knob.bleeds)
+        default.columns_of(modality).shapes for modality in (knob.modality, *knob.bleeds)
     )
-    changed = affected(knob, value, default)
-    unchanged = witness(knob, default, changed)
+    changed = affected_shapes(knob, value, default)
+    unchanged = unaffected_shape(knob, default, changed)
     if unchanged is None or knob.bleeds:
         return remeasure(budgets.host, default, setting, every)
     table = remeasure(budgets.host, default, setting, [*changed, unchanged])

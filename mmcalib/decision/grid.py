@@ -10,7 +10,7 @@ from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import remeasure
-from mmcalib.derive.frontier import Point, at
+from mmcalib.derive.frontier import Point, setting_at
 from mmcalib.derive.limits import limit_mm_per_prompt
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.shapes import Modality
@@ -21,7 +21,7 @@ def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progre
     """Return the decision with each point's budget, and costs, at the others' chosen values."""
     context, rounding = decision.budget.max_model_len, decision.rounding
     budgets = replace(budgets, context_tokens=context, rounding=rounding)
-    most = decision.table.most_embeds()
+    most = decision.table.max_embeds()
     every: list[Explored] = []
     with progress.step("probing alternatives", len(decision.explored)) as task:
         for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
@@ -38,11 +38,11 @@ def _budget(
     point = explored.point
     if point.value == _chosen_value(decision, point.knob):
         return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
-    setting = _setting(decision, point.knob.name, point.value, budgets.policy.loading)
+    setting = _setting(decision, point.knob.name, point.value, budgets.policy.loader_setting)
     largest = {**most, point.knob.modality: point.max_embeds}
     plain = limit_mm_per_prompt(decision.counts, {})
     args = budgets.engine_args(setting, plain, max(largest.values()))
-    return replace(explored, budget=budgets.of(args), engine_args=args)
+    return replace(explored, budget=budgets.budget_of(args), engine_args=args)
 
 
 def _chosen_value(decision: Decision, knob: Knob) -> Value:
@@ -54,7 +54,7 @@ def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Sett
     """Return `base` with the chosen values, but this option at this value; omit defaults."""
     knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
     for knob in knobs.values():
-        base = at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
+        base = setting_at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
     return base
 
 
@@ -65,11 +65,11 @@ def _explore_again(
     knob = row[0].point.knob
     others = [p for p in decision.chosen if p.knob.name != knob.name and _may_affect(p, knob)]
     binding = any(point.items_downscaled or point.items_enlarged for point in others)
-    grows = knob.by_loader and row[-1].point.value > _chosen_value(decision, knob)
+    grows = knob.is_loader_option and row[-1].point.value > _chosen_value(decision, knob)
     if not others or not (binding or grows):
         return row
-    setting = _setting(decision, knob.name, knob.value, budgets.policy.loading)
-    shapes = decision.default_table.of(knob.modality).shapes
+    setting = _setting(decision, knob.name, knob.value, budgets.policy.loader_setting)
+    shapes = decision.default_table.columns_of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
     plain = limit_mm_per_prompt(decision.counts, {})
     again = explore(knob, base, plain, budgets, progress)
@@ -78,7 +78,7 @@ def _explore_again(
 
 def _may_affect(other: Point, knob: Knob) -> bool:
     """Return whether the other chosen value may change items of this knob's modality."""
-    if other.knob.by_loader and not knob.by_loader:
+    if other.knob.is_loader_option and not knob.is_loader_option:
         return False
     affected = (other.knob.modality, *other.knob.bleeds)
     return other.value != other.knob.value and knob.modality in affected

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mmcalib.census.census import Census, shape_order
-from mmcalib.decision.media_files import Files, files
+from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.derive import counting
 from mmcalib.derive.costs import (
     Basis,
@@ -18,16 +18,16 @@ from mmcalib.derive.costs import (
     ItemCost,
     Mismatch,
     Refusal,
-    Resampled,
+    ResampledClip,
 )
 from mmcalib.derive.counting import (
-    SPOTS,
-    WITNESSES,
-    WITNESSES_AGAIN,
+    PROBES,
+    PROBES_AGAIN,
+    SPOT_CHECKS,
     VllmCounts,
-    as_counted,
-    cost_rule,
-    witnesses,
+    choose_probe_shapes,
+    fit_cost_rule,
+    match_counts,
 )
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
@@ -40,13 +40,13 @@ from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
 from mmcalib.progress import Progress, Task
 
 # Fewer shapes are all processed: that takes no longer than to prove the count.
-_WORTH_COUNTING = 2 * WITNESSES
+_WORTH_COUNTING = 2 * PROBES
 # Shapes per request to vLLM's count: the child can report between two requests.
 _AT_A_TIME = 20_000
 
 
 @dataclass(slots=True)
-class StandIns:
+class BlankCosts:
     """Costs of blanks, one per shape, without those that vLLM rejects. Shapes in `answers` were
     processed. The others have vLLM's count, which `witnesses` processed shapes confirm.
     """
@@ -59,22 +59,24 @@ class StandIns:
     witnesses: dict[Modality, int] = field(default_factory=dict)
 
 
-def stand_ins(
+def measure_blanks(
     host: EngineHost,
     setting: Setting,
     shapes: Mapping[Modality, ShapeCounts],
     task: Task,
     before: Mapping[Modality, CostColumns],
-) -> StandIns:
+) -> BlankCosts:
     """Return each shape's cost under the setting; `before` has costs by an already proven count."""
-    blanks = StandIns(host, setting, task)
+    blanks = BlankCosts(host, setting, task)
     for modality, entries in shapes.items():
-        costs, pending = CostColumns.waiting(entries), np.ones(len(entries), dtype=bool)
-        if len(entries) > _WORTH_COUNTING and (counts := count(host, setting, entries.shapes)):
+        costs, pending = CostColumns.unmeasured(entries), np.ones(len(entries), dtype=bool)
+        if len(entries) > _WORTH_COUNTING and (
+            counts := count_embeds(host, setting, entries.shapes)
+        ):
             costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
         left = entries.shapes.take(np.flatnonzero(pending))
         _process(blanks, [shape for shape in left if shape not in blanks.answers])
-        blanks.costs[modality] = costs.but(_processed_costs(blanks.answers, entries))
+        blanks.costs[modality] = costs.replace_costs(_processed_costs(blanks.answers, entries))
     return blanks
 
 
@@ -84,14 +86,14 @@ def _processed_costs(
     costs: dict[Shape, ItemCost | None] = {}
     for shape, answer in answers.items():
         if shape.modality == entries.shapes.modality:
-            entry = entries.of(shape)
+            entry = entries.count_of(shape)
             items = shape, entry.count, entry.exemplars[0]
             costs[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
     return costs
 
 
 def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
-    """Return the cost of each of `count` items."""
+    """Return the cost of each of `count_embeds` items."""
     return ItemCost(
         shape,
         count,
@@ -107,7 +109,7 @@ def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis)
 
 
 def _cost_by_count(
-    blanks: StandIns, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
+    blanks: BlankCosts, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
 ) -> tuple[CostColumns, Column]:
     """Return the counted costs and the rows left to process: all if one witness contradicts the
     count. Shapes too large for this machine's memory prove nothing and are processed too. If the
@@ -115,14 +117,14 @@ def _cost_by_count(
     """
     same = np.zeros(len(counts), dtype=bool)
     if before is not None:
-        unchanged = before.shapes.take(np.flatnonzero(as_counted(counts, before)))
-        same[counts.shapes.places(unchanged)] = True
-    chosen = witnesses(counts.take(np.flatnonzero(~same)))
-    chosen += witnesses(counts.take(np.flatnonzero(same)), WITNESSES_AGAIN)
+        unchanged = before.shapes.take(np.flatnonzero(match_counts(counts, before)))
+        same[counts.shapes.positions(unchanged)] = True
+    chosen = choose_probe_shapes(counts.take(np.flatnonzero(~same)))
+    chosen += choose_probe_shapes(counts.take(np.flatnonzero(same)), PROBES_AGAIN)
     _process(blanks, chosen)
     answers = [(shape, blanks.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
-    rows = counts.shapes.places(chosen).tolist()
+    rows = counts.shapes.positions(chosen).tolist()
     proof = [
         (counts[row], answer.cost)
         for row, (_, answer) in zip(rows, answers, strict=True)
@@ -133,7 +135,7 @@ def _cost_by_count(
         for c, cost in proof
         if cost and (cost.embeds, cost.sampled) == (c.embeds, c.sampled)
     ]
-    rule = cost_rule(confirmed) if len(confirmed) == len(proof) else None
+    rule = fit_cost_rule(confirmed) if len(confirmed) == len(proof) else None
     pending = np.ones(len(costs), dtype=bool)
     if rule is None:
         return costs, pending
@@ -141,11 +143,11 @@ def _cost_by_count(
     by_rule = (text >= 0) & (nbytes >= 0) & ~np.isin(np.arange(len(counts)), rows)
     if too_large:
         by_rule &= counts.shapes.weights() < min(too_large)
-    embeds, places = counts.embeds[by_rule], costs.shapes.places(counts.shapes)[by_rule]
+    embeds, places = counts.embeds[by_rule], costs.shapes.positions(counts.shapes)[by_rule]
     pending[places] = False
     blanks.task.advance(len(places))
     blanks.witnesses[costs.modality] = len(confirmed)
-    counted = costs.counted(
+    counted = costs.with_counts(
         places,
         tokens=embeds + text[by_rule],
         embeds=embeds,
@@ -156,7 +158,7 @@ def _cost_by_count(
     return counted, pending
 
 
-def _process(blanks: StandIns, shapes: Sequence[Shape]) -> None:
+def _process(blanks: BlankCosts, shapes: Sequence[Shape]) -> None:
     if not shapes:
         return
     subjects = tuple(Blank(shape) for shape in shapes)
@@ -166,7 +168,7 @@ def _process(blanks: StandIns, shapes: Sequence[Shape]) -> None:
         blanks.task.advance()
 
 
-def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
+def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
     """Count embeddings with vLLM's own code; None if vLLM cannot count these shapes."""
     parts = []
     for start in range(0, len(shapes), _AT_A_TIME):
@@ -176,10 +178,10 @@ def count(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | No
         except (VllmMoved, VllmRefused):
             return None
         parts_of_items = answer.parts or (None,) * len(some)
-        parts.append(VllmCounts.of(some, answer.embeds, answer.sampled, parts_of_items))
+        parts.append(VllmCounts.from_columns(some, answer.embeds, answer.sampled, parts_of_items))
         if not any(map(len, parts)):
             return None
-    return VllmCounts.joined(parts, shapes) if parts else None
+    return VllmCounts.concatenate(parts, shapes) if parts else None
 
 
 Sample = Sequence[tuple[Shape, str]]
@@ -194,7 +196,7 @@ def measure(
     setting: Setting,
     sample: Sample,
     progress: Progress,
-    files: Files = files,
+    files: Files = prepare_files,
     before: CostTable | None = None,
 ) -> tuple[CostTable, list[Skipped]]:
     """Measure every shape by a blank, then the sampled files and the costliest ones themselves,
@@ -202,10 +204,10 @@ def measure(
     be loaded are returned as skipped; an unreachable one keeps the cost of its blank.
     """
     counts = {modality: census.counts(modality) for modality in census.modalities()}
-    proven = {m: before.of(m) for m in before.witnesses} if before is not None else {}
+    proven = {m: before.columns_of(m) for m in before.witnesses} if before is not None else {}
     shapes = sum(map(len, counts.values()))
     with progress.step("measuring costs", shapes + len(sample)) as task:
-        blanks = stand_ins(host, setting, counts, task, proven)
+        blanks = measure_blanks(host, setting, counts, task, proven)
         # If a blank exceeds this machine's memory, the real file does too.
         too_large = {s for s, one in blanks.answers.items() if one.refused_by == "host_memory"}
         safe = [one for one in sample if one[0] not in too_large]
@@ -263,7 +265,10 @@ def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
     """Return the default's table with the `changed` shapes measured again by blanks."""
-    wanted, every = set(changed), [default.of(modality) for modality in default.modalities()]
+    wanted, every = (
+        set(changed),
+        [default.columns_of(modality) for modality in default.modalities()],
+    )
     again = [s for one in every for s in sorted(s for s in wanted if s in one.shapes)]
     subjects = tuple(Blank(shape) for shape in again)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if again else ()
@@ -276,12 +281,14 @@ def remeasure(
         else:
             items = shape, before.count, before.exemplar
             costs[shape] = item_cost(*items, answer.cost, "blank")
-    columns = {one.modality: _replace_costs(one.unchanged(), costs) for one in every}
+    columns = {one.modality: _replace_costs(one.mark_unchanged(), costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
 
 
 def _replace_costs(costs: CostColumns, changed: Mapping[Shape, ItemCost | None]) -> CostColumns:
-    return costs.but({s: cost for s, cost in changed.items() if s.modality == costs.modality})
+    return costs.replace_costs(
+        {s: cost for s, cost in changed.items() if s.modality == costs.modality}
+    )
 
 
 def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
@@ -291,11 +298,11 @@ def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refus
 def _table(
     setting: Setting,
     counts: Mapping[Modality, ShapeCounts],
-    blanks: StandIns,
+    blanks: BlankCosts,
     real: Iterable[tuple[tuple[Shape, str], Measured | Skipped]],
 ) -> tuple[CostTable, list[Skipped]]:
     mismatches: list[Mismatch] = []
-    resampled: list[Resampled] = []
+    resampled: list[ResampledClip] = []
     unreadable: list[Skipped] = []
     failed: dict[Modality, int] = {}
     costs, changed = CostMap(blanks.costs), dict[Shape, ItemCost | None]()
@@ -308,27 +315,27 @@ def _table(
         if isinstance(answer, Skipped):
             unreadable.append(answer)
             if blank is not None:
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
+                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
             continue
         if answer.cost is None:
             if blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].of(shape))
+                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
             continue
-        count = counts[shape.modality].of(shape).count
+        count = counts[shape.modality].count_of(shape).count
         real_cost = answer.cost
         changed[shape] = item_cost(shape, count, path, real_cost, "real")
         compared += 1
         if answer.resampled:
-            resampled.append(Resampled(path, *answer.resampled))
+            resampled.append(ResampledClip(path, *answer.resampled))
         if blank is None or (blank.tokens, blank.embeds) != (real_cost.tokens, real_cost.embeds):
             mismatches.append(_mismatch(shape, path, real_cost, blank))
     loaded = {shape for shape, cost in changed.items() if cost is not None}
     refusals = []
     for shape, measured in blanks.answers.items():
         if measured.cost is None and shape not in loaded:
-            entry = counts[shape.modality].of(shape)
+            entry = counts[shape.modality].count_of(shape)
             refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     table = CostTable(
@@ -379,33 +386,31 @@ class EmbedCounter:
     usual: CostColumns
 
     @classmethod
-    def proven(
-        cls, host: EngineHost, default: CostTable, modality: Modality
-    ) -> EmbedCounter | None:
+    def prove(cls, host: EngineHost, default: CostTable, modality: Modality) -> EmbedCounter | None:
         """Return the counter, or None if vLLM's count is missing, wrong or not worth it; items with
         a wrong header prove nothing.
         """
-        costs = default.of(modality)
-        costs = costs.but({one.shape: None for one in default.mismatches})
-        if len(costs) <= SPOTS:
+        costs = default.columns_of(modality)
+        costs = costs.replace_costs({one.shape: None for one in default.mismatches})
+        if len(costs) <= SPOT_CHECKS:
             return None
         if modality not in default.witnesses:
-            counts = count(host, default.setting, costs.shapes)
-            if counts is None or not counting.reproduces(counts, costs):
+            counts = count_embeds(host, default.setting, costs.shapes)
+            if counts is None or not counting.counts_match(counts, costs):
                 return None
         return cls(host, default, costs)
 
-    def under(self, setting: Setting, touched: Column) -> CostTable | None:
+    def cost_table(self, setting: Setting, touched: Column) -> CostTable | None:
         """Return the costs under the setting; None if spot checks contradict the count."""
         counts = self._counts(setting, touched)
         if counts is None:
             return None
-        rows = self.usual.shapes.places(counts.shapes)
-        same = counting.as_counted(counts, self.usual)[rows]
+        rows = self.usual.shapes.positions(counts.shapes)
+        same = counting.match_counts(counts, self.usual)[rows]
         altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
         spots = (
-            counting.spots(self.usual, altered, counts)
-            if len(altered) > SPOTS
+            counting.choose_spot_checks(self.usual, altered, counts)
+            if len(altered) > SPOT_CHECKS
             else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
@@ -421,15 +426,17 @@ class EmbedCounter:
         if touched.sum() + len(verified) < len(self.usual):
             wanted = touched.copy()
             wanted[verified] = True
-            counts = count(self.host, setting, self.usual.shapes.take(np.flatnonzero(wanted)))
-            if counts and counting.reproduces(counts, self.usual.take(verified)):
+            counts = count_embeds(
+                self.host, setting, self.usual.shapes.take(np.flatnonzero(wanted))
+            )
+            if counts and counting.counts_match(counts, self.usual.take(verified)):
                 return counts
-        return count(self.host, setting, self.usual.shapes)
+        return count_embeds(self.host, setting, self.usual.shapes)
 
     def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
         """Return the modality's shapes that can only be processed, not counted."""
         shapes = self.usual.shapes
-        rows = touched & (counts.shapes.places(shapes) < 0)
-        every = self.default.of(self.usual.modality).shapes
-        extra = every.take(np.flatnonzero(shapes.places(every) < 0))
+        rows = touched & (counts.shapes.positions(shapes) < 0)
+        every = self.default.columns_of(self.usual.modality).shapes
+        extra = every.take(np.flatnonzero(shapes.positions(every) < 0))
         return [*shapes.take(np.flatnonzero(rows)), *(s for s in extra if s not in counts.shapes)]

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
-from mmcalib.census.executor import TIMEOUT_S, Named, ProbeTask
+from mmcalib.census.executor import TIMEOUT_S, FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest
-from mmcalib.corpus.urls import served_url
-from mmcalib.domain.items import Item, Skipped, decode, may_pass
+from mmcalib.corpus.urls import local_file_url
+from mmcalib.domain.items import Item, Skipped, decode_line, is_transient
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import OutputError
 from mmcalib.files import Scratch
-from mmcalib.storage.location import Location, is_here, version
+from mmcalib.storage.location import Location, is_local, item_version
 
 # Returns, for items of a modality and a path, the file that vLLM may read.
 Files = Callable[[Iterable[tuple[Modality, str]]], list[str | Skipped]]
@@ -38,7 +38,7 @@ def _folder() -> Scratch:
     return Scratch()
 
 
-def files(
+def prepare_files(
     media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S, *, decoded: bool = False
 ) -> list[str | Skipped]:
     """Return per item the path of a file that vLLM may read, or `Skipped` if decoding fails or
@@ -46,9 +46,9 @@ def files(
     fit on the disk.
     """
     items = [Item(path, modality) for modality, path in media]
-    requests = [(item, version(item), timeout_s) for item in items]
+    requests = [(item, item_version(item), timeout_s) for item in items]
     for is_decoded in (True, False):
-        some = [one for one in requests if (decoded and is_here(one[0].path)) == is_decoded]
+        some = [one for one in requests if (decoded and is_local(one[0].path)) == is_decoded]
         _decode_missing(some, timeout_s, is_decoded)
     return [_prepared[one] for one in requests]
 
@@ -61,7 +61,9 @@ def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: 
     if not missing:
         return
     more = (str(_folder().path), "known" if is_decoded else "")
-    with LocalPool(Named("mmcalib.media.decode", "handed", more), timeout_s=timeout_s) as pool:
+    with LocalPool(
+        FunctionRef("mmcalib.media.decode", "decode_for_vllm", more), timeout_s=timeout_s
+    ) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
             for one, ticket in zip(missing, tickets, strict=True):
@@ -69,15 +71,15 @@ def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: 
                 if answer.line.startswith("/"):
                     _prepared[one] = answer.line
                 else:
-                    skipped = decode(one[0].path, answer.line)
+                    skipped = decode_line(one[0].path, answer.line)
                     assert isinstance(skipped, Skipped)
-                    _prepared[one] = replace(skipped, out_of_reach=may_pass(answer.line))
+                    _prepared[one] = replace(skipped, out_of_reach=is_transient(answer.line))
         except OutputError as error:
             raise OutputError(error.message, hint="TMPDIR=DIR") from error
 
 
-def requests_of_files(
-    requests: Sequence[ChatRequest], files: Files = files
+def prepare_requests(
+    requests: Sequence[ChatRequest], files: Files = prepare_files
 ) -> list[ChatRequest | Skipped]:
     """Return each request with `file://` URLs for its media, or its first skipped medium."""
     media = [[(MODALITY_OF[kind], _path(url)) for kind, url in one.media()] for one in requests]
@@ -86,7 +88,7 @@ def requests_of_files(
     for request, own in zip(requests, media, strict=True):
         paths = list(itertools.islice(prepared, len(own)))
         bad = next((path for path in paths if isinstance(path, Skipped)), None)
-        urls = (served_url(path) for path in paths if isinstance(path, str))
+        urls = (local_file_url(path) for path in paths if isinstance(path, str))
         results.append(bad or request.replace_media(urls))
     return results
 

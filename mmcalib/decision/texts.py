@@ -15,21 +15,29 @@ from typing import Any, TypeVar
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.fit import Between, Fit, PromptTokens, fit, item_tokens, text_tokens, unsettled
+from mmcalib.derive.fit import (
+    Fit,
+    PromptTokens,
+    TokenRange,
+    bound_text,
+    fit_prompts,
+    prompts_to_count,
+    sum_item_tokens,
+)
 from mmcalib.derive.limits import Count
-from mmcalib.domain.items import Asked, TextBound, TextCounting
+from mmcalib.domain.items import RequestText, TextBound, TextCounting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import (
-    AskGrammar,
     BoundTexts,
-    CountingFound,
+    CountingResult,
     CountTexts,
     FindCounting,
+    FindGrammar,
     SplitTexts,
-    TextsCounted,
+    TextCounts,
 )
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.releases.constants import BLOCK_TOKENS
@@ -38,7 +46,7 @@ from mmcalib.releases.constants import BLOCK_TOKENS
 _BATCH = 64
 
 # The fields in a census that determine a request's text tokens, and its items by modality.
-_Key = tuple[Asked, tuple[int, ...]]
+_Key = tuple[RequestText, tuple[int, ...]]
 K = TypeVar("K")
 
 
@@ -46,14 +54,14 @@ K = TypeVar("K")
 class Texts:
     """Bounds and counts the texts of requests; without a `host` it only bounds them.
 
-    `again` reads the requests again; others are counted only if the census kept them whole.
+    `reread` reads the requests again; others are counted only if the census kept them whole.
     `measured` has counted tokens by digest. `counting` lets transformers count texts without vLLM;
     if it is None, `uncounted` is the reason. `grammar` is vLLM's schema of requests.
     """
 
     host: EngineHost | None = None
     bound: TextBound | None = None
-    again: Callable[[], Iterable[Text]] | None = None
+    reread: Callable[[], Iterable[Text]] | None = None
     _counted: dict[_Key, int | None] = field(default_factory=dict)
     refusals: dict[_Key, str] = field(default_factory=dict)
     measured: dict[str, int] = field(default_factory=dict)
@@ -82,27 +90,27 @@ class Texts:
         try:
             answer = self.host.ask(FindCounting(tuple(modalities)), doing)
         except (VllmMoved, VllmRefused) as error:
-            answer = CountingFound(None, error.message)
+            answer = CountingResult(None, error.message)
         self.counting, self.uncounted = answer.counting, answer.why
 
     def find_grammar(self, modalities: Collection[Modality]) -> None:
         """Read vLLM's schema of requests; it stays empty if vLLM gives none."""
         assert self.host is not None
         with suppress(VllmMoved, VllmRefused):
-            request = AskGrammar(tuple(modalities))
+            request = FindGrammar(tuple(modalities))
             self.grammar = self.host.ask(request, "reading vLLM's request schema").grammar
 
-    def tokens(self, entry: PromptCount) -> Between:
+    def tokens(self, entry: PromptCount) -> TokenRange:
         """Return the tokens of the longest text among a signature's requests."""
         key = _key(entry)
         counted = self._counted.get(key)
         if counted is not None:
-            return Between.exactly(counted)
+            return TokenRange.exactly(counted)
         items = Counter(shape.modality for shape in entry.signature.shapes)
-        return text_tokens(self.bound, entry.signature.asked, items)
+        return bound_text(self.bound, entry.signature.asked, items)
 
     @property
-    def bounded(self) -> bool:
+    def has_bound(self) -> bool:
         """True if uncounted requests have a bound."""
         return self.bound is not None and self.bound.compared > 0
 
@@ -118,15 +126,17 @@ class Texts:
             if (key := _key(entry)) in wanted:
                 alike[key] += entry.count
         requests = ((key, entry.exemplar.request) for key, entry in wanted.items())
-        whole = {key: one.bare() for key, one in requests if alike[key] == 1 and one.messages}
+        whole = {
+            key: one.strip_media() for key, one in requests if alike[key] == 1 and one.messages
+        }
         self._count_texts(whole.items())
         if missing := wanted.keys() - whole.keys():
             self._count_texts(self._read(missing))
 
     def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
-        for text in self.again() if self.again else ():
+        for text in self.reread() if self.reread else ():
             items = text.request.items()
-            key = text.request.asked(), tuple(items[modality] for modality in MODALITIES)
+            key = text.request.measure_context(), tuple(items[modality] for modality in MODALITIES)
             if key in wanted:
                 yield key, text.request
 
@@ -140,7 +150,7 @@ class Texts:
 
     def _batches(
         self, requests: Iterable[tuple[K, ChatRequest]]
-    ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextsCounted]]:
+    ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextCounts]]:
         remaining = iter(requests)
         while group := list(islice(remaining, _BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
@@ -183,32 +193,34 @@ def longest_prompt(
     single: list[PromptTokens] = []
     if not encoder_decoder:
         if not prompts.prompts():
-            return fit([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
+            return fit_prompts([_fullest(table, counts, budget)], reserve_tokens, max_model_len)
         # Files that no request mentions are served too, one per prompt.
         served = [table.heaviest(m) for m, c in counts.items() if c.value]
         single = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
-    if encoder_decoder and not texts.bounded:
+    if encoder_decoder and not texts.has_bound:
         return None
 
     def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:
         """Yield covered entries; not a list, which would be larger than the census."""
         for entry in prompts.signatures():
-            if entry.signature.within(admitted):
-                items = item_tokens(entry.signature.shapes, table.costs.tokens)
+            if entry.signature.fits(admitted):
+                items = sum_item_tokens(entry.signature.shapes, table.costs.tokens)
                 if items is not None:
                     yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
 
     # Counting the longest often decides, so start with few, but read the file few times.
     for step in _STEPS:
         every = (prompt for _, prompt in covered())
-        places = unsettled(every, reserve_tokens, max_model_len, step)
+        places = prompts_to_count(every, reserve_tokens, max_model_len, step)
         if not places:
             break
         chosen = set(places)
         entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in chosen}
         texts.count([entries[place] for place in places], prompts.signatures())
-    return fit(chain((prompt for _, prompt in covered()), single), reserve_tokens, max_model_len)
+    return fit_prompts(
+        chain((prompt for _, prompt in covered()), single), reserve_tokens, max_model_len
+    )
 
 
 def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:

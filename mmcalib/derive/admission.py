@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from mmcalib.derive.bounds import Bound, Frames, Refused, Rule
-from mmcalib.derive.fit import Between, Needs, takes, text_tokens
-from mmcalib.domain.items import Asked, TextBound
+from mmcalib.derive.bounds import Bound, Frames, Rule, ShapeRejection
+from mmcalib.derive.fit import ContextNeeds, TokenRange, bound_text, judge_fit
+from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.model import (
     AUDIO_BYTES,
     AUDIO_FILE,
@@ -24,22 +24,22 @@ from mmcalib.domain.model import (
 from mmcalib.domain.shapes import (
     OPEN_LENGTH_SAMPLES,
     AudioShape,
-    Encoded,
+    EncodedItem,
     Encoding,
     Fault,
-    Given,
     ImageShape,
+    ItemLike,
     Modality,
     Shape,
     VideoShape,
-    encoded,
+    as_encoded_item,
 )
-from mmcalib.releases.constants import LEAST_ANSWER_TOKENS, RESAMPLED_HZ
+from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ShapeCost:
     """Cost of a shape in the corpus, as measured or as vLLM counts it."""
 
     tokens: int
@@ -48,24 +48,24 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class AudioLimits:
     """Limits on audio behind the server's loader: vLLM resamples it to `rate_hz` (None: by another
-    method, or never), and a clip with a number of samples in `dies_of` stops the engine.
+    method, or never), and a clip with a number of samples in `crashing_samples` stops the engine.
     """
 
-    rate_hz: int | None = RESAMPLED_HZ
-    dies_of: range = range(0)
+    rate_hz: int | None = AUDIO_RATE_HZ
+    crashing_samples: range = range(0)
 
 
-ANY_HEARING = Hearing()
+DEFAULT_AUDIO_LIMITS = AudioLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Limits of a configuration, and the known costs of items under it.
 
-    `counts` has the items per prompt of each modality that the model takes, `refused` the shapes
-    that vLLM rejected, `counted` text tokens by the digests of requests. Items of an
+    `counts` has the items per prompt of each modality that the model takes, `refusals` the shapes
+    that vLLM rejected, `text_counts` text tokens by the digests of requests. Items of an
     `encoder_decoder` model do not take context.
     """
 
@@ -73,14 +73,14 @@ class Gate:
     max_model_len: int
     text_reserve_tokens: int
     counts: Mapping[Modality, int]
-    known: Mapping[Shape, Known]
-    refused: Mapping[Shape, str]
+    known_costs: Mapping[Shape, ShapeCost]
+    refusals: Mapping[Shape, str]
     rules: Mapping[Modality, Rule]
     server: Server = field(default_factory=Server)
     text: TextBound = field(default_factory=TextBound)
     encoder_decoder: bool = False
-    counted: Mapping[str, int] = field(default_factory=dict)
-    hearing: Hearing = ANY_HEARING
+    text_counts: Mapping[str, int] = field(default_factory=dict)
+    audio_limits: AudioLimits = DEFAULT_AUDIO_LIMITS
 
 
 # Bytes that FFmpeg's sample formats take per channel; libsndfile decodes to float32.
@@ -116,13 +116,13 @@ class ServerRefusal:
     value: int = 0
 
 
-def server_refuses(
-    file: Encoded, server: Server, hearing: Hearing = ANY_HEARING
+def find_server_refusal(
+    file: EncodedItem, server: Server, hearing: AudioLimits = DEFAULT_AUDIO_LIMITS
 ) -> ServerRefusal | None:
     """Return the first reason why this server rejects the file, or must not receive it."""
     match file.shape:
         case AudioShape() as shape:
-            return unheard(shape, hearing) or _check_audio(file, shape, server)
+            return find_audio_refusal(shape, hearing) or _check_audio(file, shape, server)
         case ImageShape() as shape:
             if refusal := _check_image(shape, "an image", server):
                 return refusal
@@ -147,7 +147,7 @@ def server_refuses(
     return _check_download(file, server)
 
 
-def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
+def find_request_refusal(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
     """Return why the server rejects a whole request, by each item's decoded bytes (0.33)."""
     most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
     if 0 < most < total:
@@ -156,10 +156,10 @@ def request_refused(decoded: Sequence[int], server: Server) -> ServerRefusal | N
     return None
 
 
-def needed(file: Encoded, server: Server) -> dict[str, int]:
+def admitting_variables(file: EncodedItem, server: Server) -> dict[str, int]:
     """Return the least values of the server's environment that admit the file, if any can."""
     limits: dict[str, int] = {}
-    while refusal := server_refuses(file, replace(server, limits={**server.limits, **limits})):
+    while refusal := find_server_refusal(file, replace(server, limits={**server.limits, **limits})):
         if not refusal.variable:
             return {}
         limits[refusal.variable] = refusal.value
@@ -185,7 +185,7 @@ def _check_pixels(
     return None
 
 
-def _check_audio(file: Encoded, shape: AudioShape, server: Server) -> ServerRefusal | None:
+def _check_audio(file: EncodedItem, shape: AudioShape, server: Server) -> ServerRefusal | None:
     encoding, mib = file.encoding, file.encoding.file_mib
     most = server.limits.get(AUDIO_FILE)
     if most is not None and mib > most:
@@ -221,7 +221,7 @@ def _check_audio(file: Encoded, shape: AudioShape, server: Server) -> ServerRefu
     return None
 
 
-def unheard(shape: AudioShape, hearing: Hearing) -> ServerRefusal | None:
+def find_audio_refusal(shape: AudioShape, hearing: AudioLimits) -> ServerRefusal | None:
     """Return why the model's server must not receive audio of this shape in any file."""
     if hearing.rate_hz is None:
         return None
@@ -230,8 +230,8 @@ def unheard(shape: AudioShape, hearing: Hearing) -> ServerRefusal | None:
         rate = f"audio at {shape.sample_rate_hz:,} Hz"
         why = f"{rate}: resampling it to {to} takes {takes / GIB:.1f} GiB of the server's memory"
         return ServerRefusal(why, f"resample to {to}")
-    if -(-shape.num_samples * hearing.rate_hz // shape.sample_rate_hz) in hearing.dies_of:
-        most_ms = 1000 * (hearing.dies_of.stop - 1) / hearing.rate_hz
+    if -(-shape.num_samples * hearing.rate_hz // shape.sample_rate_hz) in hearing.crashing_samples:
+        most_ms = 1000 * (hearing.crashing_samples.stop - 1) / hearing.rate_hz
         why = f"too short: it stops vLLM's engine; this model needs more than {most_ms:g} ms"
         return ServerRefusal(why, "pad it with silence")
     return None
@@ -249,7 +249,7 @@ def kernel_bytes(rate_hz: int, to_hz: int) -> int:
     return new * (old + 2 * filtered) * _CELL_BYTES
 
 
-def decoded_bytes(file: Encoded, server: Server) -> int:
+def decoded_bytes(file: EncodedItem, server: Server) -> int:
     """Bytes of an audio clip as the server decodes it."""
     assert isinstance(file.shape, AudioShape)
     encoding = file.encoding
@@ -259,7 +259,7 @@ def decoded_bytes(file: Encoded, server: Server) -> int:
     return file.shape.num_samples * max(1, encoding.channels) * each
 
 
-def _counts_per_sample(file: Encoded, server: Server) -> int:
+def _counts_per_sample(file: EncodedItem, server: Server) -> int:
     """How often vLLM counts a sample that PyAV decodes: packed ones once per channel
     (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
     """
@@ -268,7 +268,7 @@ def _counts_per_sample(file: Encoded, server: Server) -> int:
     return max(1, file.encoding.channels) if packed else 1
 
 
-def _check_download(file: Encoded, server: Server) -> ServerRefusal | None:
+def _check_download(file: EncodedItem, server: Server) -> ServerRefusal | None:
     most, size = server.limits.get(DOWNLOAD, 0), file.encoding.file_mib
     # Zero or less: no limit.
     if file.encoding.fetched and 0 < most < size:
@@ -295,7 +295,7 @@ _BASIS: Mapping[str, Basis] = {
 }
 
 # A `PIL.Image.Image`, which this module does not import.
-Picture = Any
+PilImage = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,61 +319,61 @@ class Admission:
     def fits(self) -> bool:
         return self.answer == "fits"
 
-    def fit(self, image: Picture) -> Picture:
+    def fit(self, image: PilImage) -> PilImage:
         """Resize the image in question to fit. Raises ValueError if no size fits."""
         if self.fits:
             return image
         if not isinstance(self.largest, ImageShape):
             raise ValueError(f"no size fits: {self.reason}")
-        resized: Picture = image.resize((self.largest.width_px, self.largest.height_px))
+        resized: PilImage = image.resize((self.largest.width_px, self.largest.height_px))
         return resized
 
 
-def rejected(
+def reject(
     reason: str, remedy: str = "", *, basis: Basis = "refused", exact: bool = True, unread: str = ""
 ) -> Admission:
     """Reject an item regardless of its cost."""
     return Admission("no", None, None, exact, basis, reason, remedy, unread=unread)
 
 
-def undecided(reason: str, remedy: str = "") -> Admission:
+def leave_unknown(reason: str, remedy: str = "") -> Admission:
     """Leave the answer unknown for lack of facts."""
     return Admission("unknown", None, None, exact=False, basis="none", reason=reason, remedy=remedy)
 
 
-def admit(gate: Gate, item: Given) -> Admission:
+def admit(gate: Gate, item: ItemLike) -> Admission:
     """Judge one item alone, without `remedies`: `fits` if even its highest cost leaves the reserve
     for text and answer; `no` if even its lowest is too much. Items of an encoder-decoder model
     take no context.
     """
     reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
-    return admit_beside(gate, item, reserve_tokens)
+    return admit_with_reserve(gate, item, reserve_tokens)
 
 
-def admit_beside(gate: Gate, item: Given, reserve_tokens: int) -> Admission:
+def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admission:
     """Judge one item with this reserve; 0 for an item of a prompt, which is judged whole."""
-    file = encoded(item)
+    file = as_encoded_item(item)
     shape, modality = file.shape, file.modality
     count = gate.counts.get(modality)
     if not count:
         why = f"the model does not take {modality}"
         if count == 0:
             why = f"limit_mm_per_prompt admits no {modality}"
-        return rejected(why, basis="none")
-    if refusal := server_refuses(file, gate.server, gate.hearing):
-        return rejected(refusal.reason, refusal.remedy)
-    if refusal := request_refused([_decoded_bytes(gate, file)], gate.server):
-        return rejected(refusal.reason, refusal.remedy, exact=False)
+        return reject(why, basis="none")
+    if refusal := find_server_refusal(file, gate.server, gate.audio_limits):
+        return reject(refusal.reason, refusal.remedy)
+    if refusal := find_request_refusal([_decoded_bytes(gate, file)], gate.server):
+        return reject(refusal.reason, refusal.remedy, exact=False)
     if file.encoding.transport_stream:
-        return undecided(_STREAMED, "remux it to MP4")
+        return leave_unknown(_STREAMED, "remux it to MP4")
     if file.encoding.fault == "cut_short":
-        return undecided(_CUT_SHORT, "export it again")
+        return leave_unknown(_CUT_SHORT, "export it again")
     rule = gate.rules.get(modality)
     if rule and _is_odd(file.encoding):
         return _apply_rule(gate, rule, file, reserve_tokens)
-    if shape in gate.refused:
-        return rejected(f"vLLM: {gate.refused[shape]}")
-    if known := gate.known.get(shape):
+    if shape in gate.refusals:
+        return reject(f"vLLM: {gate.refusals[shape]}")
+    if known := gate.known_costs.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
         return _judge_cost(gate, cost, known.basis, reserve_tokens, exact=True)
     if rule:
@@ -390,7 +390,7 @@ _STREAMED = "an MPEG transport stream: the server's decoder may find no frame in
 _PICTURE_BYTES, _FRAME_BYTES = 4, 3
 
 
-def _decoded_bytes(gate: Gate, file: Encoded) -> int:
+def _decoded_bytes(gate: Gate, file: EncodedItem) -> int:
     """The least decoded bytes; 0 for a video whose loader is unknown."""
     match file.shape:
         case ImageShape(width_px=width, height_px=height):
@@ -398,7 +398,7 @@ def _decoded_bytes(gate: Gate, file: Encoded) -> int:
         case VideoShape(width_px=width, height_px=height) as shape:
             rule = gate.rules.get("video")
             sampling = rule.sampling if isinstance(rule, Frames) else None
-            frames = next(sampling.possible(shape, file.encoding), 0) if sampling else 0
+            frames = next(sampling.possible_frames(shape, file.encoding), 0) if sampling else 0
             return frames * width * height * _FRAME_BYTES
         case AudioShape():
             return decoded_bytes(file, gate.server)
@@ -409,17 +409,17 @@ def _is_odd(encoding: Encoding) -> bool:
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
-def _apply_rule(gate: Gate, rule: Rule, file: Encoded, reserve_tokens: int) -> Admission:
+def _apply_rule(gate: Gate, rule: Rule, file: EncodedItem, reserve_tokens: int) -> Admission:
     match rule.bound(file.shape, file.encoding):
         case Bound() as cost:
             return _judge_cost(gate, cost, _BASIS[rule.kind], reserve_tokens, exact=False)
-        case Refused(reason=why, remedy=remedy):
-            return rejected(why, remedy, exact=False)
+        case ShapeRejection(reason=why, remedy=remedy):
+            return reject(why, remedy, exact=False)
     return _unmeasured(file.modality)
 
 
 def _unmeasured(modality: Modality) -> Admission:
-    return undecided(f"no {modality} of this shape was measured, and no rule limits its cost")
+    return leave_unknown(f"no {modality} of this shape was measured, and no rule limits its cost")
 
 
 def _judge_cost(
@@ -428,10 +428,10 @@ def _judge_cost(
     """Judge the least and the most that an item can cost, besides the reserve."""
     least, most = (cost.least_tokens, cost.tokens) if not gate.encoder_decoder else (0, 0)
     answer: Answer
-    if cost.least_embeds > gate.budget_tokens or least > gate.max_model_len - LEAST_ANSWER_TOKENS:
+    if cost.least_embeds > gate.budget_tokens or least > gate.max_model_len - MIN_ANSWER_TOKENS:
         answer, how, tokens, embeds = "no", "at least ", cost.least_tokens, cost.least_embeds
     else:
-        room = gate.max_model_len - max(reserve_tokens, LEAST_ANSWER_TOKENS)
+        room = gate.max_model_len - max(reserve_tokens, MIN_ANSWER_TOKENS)
         fits = cost.embeds <= gate.budget_tokens and most <= room
         answer = "fits" if fits else "unknown"
         how, tokens, embeds = "at most ", cost.tokens, cost.embeds
@@ -470,12 +470,12 @@ class _Costs:
 
 
 def admit_prompt(
-    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
+    gate: Gate, shapes: Sequence[ItemLike], request: RequestText, text: TokenRange | None = None
 ) -> Admission:
     """Judge a prompt: each of its items, their number, and all together with its text and answer.
     A counted `text` replaces the bound.
     """
-    items = [admit_beside(gate, shape, 0) for shape in shapes]
+    items = [admit_with_reserve(gate, shape, 0) for shape in shapes]
     worst = {item.answer: item for item in reversed(items)}
     if "no" in worst:
         return worst["no"]
@@ -487,23 +487,27 @@ def admit_prompt(
             return costs.to_admission("no", why)
     if "unknown" in worst:
         return worst["unknown"]
-    if refusal := request_refused([_decoded_bytes(gate, encoded(s)) for s in shapes], gate.server):
+    if refusal := find_request_refusal(
+        [_decoded_bytes(gate, as_encoded_item(s)) for s in shapes], gate.server
+    ):
         return costs.to_admission("no", refusal.reason, refusal.remedy)
-    media = Between(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
-    words = text or text_tokens(gate.text, request, kinds)
-    in_context = Between.exactly(0) if gate.encoder_decoder else media
+    media = TokenRange(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
+    words = text or bound_text(gate.text, request, kinds)
+    in_context = TokenRange.exactly(0) if gate.encoder_decoder else media
     return _judge_prompt(
-        gate, costs, Needs(in_context, words, request.answer_tokens, request.least_answer_tokens)
+        gate,
+        costs,
+        ContextNeeds(in_context, words, request.answer_tokens, request.least_answer_tokens),
     )
 
 
-def text_decides(gate: Gate, shapes: Sequence[Given], answer: Admission) -> bool:
+def depends_on_text(gate: Gate, shapes: Sequence[ItemLike], answer: Admission) -> bool:
     """Check whether only its text leaves a prompt unknown."""
-    return answer.answer == "unknown" and all(admit_beside(gate, s, 0).fits for s in shapes)
+    return answer.answer == "unknown" and all(admit_with_reserve(gate, s, 0).fits for s in shapes)
 
 
-def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
-    context, answer = gate.max_model_len, takes(needs, gate.max_model_len)
+def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
+    context, answer = gate.max_model_len, judge_fit(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
     if needs.text.most is None:
         words = "text of unknown length"
@@ -512,7 +516,7 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
         words = f"{'' if needs.text.exact else 'at most '}{needs.text.most} {of}"
     if not gate.encoder_decoder:
         words = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media + {words}"
-    must = f" + at least {needs.least} of answer" if needs.least > LEAST_ANSWER_TOKENS else ""
+    must = f" + at least {needs.least} of answer" if needs.least > MIN_ANSWER_TOKENS else ""
     reason = f"{words}{must}, of {context}"
     if answer == "no" and asks is not None and asks < needs.least:
         reason = f"it requests {asks} tokens, fewer than its minimum of {needs.least}"
@@ -527,10 +531,10 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: Needs) -> Admission:
     return costs.to_admission(answer, reason)
 
 
-def _least_tokens(gate: Gate, item: Given) -> int:
+def _least_tokens(gate: Gate, item: ItemLike) -> int:
     """The least tokens of an item that fits."""
-    file = encoded(item)
-    rule, known = gate.rules.get(file.modality), gate.known.get(file.shape)
+    file = as_encoded_item(item)
+    rule, known = gate.rules.get(file.modality), gate.known_costs.get(file.shape)
     if known and not (rule and _is_odd(file.encoding)):
         return known.tokens
     bound = rule.bound(file.shape, file.encoding) if rule else None

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import (
-    QWEN_FRAMES_TOGETHER,
-    QWEN_LEAST_FRAMES,
-    QWEN_MOST_FPS,
-    QWEN_MOST_FRAMES,
+    QWEN_FRAMES_PER_PATCH,
+    QWEN_MAX_FPS,
+    QWEN_MAX_FRAMES,
+    QWEN_MIN_FRAMES,
 )
 
 # A decoder may find frames beyond those of the header, and vLLM's float32 steps may sample more.
@@ -38,14 +38,14 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ShapeRejection:
     """The loader or the processor rejects every item of the shape."""
 
     reason: str
     remedy: str = ""
 
 
-Found = Bound | Refused | None
+BoundResult = Bound | ShapeRejection | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +63,30 @@ class Area:
     around_tokens: int = 0
     kind: ClassVar[str] = "area"
 
-    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """Exact cost of an image; None for other modalities."""
         if not isinstance(shape, ImageShape):
             return None
-        if refusal := self.refused(shape.width_px, shape.height_px):
+        if refusal := self.find_refusal(shape.width_px, shape.height_px):
             return refusal
         embeds = self.cells(shape.width_px, shape.height_px)
         tokens = embeds + self.around_tokens
         return Bound(tokens, embeds, tokens, embeds)
 
-    def refused(self, width: int, height: int) -> Refused | None:
+    def find_refusal(self, width: int, height: int) -> ShapeRejection | None:
         """Why the processor rejects an image of this size, if it does."""
         ratio = max(width, height) / min(width, height)
         if ratio <= self.max_aspect:
             return None
         why = f"aspect ratio {ratio:.0f}:1, the processor takes at most {self.max_aspect:g}:1"
-        return Refused(why)
+        return ShapeRejection(why)
 
     def cells(self, width: int, height: int, frames: int = 1, together: int = 1) -> int:
         """Cells of an image, or of a frame if `frames` share the area, `together` in a step."""
-        across, down = self.resized(width, height, frames, together)
+        across, down = self.resize(width, height, frames, together)
         return (down // self.factor_px) * (across // self.factor_px)
 
-    def resized(
+    def resize(
         self, width: int, height: int, frames: int = 1, together: int = 1
     ) -> tuple[int, int]:
         """Width and height in pixels after resizing, as the encoder receives it."""
@@ -118,7 +118,7 @@ class Ceiling:
     max_aspect: float
     kind: ClassVar[str] = "ceiling"
 
-    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """The maximum, or None outside the verified range."""
         if not isinstance(shape, ImageShape):
             return None
@@ -144,14 +144,14 @@ class Sampling:
             if self.fps > 0:
                 count = min(count, math.floor(total / shape.fps * self.fps))
             return max(1, count)
-        wanted = total / shape.fps * min(self.fps, QWEN_MOST_FPS)
+        wanted = total / shape.fps * min(self.fps, QWEN_MAX_FPS)
         if self.loader == "qwen3_vl":
-            return min(max(int(wanted), QWEN_LEAST_FRAMES), QWEN_MOST_FRAMES, total)
-        most = min(QWEN_MOST_FRAMES, total) // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
-        count = math.floor(min(max(wanted, QWEN_LEAST_FRAMES), most, total))
-        return count // QWEN_FRAMES_TOGETHER * QWEN_FRAMES_TOGETHER
+            return min(max(int(wanted), QWEN_MIN_FRAMES), QWEN_MAX_FRAMES, total)
+        most = min(QWEN_MAX_FRAMES, total) // QWEN_FRAMES_PER_PATCH * QWEN_FRAMES_PER_PATCH
+        count = math.floor(min(max(wanted, QWEN_MIN_FRAMES), most, total))
+        return count // QWEN_FRAMES_PER_PATCH * QWEN_FRAMES_PER_PATCH
 
-    def possible(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
+    def possible_frames(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
         """The count by the header, then others the decoder may return; empty if rejected."""
         if encoding.sent_frames:
             # vLLM takes the first ones with any loader (vllm/multimodal/media/video.py, 0.32).
@@ -208,26 +208,28 @@ class Frames:
     around_tokens: int = 0
     kind: ClassVar[str] = "frames"
 
-    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """From the frames that the header promises to some more."""
         if not isinstance(shape, VideoShape):
             return None
         if min(shape.width_px, shape.height_px) < self.min_side_px:
             return None
-        if self.area and (refusal := self.area.refused(shape.width_px, shape.height_px)):
+        if self.area and (refusal := self.area.find_refusal(shape.width_px, shape.height_px)):
             return refusal
-        counts = list(self.sampling.possible(shape, encoding))
+        counts = list(self.sampling.possible_frames(shape, encoding))
         count = counts[0] if counts else 0
         if not count and encoding.unpromised:
-            return Refused(
+            return ShapeRejection(
                 "its header has no length, so the server's loader reads no frame",
                 "remux it: ffmpeg -i IN -c copy OUT",
             )
         if not count or (self.whole_clip and count < self.together):
-            return Refused(f"the loader returns {count} of {shape.num_frames} frames: too few")
+            return ShapeRejection(
+                f"the loader returns {count} of {shape.num_frames} frames: too few"
+            )
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]
         pairs = list(zip(counts, costs, strict=True))
-        tokens = max(embeds + self.beside(frames) for frames, embeds in pairs)
+        tokens = max(embeds + self.tokens_around(frames) for frames, embeds in pairs)
         return Bound(tokens, max(costs), costs[0], costs[0])
 
     def embeds(self, frames: int, width: int, height: int) -> int:
@@ -244,7 +246,7 @@ class Frames:
         cells = self.area.cells(width, height, frames, self.together)
         return steps * cells + self.around_embeds
 
-    def beside(self, frames: int) -> int:
+    def tokens_around(self, frames: int) -> int:
         """The most tokens in the prompt that are not in the encoder cache."""
         return -(-frames // self.together) * self.step_tokens + self.around_tokens
 
@@ -270,14 +272,14 @@ class Ladder:
     refused_samples: int = 0
     kind: ClassVar[str] = "ladder"
 
-    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> Found:
+    def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """None if shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None
         exact = shape.num_samples * self.rate_hz / shape.sample_rate_hz
         slack = self.rate_hz / _RESAMPLED_SLACK
         if exact + slack <= self.refused_samples:
-            return Refused("audio that is too short for the processor")
+            return ShapeRejection("audio that is too short for the processor")
         above = [rung for rung in self.rungs if rung.samples >= exact + slack]
         below = [rung for rung in self.rungs if rung.samples <= exact - slack]
         if not above or not below:

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
-from mmcalib.domain.knobs import Setting, least_covering
-from mmcalib.domain.model import Quantile, RefusedBy
-from mmcalib.domain.shape_columns import AT_A_TIME, Column, ShapeCounts, Shapes
+from mmcalib.domain.knobs import Setting, covering_count
+from mmcalib.domain.model import Quantile, RejectedBy
+from mmcalib.domain.shape_columns import BATCH_ROWS, Column, ShapeCounts, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape, weight
 
 # real: vLLM processed the file itself; blank: it processed a blank item of equal shape; unchanged:
@@ -42,7 +42,7 @@ class ItemCost:
     cpu_s: float = 0.0
 
 
-def heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
+def find_heaviest(costs: Iterable[ItemCost]) -> ItemCost | None:
     """The item with the most embeds; ties by path, for a stable result."""
     return max(costs, key=lambda cost: (cost.embeds, cost.tokens, cost.exemplar), default=None)
 
@@ -55,22 +55,22 @@ _SAMPLED: Mapping[Modality, tuple[int, str]] = {
     "audio": (2, "i8"),
 }
 # Marks a missing number.
-NONE = -1
+MISSING = -1
 
 
 def sampled_rows(modality: Modality, tuples: Iterable[Sequence[int]]) -> Column:
     """Build a row for each, as wide as the modality needs; missing numbers are -1."""
     width, kind = _SAMPLED[modality]
-    padded = [(*numbers, *(NONE,) * width)[:width] for numbers in tuples]
+    padded = [(*numbers, *(MISSING,) * width)[:width] for numbers in tuples]
     return np.array(padded, dtype=kind).reshape(-1, width)
 
 
 def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
     """Reverse `sampled_rows` for one row."""
-    return tuple(numbers[: numbers.index(NONE)] if NONE in numbers else numbers)
+    return tuple(numbers[: numbers.index(MISSING)] if MISSING in numbers else numbers)
 
 
-class Field:
+class ColumnField:
     """Descriptor of the column with the attribute's name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -92,32 +92,32 @@ class CostColumns(Sequence[ItemCost]):
     census: ShapeCounts | None
     own: Mapping[int, tuple[str, float]] = field(default_factory=dict)
 
-    counts = Field()
-    tokens = Field()
-    embeds = Field()
-    tensor_bytes = Field()
-    process_s = Field()
-    sampled = Field()
-    bases = Field()
-    entries = Field()
+    counts = ColumnField()
+    tokens = ColumnField()
+    embeds = ColumnField()
+    tensor_bytes = ColumnField()
+    process_s = ColumnField()
+    sampled = ColumnField()
+    bases = ColumnField()
+    entries = ColumnField()
 
     @classmethod
-    def of(cls, modality: Modality, costs: Iterable[ItemCost]) -> CostColumns:
+    def from_costs(cls, modality: Modality, costs: Iterable[ItemCost]) -> CostColumns:
         """Sort costs into rows; each shape once."""
         ordered = sorted(costs, key=lambda cost: cost.shape)
         own = {entry: (cost.exemplar, cost.cpu_s) for entry, cost in enumerate(ordered)}
-        shapes = Shapes.of(modality, [cost.shape for cost in ordered])
+        shapes = Shapes.from_shapes(modality, [cost.shape for cost in ordered])
         return cls(
             shapes, {**_columns(modality, ordered), "entries": np.arange(len(own))}, None, own
         )
 
     @classmethod
-    def waiting(cls, entries: ShapeCounts) -> CostColumns:
+    def unmeasured(cls, entries: ShapeCounts) -> CostColumns:
         """Rows for all these shapes, not measured yet."""
         size, none = len(entries), _columns(entries.shapes.modality, ())
         columns = {name: np.zeros((size, *c.shape[1:]), c.dtype) for name, c in none.items()}
         columns |= {"counts": entries.counts, "entries": np.arange(size, dtype=np.int32)}
-        columns["sampled"][:], columns["bases"][:] = NONE, BASES.index("blank")
+        columns["sampled"][:], columns["bases"][:] = MISSING, BASES.index("blank")
         return cls(entries.shapes, columns, entries)
 
     def __len__(self) -> int:
@@ -134,8 +134,8 @@ class CostColumns(Sequence[ItemCost]):
         return next(self._make_rows(slice(rows, rows + 1)))
 
     def __iter__(self) -> Iterator[ItemCost]:
-        for start in range(0, len(self), AT_A_TIME):
-            yield from self._make_rows(slice(start, start + AT_A_TIME))
+        for start in range(0, len(self), BATCH_ROWS):
+            yield from self._make_rows(slice(start, start + BATCH_ROWS))
 
     def _make_rows(self, part: slice) -> Iterator[ItemCost]:
         lists = [column[part].tolist() for column in self.columns.values()]
@@ -143,7 +143,7 @@ class CostColumns(Sequence[ItemCost]):
             count, tokens, embeds, nbytes, seconds, sampled, basis, entry = row
             exemplar, cpu_s = self.own.get(entry) or ("", 0.0)
             if not exemplar and self.census is not None:
-                exemplar = self.census.paths_at(entry)[0]
+                exemplar = self.census.exemplar_paths(entry)[0]
             numbers = tokens, embeds, nbytes, seconds, sampled_tuple(sampled)
             yield ItemCost(shape, count, exemplar, *numbers, BASES[basis], cpu_s)
 
@@ -156,7 +156,7 @@ class CostColumns(Sequence[ItemCost]):
     def modality(self) -> Modality:
         return self.shapes.modality
 
-    def items(self) -> int:
+    def item_count(self) -> int:
         """Number of items of all shapes."""
         return int(self.counts.sum())
 
@@ -170,9 +170,9 @@ class CostColumns(Sequence[ItemCost]):
         for column in (self.embeds, self.tokens):
             of = column[rows]
             rows = rows[of == of.max(initial=0)]
-        return heaviest(self.take(rows))
+        return find_heaviest(self.take(rows))
 
-    def has(self, basis: Basis) -> Column:
+    def basis_mask(self, basis: Basis) -> Column:
         """Mask of the rows with this basis."""
         mask: Column = self.bases == BASES.index(basis)
         return mask
@@ -186,11 +186,11 @@ class CostColumns(Sequence[ItemCost]):
         columns = {name: column[rows] for name, column in self.columns.items()}
         return replace(self, shapes=self.shapes.take(rows), columns=columns)
 
-    def unchanged(self) -> CostColumns:
+    def mark_unchanged(self) -> CostColumns:
         """Relabel these costs for a setting that changes none of them."""
-        return self._set_values(~self.has("counted"), bases=BASES.index("unchanged"))
+        return self._set_values(~self.basis_mask("counted"), bases=BASES.index("unchanged"))
 
-    def counted(self, rows: Column, **columns: Column) -> CostColumns:
+    def with_counts(self, rows: Column, **columns: Column) -> CostColumns:
         """Replace these rows by counted values; `columns` have values for `rows` only."""
         return self._set_values(rows, **columns, bases=BASES.index("counted"))
 
@@ -203,11 +203,11 @@ class CostColumns(Sequence[ItemCost]):
                 columns[name][rows] = new
         return replace(self, columns=columns)
 
-    def but(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
+    def replace_costs(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
         """Replace the costs of these shapes, or remove those that are None."""
         if not others:
             return self
-        places = ((self.shapes.place(shape), cost) for shape, cost in others.items())
+        places = ((self.shapes.position(shape), cost) for shape, cost in others.items())
         known = {row: cost for row, cost in places if row is not None}
         new = [c for shape, c in others.items() if c is not None and shape not in self.shapes]
         changed = {row: cost for row, cost in known.items() if cost is not None}
@@ -222,7 +222,7 @@ class CostColumns(Sequence[ItemCost]):
             mask[list(gone)] = False
             result = result.take(mask)
         # New only if vLLM rejected the blank item, but not the real one.
-        return CostColumns.of(self.modality, [*result, *new]) if new else result
+        return CostColumns.from_costs(self.modality, [*result, *new]) if new else result
 
 
 def _columns(modality: Modality, costs: Sequence[ItemCost]) -> dict[str, Column]:
@@ -262,7 +262,7 @@ class CostMap(Mapping[Shape, ItemCost]):
 
     def _place(self, shape: Shape) -> int | None:
         columns = self.columns.get(shape.modality)
-        return None if columns is None else columns.shapes.place(shape)
+        return None if columns is None else columns.shapes.position(shape)
 
     def __iter__(self) -> Iterator[Shape]:
         for columns in self.columns.values():
@@ -280,7 +280,7 @@ class Refusal:
     count: int
     exemplar: str
     reason: str
-    by: RefusedBy = "vllm"
+    by: RejectedBy = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Resampled:
+class ResampledClip:
     """Samples of a real clip at the model's rate, by vLLM's loader and by librosa."""
 
     exemplar: str
@@ -318,39 +318,39 @@ class CostTable:
     failed: dict[Modality, int] = field(default_factory=dict)
     witnesses: dict[Modality, int] = field(default_factory=dict)
     out_of_reach: int = 0
-    resampled: tuple[Resampled, ...] = ()
+    resampled: tuple[ResampledClip, ...] = ()
 
     @property
     def costs(self) -> CostMap:
         """Costs by shape."""
         return CostMap(self.columns)
 
-    def of(self, modality: Modality) -> CostColumns:
+    def columns_of(self, modality: Modality) -> CostColumns:
         """The costs of one modality, ascending by shape."""
-        return self.columns.get(modality) or CostColumns.of(modality, ())
+        return self.columns.get(modality) or CostColumns.from_costs(modality, ())
 
     def modalities(self) -> tuple[Modality, ...]:
-        return tuple(m for m in MODALITIES if self.of(m))
+        return tuple(m for m in MODALITIES if self.columns_of(m))
 
-    def most_embeds(self) -> dict[Modality, int]:
+    def max_embeds(self) -> dict[Modality, int]:
         """Embeds of the largest item of each modality."""
-        return {m: int(self.of(m).embeds.max()) for m in self.modalities()}
+        return {m: int(self.columns_of(m).embeds.max()) for m in self.modalities()}
 
     @property
     def largest_embeds(self) -> int:
         """Embeds of the largest item."""
-        return max(self.most_embeds().values(), default=0)
+        return max(self.max_embeds().values(), default=0)
 
     def heaviest(self, modality: Modality) -> ItemCost | None:
         """The item with the most embeds; ties by path, for a stable result."""
-        return self.of(modality).heaviest
+        return self.columns_of(modality).heaviest
 
     def largest(self) -> ItemCost | None:
         """The heaviest item of all modalities."""
-        return heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
+        return find_heaviest(cost for m in self.modalities() if (cost := self.heaviest(m)))
 
 
-def spread(costs: CostColumns) -> dict[Quantile, int]:
+def token_quantiles(costs: CostColumns) -> dict[Quantile, int]:
     """Quantiles of tokens per item, over at least one item."""
     tokens, counts = costs.tokens, costs.counts
     return {
@@ -368,7 +368,7 @@ def quantile(tokens: Sequence[int] | Column, counts: Sequence[int] | Column, sha
         return 0
     order = np.argsort(tokens, kind="stable")
     covered = np.cumsum(np.asarray(counts)[order])
-    needed = least_covering(share, int(covered[-1]))
+    needed = covering_count(share, int(covered[-1]))
     return int(np.asarray(tokens)[order][covered.searchsorted(needed)])
 
 
@@ -376,8 +376,10 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
     """Mean seconds over items of modalities with a measured file, and the number of files."""
     total_s, items, measured = 0.0, 0, 0
     for modality in table.modalities():
-        costs = table.of(modality)
-        rows = [row for row in np.flatnonzero(costs.has("real")).tolist() if costs[row].cpu_s]
+        costs = table.columns_of(modality)
+        rows = [
+            row for row in np.flatnonzero(costs.basis_mask("real")).tolist() if costs[row].cpu_s
+        ]
         if rows:
             # Others follow a line through the measured ones, over what is decoded (`weight`).
             real = [costs[row] for row in rows]
@@ -385,7 +387,7 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
             each = np.fromiter(map(line, costs.shapes.weights().tolist()), float, len(costs))
             each[rows] = [cost.cpu_s for cost in real]
             total_s += float((costs.counts * each).sum())
-            items += costs.items()
+            items += costs.item_count()
             measured += len(rows)
     return (total_s / items, measured) if items else None
 

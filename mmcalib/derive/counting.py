@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.derive.costs import NONE, CostColumns, CostTable, sampled_rows, sampled_tuple
+from mmcalib.derive.costs import MISSING, CostColumns, CostTable, sampled_rows, sampled_tuple
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
@@ -50,7 +50,7 @@ class VllmCounts:
         return self.rows["sampled"]
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         shapes: Shapes,
         embeds: Iterable[int | None],
@@ -61,14 +61,14 @@ class VllmCounts:
         numbers = sampled_rows(shapes.modality, sampled)
         kind = [("embeds", "i8"), ("sampled", numbers.dtype, numbers.shape[1:]), ("parts", "i8")]
         rows = np.empty(len(shapes), kind)
-        rows["embeds"] = [NONE if one is None else one for one in embeds]
+        rows["embeds"] = [MISSING if one is None else one for one in embeds]
         rows["sampled"] = numbers
-        rows["parts"] = [NONE if one is None else one for one in parts]
-        return cls(shapes, rows).take(np.flatnonzero(rows["embeds"] != NONE))
+        rows["parts"] = [MISSING if one is None else one for one in parts]
+        return cls(shapes, rows).take(np.flatnonzero(rows["embeds"] != MISSING))
 
     @classmethod
-    def joined(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
-        """Concatenate parts, each ascending after the one before, of some or all of `of`."""
+    def concatenate(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
+        """Concatenate ascending parts of some or all of `from_columns`."""
         rows = np.concatenate([part.rows for part in parts])
         if len(rows) < len(of):
             of = Shapes(of.modality, np.concatenate([part.shapes.rows for part in parts]))
@@ -79,7 +79,9 @@ class VllmCounts:
 
     def __getitem__(self, row: int) -> VllmCount:
         embeds, sampled, parts = self.rows[row].item()
-        return VllmCount(embeds, sampled_tuple(sampled.tolist()), None if parts == NONE else parts)
+        return VllmCount(
+            embeds, sampled_tuple(sampled.tolist()), None if parts == MISSING else parts
+        )
 
     def take(self, rows: Column) -> VllmCounts:
         """Select rows by ascending positions."""
@@ -87,14 +89,14 @@ class VllmCounts:
 
 
 # Shapes to process for each value, spread over those that it changes.
-SPOTS = 8
+SPOT_CHECKS = 8
 # If costs have few levels, such as tiles, check the widest and narrowest of every level.
 _MOST_LEVELS = 16
 
 
-def as_counted(counts: VllmCounts, costs: CostColumns) -> Column:
+def match_counts(counts: VllmCounts, costs: CostColumns) -> Column:
     """Mask of the costs that equal their count."""
-    rows = counts.shapes.places(costs.shapes)
+    rows = counts.shapes.positions(costs.shapes)
     mask: Column = rows >= 0
     known = np.flatnonzero(mask)
     rows = rows[known]
@@ -103,19 +105,19 @@ def as_counted(counts: VllmCounts, costs: CostColumns) -> Column:
     return mask
 
 
-def reproduces(counts: VllmCounts, costs: CostColumns) -> bool:
+def counts_match(counts: VllmCounts, costs: CostColumns) -> bool:
     """Check that every one of these measured costs equals its count."""
-    return bool(as_counted(counts, costs).all())
+    return bool(match_counts(counts, costs).all())
 
 
-def spots(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
+def choose_spot_checks(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
     """Shapes to process: heaviest, lightest, widest, narrowest, others, and ends of few levels."""
     shapes = costs.shapes.take(moved)
-    embeds, slopes = counts.embeds[counts.shapes.places(shapes)], shapes.slopes()
+    embeds, slopes = counts.embeds[counts.shapes.positions(shapes)], shapes.aspect_ratios()
     by_weight = np.lexsort((slopes, costs.embeds[moved], embeds))
     by_slope = np.argsort(slopes, kind="stable")
     last = len(moved) - 1
-    among = [by_weight[round(last * part / (SPOTS - 3))] for part in range(SPOTS - 2)]
+    among = [by_weight[round(last * part / (SPOT_CHECKS - 3))] for part in range(SPOT_CHECKS - 2)]
     picked = [*among, by_slope[0], by_slope[-1], *ends_of_levels(embeds, by_slope, _MOST_LEVELS)]
     return [shapes[row] for row in dict.fromkeys(map(int, picked))]
 
@@ -135,21 +137,21 @@ def fill_table(
 ) -> CostTable | None:
     """Fill unmeasured shapes by their count; None if a count is wrong or tokens are irregular."""
     modality = counts.shapes.modality
-    now, usual = table.of(modality), default.of(modality)
-    places = now.shapes.places(measured)
+    now, usual = table.columns_of(modality), default.columns_of(modality)
+    places = now.shapes.positions(measured)
     if (places < 0).any():
         return None
     seen = now.take(np.unique(places))
-    if not reproduces(counts, seen):
+    if not counts_match(counts, seen):
         return None
     # Rows of the counts and of the default costs to compute.
-    of_usual = usual.shapes.places(counts.shapes)
-    left = ~as_counted(counts, usual)[of_usual]
-    at = counts.shapes.places(measured)
+    of_usual = usual.shapes.positions(counts.shapes)
+    left = ~match_counts(counts, usual)[of_usual]
+    at = counts.shapes.positions(measured)
     left[at[at >= 0]] = False
     rows, embeds = of_usual[left], counts.embeds[left]
     before = usual.embeds[rows]
-    spotted = usual.take(usual.shapes.places(seen.shapes))
+    spotted = usual.take(usual.shapes.positions(seen.shapes))
     text = _text_tokens(seen, spotted, usual.tokens[rows] - before, embeds)
     if text is None:
         return None
@@ -157,8 +159,8 @@ def fill_table(
     usual_s = float(spotted.process_s.sum())
     slower = float(seen.process_s.sum()) / usual_s if usual_s else 1.0
     share = np.divide(embeds, before, out=np.ones(len(rows)), where=before > 0)
-    columns = now.counted(
-        now.shapes.places(usual.shapes.take(rows)),
+    columns = now.with_counts(
+        now.shapes.positions(usual.shapes.take(rows)),
         tokens=embeds + text,
         embeds=embeds,
         tensor_bytes=np.rint(usual.tensor_bytes[rows] * share).astype(np.int64),
@@ -186,7 +188,7 @@ def _text_tokens(
 
 
 # Maps an item's embeds to a number, None if unknown.
-Follows = Callable[[int], int | None]
+Relation = Callable[[int], int | None]
 # A first number and its second.
 _Point = tuple[int, int]
 
@@ -200,8 +202,8 @@ class CostRule:
     `by_parts`, by the parts. Seconds are proportional to the embeds.
     """
 
-    text: Follows
-    nbytes: Follows
+    text: Relation
+    nbytes: Relation
     seconds_per_embed: float
     by_parts: bool = False
 
@@ -211,30 +213,30 @@ class CostRule:
         return _apply(self.text, counts.embeds), _apply(self.nbytes, keys)
 
 
-def cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
+def fit_cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | None:
     """Fit one rule to all witnesses; None if they contradict each other."""
     costs = [cost for _, cost in witnesses]
     embeds = sum(cost.embeds for cost in costs)
-    text = follows((cost.embeds, cost.tokens - cost.embeds) for cost in costs)
+    text = fit_relation((cost.embeds, cost.tokens - cost.embeds) for cost in costs)
     if text is None or not embeds:
         return None
     each = sum(cost.load_s + cost.process_s for cost in costs) / embeds
     by_embeds = [(cost.embeds, cost.tensor_bytes) for cost in costs]
     by_parts = [(c.parts, cost.tensor_bytes) for c, cost in witnesses if c.parts is not None]
     whole = len(by_parts) == len(witnesses) and not _on_one_line(by_embeds)
-    if whole and (nbytes := follows(by_parts)):
+    if whole and (nbytes := fit_relation(by_parts)):
         return CostRule(text, nbytes, each, by_parts=True)
-    nbytes = follows(by_embeds)
+    nbytes = fit_relation(by_embeds)
     return CostRule(text, nbytes, each) if nbytes else None
 
 
-def _apply(rule: Follows, keys: Column) -> Column:
+def _apply(rule: Relation, keys: Column) -> Column:
     every, rows = np.unique(keys, return_inverse=True)
     values = (rule(key) for key in every.tolist())
     return np.array([-1 if one is None else one for one in values], dtype=np.int64)[rows]
 
 
-def follows(pairs: Iterable[_Point]) -> Follows | None:
+def fit_relation(pairs: Iterable[_Point]) -> Relation | None:
     """Fit how the second number follows from the first: one straight line, pieces of many points,
     or a lookup. None if equal firsts have different seconds.
     """
@@ -291,9 +293,9 @@ def _interpolate(low: _Point, high: _Point, first: int) -> int | None:
 
 
 # Enough to prove a count: extremes, steps of the count, and a random sample.
-WITNESSES = 320
+PROBES = 320
 # For a setting that does not change the costs, after a count was proven on the full number.
-WITNESSES_AGAIN = 32
+PROBES_AGAIN = 32
 # Steps to check, per WITNESSES.
 _STEPS = 100
 # If costs have few levels, such as tiles, check each.
@@ -302,7 +304,7 @@ _MOST_WITNESS_LEVELS = 64
 _SEED = 0
 
 
-def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
+def choose_probe_shapes(counts: VllmCounts, least: int = PROBES) -> list[Shape]:
     """Choose at least `least` shapes, or all: the heaviest, lightest, widest and narrowest, both
     sides of steps of the count, the widest and narrowest of few levels, and a random sample.
     """
@@ -310,11 +312,11 @@ def witnesses(counts: VllmCounts, least: int = WITNESSES) -> list[Shape]:
         return []
     weights = counts.shapes.weights()
     by_count = np.lexsort((weights, counts.embeds))
-    by_slope = np.argsort(counts.shapes.slopes(), kind="stable")
+    by_slope = np.argsort(counts.shapes.aspect_ratios(), kind="stable")
     by_weight = np.argsort(weights, kind="stable")
     # Steps of the count, evenly spaced: the rows before and after each.
     steps = np.flatnonzero(np.diff(counts.embeds[by_count])) + 1
-    every = -(-len(steps) // (_STEPS * least // WITNESSES)) or 1
+    every = -(-len(steps) // (_STEPS * least // PROBES)) or 1
     picked = dict.fromkeys(
         [
             *(int(order[end]) for order in (by_count, by_slope, by_weight) for end in (0, -1)),

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.limits import ADEQUATE
+from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.derive.logs import OutOfMemory, Phase
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
@@ -87,11 +87,11 @@ class PromptsStep(_FullStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge(_FullStep):
+class MergeStep(_FullStep):
     """A step full of encoder outputs, written into the embeddings of the text."""
 
 
-Demand = WorstStep | LanguageStep | PromptsStep | Merge
+Demand = WorstStep | LanguageStep | PromptsStep | MergeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,12 @@ class ObservedOom:
     def before_kv_cache(self) -> bool:
         return self.phase in _BEFORE_KV_CACHE
 
-    def lacking(self, memory: Rehearsed, shortfall: Shortfall | None) -> int:
+    def missing_bytes(self, memory: RehearsedMemory, shortfall: Shortfall | None) -> int:
         """Bytes missing in another configuration, by its rehearsal; at most 0 if it fits."""
         return self.lacking_bytes + self.spare_bytes - _spare(self.phase, memory, shortfall)
 
 
-def _spare(phase: Phase | None, memory: Rehearsed, shortfall: Shortfall | None) -> int:
+def _spare(phase: Phase | None, memory: RehearsedMemory, shortfall: Shortfall | None) -> int:
     """Free bytes of a rehearsal besides the profile or, with a KV cache, the costliest demand."""
     if phase in _BEFORE_KV_CACHE:
         used = memory.weights_bytes + memory.buffers_bytes + memory.activation_peak_bytes
@@ -206,10 +206,10 @@ def _spare(phase: Phase | None, memory: Rehearsed, shortfall: Shortfall | None) 
     return free - (shortfall.nbytes if shortfall else 0)
 
 
-def observed_oom(
+def compare_oom(
     cause: OutOfMemory,
     phase: Phase | None,
-    memory: Rehearsed,
+    memory: RehearsedMemory,
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
@@ -253,7 +253,7 @@ def observed_oom(
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class RetainedStorage:
     """Storage of at most `tokens` stays alive for a cache of `cache_tokens`, in `batches` with at
     least one cached item each. `known`: the requests' order tells which items return.
     """
@@ -264,7 +264,9 @@ class Pinned:
     known: bool
 
 
-def pinned(sizes: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool) -> Pinned:
+def bound_retained_storage(
+    sizes: Iterable[int], cache_tokens: int, batch_tokens: int, *, known: bool
+) -> RetainedStorage:
     """Bound the storage that the encoder cache keeps alive. `sizes` are the embeds of the distinct
     items that may stay while others come and go; one batch has at most `batch_tokens`.
 
@@ -281,10 +283,10 @@ def pinned(sizes: Iterable[int], cache_tokens: int, batch_tokens: int, *, known:
         batches += 1
         spent += size
     rest = min(batch_tokens, cache_tokens) + cache_tokens - spent if known else 0
-    return Pinned(max(tokens + rest, cache_tokens), cache_tokens, batches, known)
+    return RetainedStorage(max(tokens + rest, cache_tokens), cache_tokens, batches, known)
 
 
-def repeated(requests: Iterable[Sequence[int]]) -> Iterator[int]:
+def find_repeated_items(requests: Iterable[Sequence[int]]) -> Iterator[int]:
     """Yield the items that more than one request names."""
     seen, yielded = set[int](), set[int]()
     for request in requests:
@@ -311,7 +313,7 @@ class Excess:
     max_num_seqs: int
 
 
-def excesses(
+def find_excesses(
     table: CostTable, budget: Budget, plain: Budget, counts: Mapping[Modality, int]
 ) -> Iterator[Excess]:
     """Per modality the costliest step beyond a profile's slack; `plain`: a budget without hints."""
@@ -322,20 +324,20 @@ def excesses(
             continue
         at_once = budget.max_num_seqs * count
         profiled_bytes = min(limit / dummy.embeds, at_once) * dummy.tensor_bytes
-        costs = table.of(modality)
+        costs = table.columns_of(modality)
         costs = costs.take(costs.embeds > 0)
         if not costs:
             continue
         most = np.minimum(limit // costs.embeds, at_once) * costs.tensor_bytes
         worst = max(costs.take(most == most.max()), key=lambda cost: cost.exemplar)
         items, nbytes = min(limit // worst.embeds, at_once), int(most.max())
-        if profiled_bytes < ADEQUATE * nbytes:
+        if profiled_bytes < MIN_RESERVE_RATIO * nbytes:
             fitting = int(profiled_bytes / (worst.tensor_bytes * count))
             yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSettings:
     """Settings that decide what a step may encode or has room for; None: unchanged."""
 
     max_num_seqs: int | None = None
@@ -346,11 +348,13 @@ class Engine:
     def values(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         return {**engine_args, **self.values}
 
 
-def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+def shrink_step(
+    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
+) -> EngineSettings | None:
     """Lower the demand: fewer sequences of own items, else a smaller cache; None for neither."""
     room = shortfall.reserved_bytes + shortfall.slack_bytes
     match worst := shortfall.worst:
@@ -358,7 +362,7 @@ def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
             count = _per_prompt(worst, counts)
             each = worst.peak_bytes / items
             seqs = int((room - worst.resident.nbytes) / each) // count if each else 0
-            return Engine(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+            return EngineSettings(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
         case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
             # Both the step and the workspaces scale with the tokens.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -367,7 +371,7 @@ def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
             # Residents are not the cause: another modality, or an item larger than profiled.
             return None
         case PromptsStep() if seqs := _prompts_within(room, worst):
-            return Engine(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
+            return EngineSettings(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
         case PromptsStep(tokens=tokens, profiled_bytes=profiled):
             largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
             share = room / worst.nbytes
@@ -375,7 +379,7 @@ def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
                 # The reserve is for as many tokens, and shrinks with the step.
                 share = shortfall.slack_bytes / max(1, worst.nbytes - profiled)
             batch = _whole(int(tokens * share), largest)
-        case WorstStep() | LanguageStep() | Merge():
+        case WorstStep() | LanguageStep() | MergeStep():
             # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
             each = worst.resident.bytes_per_token
@@ -385,10 +389,12 @@ def smaller(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
             whole = (budget.encoder_cache_size - over) // largest * largest
             batch = max(largest, whole)
     fits = 0 < batch < budget.max_num_batched_tokens
-    return Engine(max_num_batched_tokens=batch) if fits else None
+    return EngineSettings(max_num_batched_tokens=batch) if fits else None
 
 
-def larger(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Engine | None:
+def raise_reserve(
+    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
+) -> EngineSettings | None:
     """Raise the reserve: sequences, or a step, full of dummies; None if it is full already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
@@ -405,15 +411,15 @@ def larger(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int])
             batch = min(enough, seqs * _per_prompt(worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
             grows = batch > budget.max_num_batched_tokens
-            return Engine(fewer, batch) if grows else None
+            return EngineSettings(fewer, batch) if grows else None
         case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
             return None
-        case WorstStep() | LanguageStep() | PromptsStep() | Merge():
+        case WorstStep() | LanguageStep() | PromptsStep() | MergeStep():
             profiled = budget.profiled_modality
             count = counts.get(profiled, 1) if profiled else 1
             items = -(-budget.encoder_budget_tokens // largest)
             seqs = -(-items // (count or 1))
-            return Engine(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+            return EngineSettings(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
 
 
 # Below this share of the possible sequences, shrink the step instead.
@@ -463,7 +469,7 @@ class Headroom:
         return self.reserved_bytes - self.peak_bytes
 
     @property
-    def within(self) -> bool:
+    def fits_reserve(self) -> bool:
         """True if no step exceeded the reserve by more than vLLM's own slack."""
         return self.nbytes + VLLM_SLACK_BYTES >= 0
 
@@ -489,7 +495,7 @@ class Headroom:
         return math.floor(nbytes / self.total_bytes * 100) / 100
 
 
-def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
+def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
     """Thin to at most `most` steps with their numbers: the highest of each stretch."""
     length = -(-len(steps) // most) if steps else 1
     for start in range(0, len(steps), length):
@@ -499,7 +505,7 @@ def thinned(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, Traf
 
 
 @dataclass(frozen=True, slots=True)
-class FixedPool:
+class FixedKvCache:
     """A KV cache of fixed size, from what a rehearsal leaves for it less `spared_bytes`."""
 
     left_bytes: int
@@ -514,11 +520,11 @@ class FixedPool:
             args["cudagraph_capture_sizes"] = list(self.capture_sizes)
         return args
 
-    def on(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         return {**engine_args, **self.values}
 
 
-def fixed_pool(memory: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
+def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKvCache | None:
     """Fix the KV cache at whole MiB of what is left, less the slack in vLLM's own suggestion, and
     less `spared_bytes` for steps above the reserve; None if nothing is left.
     """
@@ -526,4 +532,4 @@ def fixed_pool(memory: Rehearsed, spared_bytes: int = 0) -> FixedPool | None:
     if left < MIB or memory.kv_cache_tokens is None:
         return None
     size = left // MIB * MIB
-    return FixedPool(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
+    return FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)

@@ -34,37 +34,37 @@ class SizeCell:
     shapes: int
 
 
-def place(value: float) -> int:
+def bin_index(value: float) -> int:
     """Return the bin of a number; below one counts as one."""
     return math.floor(math.log2(max(1, value)) * STEPS)
 
 
-def edge(number: float) -> float:
+def bin_edge(number: float) -> float:
     """Return the lower edge of a bin."""
     return float(2 ** (number / STEPS))
 
 
-def token_bins(costs: Iterable[ItemCost]) -> list[TokenBin]:
+def bin_by_tokens(costs: Iterable[ItemCost]) -> list[TokenBin]:
     """Bin costs by tokens, ascending, without empty bins."""
     bins: dict[int, TokenBin] = {}
     for cost in costs:
-        at = place(cost.tokens)
+        at = bin_index(cost.tokens)
         bin_ = bins.get(at)
         if bin_ is None:
-            bin_ = bins[at] = TokenBin(math.ceil(edge(at)))
+            bin_ = bins[at] = TokenBin(math.ceil(bin_edge(at)))
         bin_.shapes += 1
         bin_.items += cost.count
     return [bins[at] for at in sorted(bins)]
 
 
-def size_cells(costs: Iterable[ItemCost]) -> list[SizeCell]:
+def bin_by_size(costs: Iterable[ItemCost]) -> list[SizeCell]:
     """Bin images by width and height, the smallest first."""
     cells: dict[tuple[int, int], SizeCell] = {}
     for cost in costs:
         shape = cost.shape
         if not isinstance(shape, ImageShape):
             continue
-        at = place(shape.width_px), place(shape.height_px)
+        at = bin_index(shape.width_px), bin_index(shape.height_px)
         cell = cells.get(at)
         if cell is None:
             cells[at] = SizeCell(shape, cost.tokens, 1)

@@ -65,7 +65,7 @@ class Effect:
         return ".".join(self.path)
 
     @property
-    def moved(self) -> bool:
+    def has_effect(self) -> bool:
         return self.outcome == "moves"
 
     def concerns(self, setting: str) -> bool:
@@ -74,7 +74,7 @@ class Effect:
         return setting in names or setting.startswith(f"{self.name}.")
 
 
-def settings(engine_args: Mapping[str, Any]) -> list[SettingPath]:
+def list_settings(engine_args: Mapping[str, Any]) -> list[SettingPath]:
     """Every value that could be left out alone, in order, except the model."""
     paths: list[SettingPath] = []
     for key, value in engine_args.items():
@@ -100,11 +100,11 @@ def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
     return value
 
 
-def without(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
+def remove_setting(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
     """Remove one setting and mappings that it leaves empty; a lone count becomes a plain limit."""
     key, *rest = path
     less = dict(engine_args)
-    inner = without(less[key], tuple(rest)) if rest else {}
+    inner = remove_setting(less[key], tuple(rest)) if rest else {}
     if not inner:
         del less[key]
     elif path[:1] != ("limit_mm_per_prompt",):
@@ -118,7 +118,7 @@ def _simplify_limit(limit: Any) -> Any:
     return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
 
 
-def needs_company(with_: Footprint, less: Footprint) -> bool:
+def is_rejected_alone(with_: Footprint, less: Footprint) -> bool:
     """Check whether vLLM rejects the rest of the setting's mapping alone."""
     return bool(less.refusal) or any(
         outcome.refusal and shape in with_.items and not with_.items[shape].refusal
@@ -126,17 +126,17 @@ def needs_company(with_: Footprint, less: Footprint) -> bool:
     )
 
 
-def sizes(path: SettingPath) -> bool:
+def is_size_hint(path: SettingPath) -> bool:
     """Check for a size hint: it may show in the profile's dummy only."""
     return path[0] == "limit_mm_per_prompt" and len(path) > 2 and path[-1] != "count"
 
 
-def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) -> Effect:
+def compare_footprints(path: SettingPath, value: Any, with_: Footprint, less: Footprint) -> Effect:
     """Compare the figures that both footprints have."""
-    moved = list(differences(with_, less))
+    moved = list(describe_differences(with_, less))
     if moved:
         return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
-    if sizes(path) or (path[0] in _NESTED[1:] and not set(path) & _CONTENT):
+    if is_size_hint(path) or (path[0] in _NESTED[1:] and not set(path) & _CONTENT):
         return Effect(path, value, "idle", _IDLE)
     if path[0] == "limit_mm_per_prompt":
         return Effect(path, value, "stated", _ADMITS)
@@ -145,7 +145,7 @@ def compare(path: SettingPath, value: Any, with_: Footprint, less: Footprint) ->
     return Effect(path, value, "not shown", _NOT_SHOWN)
 
 
-def differences(with_: Footprint, less: Footprint) -> Iterator[str]:
+def describe_differences(with_: Footprint, less: Footprint) -> Iterator[str]:
     """Describe every figure of both that differs, as `what A → B`."""
     if bool(with_.refusal) != bool(less.refusal):
         yield f"vLLM fails to start: {less.refusal}" if less.refusal else "vLLM starts"

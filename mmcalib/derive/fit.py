@@ -6,42 +6,42 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mmcalib.domain.items import Asked, TextBound
+from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.releases.constants import LEAST_ANSWER_TOKENS
+from mmcalib.releases.constants import MIN_ANSWER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class TokenRange:
     """A range of tokens; `most` is None if unbounded."""
 
     least: int
     most: int | None
 
     @classmethod
-    def exactly(cls, tokens: int) -> Between:
+    def exactly(cls, tokens: int) -> TokenRange:
         return cls(tokens, tokens)
 
     @property
     def exact(self) -> bool:
         return self.least == self.most
 
-    def __add__(self, other: Between) -> Between:
+    def __add__(self, other: TokenRange) -> TokenRange:
         known = self.most is not None and other.most is not None
         most = self.most + other.most if known else None  # type: ignore[operator]
-        return Between(self.least + other.least, most)
+        return TokenRange(self.least + other.least, most)
 
 
 # An uncounted text: vLLM rejects an empty prompt.
-UNBOUNDED = Between(1, None)
+UNBOUNDED = TokenRange(1, None)
 
 
-def least_answer(tokens: int) -> int:
+def required_answer(tokens: int) -> int:
     """The least answer that vLLM must have room for."""
-    return max(LEAST_ANSWER_TOKENS, tokens)
+    return max(MIN_ANSWER_TOKENS, tokens)
 
 
-def answers(asks: int | None, least: int, max_model_len: int) -> bool:
+def accepts_answer(asks: int | None, least: int, max_model_len: int) -> bool:
     """Check whether vLLM accepts a request for `asks` tokens that must get `least`, as
     `SamplingParams._verify_args` (vllm/sampling_params.py) and `TokenizeParams.__post_init__`
     (vllm/renderers/params.py) of 0.32 do; the former sees the answer after it was cut.
@@ -50,25 +50,25 @@ def answers(asks: int | None, least: int, max_model_len: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ContextNeeds:
     """Tokens of the context that a request needs: its items, its text within the template, the
     answer that it requests, None if it sets no length, and the least that it must get.
     """
 
-    items: Between
-    text: Between
+    items: TokenRange
+    text: TokenRange
     answer_tokens: int | None = None
     least_answer_tokens: int = 0
 
     @property
     def least(self) -> int:
-        return least_answer(self.least_answer_tokens)
+        return required_answer(self.least_answer_tokens)
 
     @property
-    def prompt(self) -> Between:
+    def prompt(self) -> TokenRange:
         return self.items + self.text
 
-    def whole(self, reserve_tokens: int) -> int | None:
+    def context_tokens(self, reserve_tokens: int) -> int | None:
         """The least context for prompt and whole answer, with the reserve if none is set."""
         if self.prompt.most is None:
             return None
@@ -79,11 +79,11 @@ class Needs:
         return max(self.least, answer)
 
 
-def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
+def judge_fit(needs: ContextNeeds, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     """Check whether vLLM accepts the request. It cuts an answer that has too little room, and does
     not reject it (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
     """
-    if not answers(needs.answer_tokens, needs.least, max_model_len):
+    if not accepts_answer(needs.answer_tokens, needs.least, max_model_len):
         return "no"
     room = max_model_len - needs.least
     if needs.prompt.least > room:
@@ -92,12 +92,14 @@ def takes(needs: Needs, max_model_len: int) -> Literal["fits", "no", "unknown"]:
     return "fits" if most is not None and most <= room else "unknown"
 
 
-def text_tokens(bound: TextBound | None, request: Asked, items: Mapping[Modality, int]) -> Between:
+def bound_text(
+    bound: TextBound | None, request: RequestText, items: Mapping[Modality, int]
+) -> TokenRange:
     """Bound the text of a request that was not tokenised."""
     if bound is None or not bound.compared:
         return UNBOUNDED
-    most = bound.most(request, items)
-    return UNBOUNDED if most is None else Between(min(1, most), most)
+    most = bound.max_tokens(request, items)
+    return UNBOUNDED if most is None else TokenRange(min(1, most), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +111,20 @@ class PromptTokens:
     origin: str
     count: int
     item_tokens: int
-    text: Between | None = None
+    text: TokenRange | None = None
     answer_tokens: int | None = None
     least_answer_tokens: int = 0
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> ContextNeeds:
         """A missing text counts 0."""
-        items = Between.exactly(self.item_tokens)
-        text = self.text or Between.exactly(0)
-        return Needs(items, text, self.answer_tokens, self.least_answer_tokens)
+        items = TokenRange.exactly(self.item_tokens)
+        text = self.text or TokenRange.exactly(0)
+        return ContextNeeds(items, text, self.answer_tokens, self.least_answer_tokens)
 
     def needed_tokens(self, reserve_tokens: int) -> int | None:
         """The smallest context for it with its answer; None if unbounded."""
-        return self.needs.whole(reserve_tokens)
+        return self.needs.context_tokens(reserve_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,12 @@ class Fit:
         return self.prompts_too_long == 0
 
     @property
-    def whole(self) -> bool:
+    def fits_answers(self) -> bool:
         """True if all have room for their answers too."""
         return self.passes and self.prompts_cut == 0
 
     @property
-    def trouble(self) -> str:
+    def problems(self) -> str:
         """Describe the prompts that do not fit whole."""
         many, cut = self.prompts_too_long, self.prompts_cut
         words = []
@@ -170,7 +172,7 @@ class Fit:
         return "; ".join(words)
 
     @property
-    def parts(self) -> str:
+    def description(self) -> str:
         """Describe what the longest needs."""
         longest = self.longest
         media = f"{longest.item_tokens} tokens of media"
@@ -186,7 +188,9 @@ class Fit:
         return f"{media} + {at_most}{longest.text.most} of text + {answer}"
 
 
-def item_tokens(shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]) -> int | None:
+def sum_item_tokens(
+    shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]
+) -> int | None:
     """Sum over the items; None if vLLM rejects one, or the model does not take its modality."""
     total = 0
     for shape in shapes:
@@ -197,7 +201,7 @@ def item_tokens(shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None
     return total
 
 
-def unsettled(
+def prompts_to_count(
     prompts: Iterable[PromptTokens],
     reserve_tokens: int,
     max_model_len: int,
@@ -220,7 +224,9 @@ def unsettled(
     return longest[:most]
 
 
-def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int) -> Fit | None:
+def fit_prompts(
+    prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int
+) -> Fit | None:
     """Find the longest prompt and count those that do not fit; None without prompts."""
     longest, most = None, -1
     too_long = cut = unknown = 0
@@ -229,7 +235,7 @@ def fit(prompts: Iterable[PromptTokens], reserve_tokens: int, max_model_len: int
         size = prompt.item_tokens if needed is None else needed
         if longest is None or size > most:
             longest, most = prompt, size
-        answer = takes(prompt.needs, max_model_len)
+        answer = judge_fit(prompt.needs, max_model_len)
         # For an absent text and answer only the reserve is known.
         unwritten = prompt.text is None and needed is not None and needed > max_model_len
         if answer == "no" or unwritten:

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.derive.fixes import COSTS, Fix, Outcome, effective
+from mmcalib.derive.fixes import COSTS, Fix, Outcome, highest_levels
 
 Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Outcome of each fix alone, by name, and the best combination. `proven`: every fix in it is
     needed, or none reaches the goal. `others` reach it too, each without one cost of the best;
-    `mended` ones replace the best because less may suffice.
+    `repaired` ones replace the best because less may suffice.
     """
 
     alone: Mapping[str, Outcome]
@@ -31,7 +31,7 @@ class Found:
     reached: bool
     proven: bool
     others: tuple[tuple[Fix, ...], ...] = ()
-    mended: tuple[tuple[Fix, ...], ...] = ()
+    repaired: tuple[tuple[Fix, ...], ...] = ()
 
 
 class _BudgetSpent(Exception):  # noqa: N818 - no error: the rehearsals are used up
@@ -48,7 +48,7 @@ class _Trials:
     alone: dict[str, Outcome] = field(default_factory=dict)
 
     def outcome_of(self, fixes: Iterable[Fix]) -> Outcome:
-        chosen = effective(fixes)
+        chosen = highest_levels(fixes)
         if chosen not in self.answers:
             if self.left == 0:
                 raise _BudgetSpent
@@ -57,7 +57,7 @@ class _Trials:
         return self.answers[chosen]
 
     def reaches(self, fixes: Iterable[Fix]) -> bool:
-        chosen = effective(fixes)
+        chosen = highest_levels(fixes)
         for known, outcome in self._combinable():
             if outcome.reached and _is_subset(known, chosen):
                 return True
@@ -68,7 +68,7 @@ class _Trials:
     def refuses(self, fixes: Iterable[Fix]) -> bool:
         """True if vLLM rejected them when evaluated."""
         return not self.reaches(fixes) and bool(
-            self.answers.get(effective(fixes), self.answers[()]).refusal
+            self.answers.get(highest_levels(fixes), self.answers[()]).refusal
         )
 
     def best(self) -> tuple[Fix, ...]:
@@ -98,9 +98,9 @@ def _is_subset(less: Sequence[Fix], more: Sequence[Fix]) -> bool:
     return all(levels.get(fix.knob, -1) >= fix.level for fix in less)
 
 
-def cheapest(
+def find_cheapest(
     fixes: Sequence[Fix], base: Outcome, evaluate: Evaluate, most: int, more: int = 0
-) -> Found:
+) -> SearchResult:
     """Rehearse fixes alone and combine them, with at most `most` evaluations, and `more` for other
     ways to the goal. `base` is the outcome without fixes; `untried` fixes are not rehearsed.
     """
@@ -115,10 +115,10 @@ def cheapest(
     except _BudgetSpent:
         best, proven = trials.cheapest_reached(), False
     if not best or not trials.answers[best].reached:
-        return Found(alone, best, False, proven)
+        return SearchResult(alone, best, False, proven)
     trials.left = more
     row = _in_order_of_cost(fixes, trials)
-    return Found(alone, best, True, proven, tuple(_others(best, row, trials)))
+    return SearchResult(alone, best, True, proven, tuple(_others(best, row, trials)))
 
 
 def _others(best: tuple[Fix, ...], row: list[Fix], trials: _Trials) -> Iterator[tuple[Fix, ...]]:
@@ -168,7 +168,7 @@ def _best_combination(row: list[Fix], trials: _Trials) -> tuple[Fix, ...]:
     needed: list[Fix] = []
     while count := _shortest(row, needed, gains, trials):
         needed, row = [row[count - 1], *needed], row[: count - 1]
-    best = effective(needed)
+    best = highest_levels(needed)
     return best if best and trials.outcome_of(best).reached else trials.cheapest_reached()
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from mmcalib.domain.knobs import Knob, Value, merged_nested
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.knobs import Knob, Value, merge_nested
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
@@ -24,7 +24,7 @@ Cost = Literal[
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
 # Severity above that of every context length and every cap.
-LAST: Final = 4
+LAST_SEVERITY: Final = 4
 
 _LIMIT = "limit_mm_per_prompt"
 
@@ -58,7 +58,7 @@ class Outcome:
     refusal: str = field(default="")
 
 
-def spelled(changes: Mapping[str, Any]) -> str:
+def format_flags(changes: Mapping[str, Any]) -> str:
     """Write whole values of engine arguments as flags of `vllm serve`."""
     words = []
     for name, value in changes.items():
@@ -71,7 +71,7 @@ def spelled(changes: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+def highest_levels(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     """Keep only the highest level of each knob, in order."""
     fixes = tuple(fixes)
     highest: dict[str, int] = {}
@@ -80,17 +80,17 @@ def effective(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     return tuple(fix for fix in fixes if fix.level == highest[fix.knob])
 
 
-def changed(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
+def changed_args(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
     """The engine arguments that the fixes change, with their new values."""
     args = dict(engine_args)
     touched: dict[str, None] = {}
-    for fix in effective(fixes):
+    for fix in highest_levels(fixes):
         touched.update(dict.fromkeys(fix.changes))
         for name, value in fix.changes.items():
             if name == _LIMIT:
                 args[name] = _lower_limits(args.get(name), value)
             else:
-                args = merged_nested(args, {name: value})
+                args = merge_nested(args, {name: value})
     return {name: args[name] for name in touched}
 
 
@@ -114,7 +114,7 @@ def _options(limit: Any) -> dict[str, Any]:
     return dict(limit) if isinstance(limit, Mapping) else {"count": limit}
 
 
-def count_of(engine_args: Mapping[str, Any], modality: str) -> int | None:
+def item_limit(engine_args: Mapping[str, Any], modality: str) -> int | None:
     """Items of a modality that the arguments allow in a prompt; None if not set."""
     limits = engine_args.get(_LIMIT) or {}
     return _options(limits[modality]).get("count") if modality in limits else None
@@ -162,18 +162,18 @@ class Goal:
     def __str__(self) -> str:
         return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
 
-    def reached(self, memory: Rehearsed) -> bool:
+    def is_reached(self, memory: RehearsedMemory) -> bool:
         if memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
         concurrent = self.kind == "concurrency"
         figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
         return self.kind == "fits" or figure >= self.at_least
 
-    def lacking_bytes(self, memory: Rehearsed, max_model_len: int) -> int:
+    def lacking_bytes(self, memory: RehearsedMemory, max_model_len: int) -> int:
         """KV cache that the goal needs beyond what there is, 0 if reached: exact to a block if all
         layers keep every token, too much if some keep a window.
         """
-        if self.reached(memory):
+        if self.is_reached(memory):
             return 0
         tokens = {
             "fits": float(max_model_len),
@@ -218,7 +218,7 @@ KEEPABLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Constraints:
     """The least value of each named argument; None if it may not change."""
 
     least: Mapping[str, int | None] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Keep:
     def allows(self, fix: Fix) -> bool:
         return all(self._allows(name, value) for name, value in fix.changes.items())
 
-    def down(self, name: str, values: Iterable[int]) -> list[int]:
+    def clip(self, name: str, values: Iterable[int]) -> list[int]:
         """The values that the argument may take, descending, with its least."""
         least = self.least.get(name) or 0
         return sorted({max(value, least) for value in values}, reverse=True)
@@ -238,12 +238,12 @@ class Keep:
         return least is not None and isinstance(value, int) and value >= least
 
 
-NOTHING_KEPT: Final = Keep()
+NO_CONSTRAINTS: Final = Constraints()
 
 
-def parse_kept(texts: Iterable[str]) -> Keep:
+def parse_constraints(texts: Iterable[str]) -> Constraints:
     """Parse `max_model_len=32k` or `kv_cache_dtype`, as flags or arguments. Raises UsageError."""
-    return Keep(dict(map(_parse_constraint, texts)))
+    return Constraints(dict(map(_parse_constraint, texts)))
 
 
 def _parse_constraint(text: str) -> tuple[str, int | None]:
@@ -287,20 +287,20 @@ _RANKS: Final = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Unfixed:
+class FixContext:
     """The configuration as it is, the goal that it misses, and what fixes may not change."""
 
     engine_args: Mapping[str, Any]
     facts: Facts
     goal: Goal
-    kept: Keep = NOTHING_KEPT
+    constraints: Constraints = NO_CONSTRAINTS
 
 
-def every_fix(
-    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Keep = NOTHING_KEPT
+def propose_fixes(
+    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Constraints = NO_CONSTRAINTS
 ) -> list[Fix]:
     """Fixes that change these engine arguments, the mildest level of each knob first."""
-    unfixed = Unfixed(engine_args, facts, goal, kept)
+    unfixed = FixContext(engine_args, facts, goal, kept)
     return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
 
 
@@ -331,25 +331,25 @@ def _levels(
         )
 
 
-def _utilization(unfixed: Unfixed) -> Iterator[Fix]:
+def _utilization(unfixed: FixContext) -> Iterator[Fix]:
     if unfixed.engine_args.get(UTILIZATION, 0) < _MOST_UTILIZATION:
         rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
         price = f"if nothing else runs on the GPU: {rest:.2f} GiB stay free"
         yield _set(UTILIZATION, _MOST_UTILIZATION, "nothing", price)
 
 
-def _context(unfixed: Unfixed) -> Iterator[Fix]:
+def _context(unfixed: FixContext) -> Iterator[Fix]:
     shorter = (
         (tokens, f"prompt and answer have at most {tokens:,} tokens together")
-        for tokens in unfixed.kept.down("max_model_len", _MODEL_LENS)
+        for tokens in unfixed.constraints.clip("max_model_len", _MODEL_LENS)
         if tokens < unfixed.facts.max_model_len
     )
     yield from _levels("max_model_len", shorter, "requests")
 
 
-def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
+def _modalities(unfixed: FixContext) -> Iterator[Fix]:
     args, served = unfixed.engine_args, unfixed.facts.largest_items
-    wanted = {modality for modality in served if count_of(args, modality)}
+    wanted = {modality for modality in served if item_limit(args, modality)}
     main = "image" if "image" in served else next(iter(served), "")
     for modality in served:
         if modality == main:
@@ -364,7 +364,7 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
             # A limit set by the user means that the modality is served.
             combines=modality not in wanted,
         )
-    several = {m: 1 for m in served if (count_of(args, m) or 2) > 1}
+    several = {m: 1 for m in served if (item_limit(args, m) or 2) > 1}
     if several:
         yield Fix(
             name="one item of each modality",
@@ -376,14 +376,16 @@ def _modalities(unfixed: Unfixed) -> Iterator[Fix]:
             combines=False,
         )
     price = "text only: the encoder is not loaded"
-    yield _set("language_model_only", True, "requests", price, severity=LAST, combines=False)
+    yield _set(
+        "language_model_only", True, "requests", price, severity=LAST_SEVERITY, combines=False
+    )
 
 
-def _caps(unfixed: Unfixed) -> Iterator[Fix]:
+def _caps(unfixed: FixContext) -> Iterator[Fix]:
     for knob in unfixed.facts.knobs:
         if knob.modality in unfixed.facts.largest_items:
             value: Any = unfixed.engine_args
-            for key in knob.place():
+            for key in knob.key_path():
                 value = value.get(key) if isinstance(value, Mapping) else None
             yield from _cap(knob, value if isinstance(value, int | float) else knob.value)
 
@@ -400,7 +402,7 @@ def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
     )
 
 
-def _hint(unfixed: Unfixed) -> Iterator[Fix]:
+def _hint(unfixed: FixContext) -> Iterator[Fix]:
     """A size hint for the profiled modality; never combined: most change only the profile."""
     items = unfixed.facts.largest_items
     largest = max(items, key=lambda m: (items[m], m), default="")
@@ -411,12 +413,12 @@ def _hint(unfixed: Unfixed) -> Iterator[Fix]:
             changes={"limit_mm_per_prompt": {largest: dict(hint)}},
             cost="requests",
             price=f"vLLM profiles with a smaller {largest}",
-            severity=LAST,
+            severity=LAST_SEVERITY,
             combines=False,
         )
 
 
-def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
+def _graphs(unfixed: FixContext) -> Iterator[Fix]:
     if unfixed.engine_args.get("enforce_eager"):
         return
     if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
@@ -426,20 +428,20 @@ def _graphs(unfixed: Unfixed) -> Iterator[Fix]:
     yield _set("enforce_eager", True, "speed", price, knob="cuda graphs", level=1, severity=1)
 
 
-def _seqs(unfixed: Unfixed) -> Iterator[Fix]:
+def _seqs(unfixed: FixContext) -> Iterator[Fix]:
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
     fewer = (
         (count, f"at most {count} requests run at once")
-        for count in unfixed.kept.down("max_num_seqs", _SEQS)
+        for count in unfixed.constraints.clip("max_num_seqs", _SEQS)
         if least <= count < unfixed.facts.max_num_seqs
     )
     yield from _levels("max_num_seqs", fewer, "speed")
 
 
-def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
+def _batched_tokens(unfixed: FixContext) -> Iterator[Fix]:
     facts = unfixed.facts
     largest = max(facts.largest_items.values(), default=0)
-    for tokens in unfixed.kept.down("max_num_batched_tokens", _BATCHED_TOKENS):
+    for tokens in unfixed.constraints.clip("max_num_batched_tokens", _BATCHED_TOKENS):
         needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
         if needed < facts.max_num_batched_tokens:
             price = f"vLLM reads prompts {needed:,} tokens at a time: slower first answers"
@@ -447,7 +449,7 @@ def _batched_tokens(unfixed: Unfixed) -> Iterator[Fix]:
             return
 
 
-def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
+def _eight_bits(unfixed: FixContext) -> Iterator[Fix]:
     if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
         yield _set("kv_cache_dtype", "fp8", "quality", "the KV cache stores 8-bit values")
     if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):
@@ -455,10 +457,10 @@ def _eight_bits(unfixed: Unfixed) -> Iterator[Fix]:
             "vLLM quantizes the weights to 8 bits at each start: measure the answers, or use a "
             "checkpoint that was quantized with care"
         )
-        yield _set("quantization", "fp8", "quality", price, severity=LAST)
+        yield _set("quantization", "fp8", "quality", price, severity=LAST_SEVERITY)
 
 
-def _offload(unfixed: Unfixed) -> Iterator[Fix]:
+def _offload(unfixed: FixContext) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
     weights = unfixed.facts.weights_bytes
     sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
@@ -470,7 +472,7 @@ def _offload(unfixed: Unfixed) -> Iterator[Fix]:
     yield from _levels("cpu_offload_gb", more, "most of the speed")
 
 
-def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
+def _ranks(unfixed: FixContext) -> Iterator[Fix]:
     # vLLM rejects a number of ranks that does not divide the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
@@ -479,7 +481,7 @@ def _ranks(unfixed: Unfixed) -> Iterator[Fix]:
     )
 
 
-def _host(_: Unfixed) -> Iterator[Fix]:
+def _host(_: FixContext) -> Iterator[Fix]:
     """Fixes that guides recommend but that free no GPU memory: shown, and not rehearsed."""
     price = "no cache of processed media: 4 GiB less for each process that has one"
     yield _set("mm_processor_cache_gb", 0, "speed", price, combines=False, untried=HOST_ONLY)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mmcalib.derive.costs import CostColumns, CostTable, quantile
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merged_settings, thinned
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merge_settings, subsampled_mask
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import Shape
@@ -44,28 +44,28 @@ class Point:
         return self.items_downscaled / self.items if self.items else 0.0
 
     @property
-    def beyond_default(self) -> bool:
+    def is_beyond_default(self) -> bool:
         """True if the value allows more of an item than the model's default."""
         return self.value > self.knob.value
 
 
-def at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
+def setting_at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """Set this value on top of `base`; the default value changes nothing."""
-    return base if value == knob.value else merged_settings([base, knob.setting(value)])
+    return base if value == knob.value else merge_settings([base, knob.setting(value)])
 
 
-def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
+def make_point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Point:
     """Compare the value with the default item by item; rejected items keep no tokens."""
-    costs, before = table.of(knob.modality), default.of(knob.modality)
-    now, retained = tokens_of(costs, before), retention(costs, before)
-    accepted = costs.items()
+    costs, before = table.columns_of(knob.modality), default.columns_of(knob.modality)
+    now, retained = tokens_of(costs, before), compute_retention(costs, before)
+    accepted = costs.item_count()
     return Point(
         knob=knob,
         value=value,
         setting=table.setting,
         max_tokens=int(costs.tokens.max(initial=0)),
         p50_tokens=quantile(costs.tokens, costs.counts, 0.50),
-        items=before.items(),
+        items=before.item_count(),
         items_downscaled=retained.items_smaller,
         worst_retention=retained.worst,
         items_enlarged=int(before.counts[now > before.tokens].sum()),
@@ -75,13 +75,13 @@ def point(knob: Knob, value: Value, table: CostTable, default: CostTable) -> Poi
         p99_tokens=quantile(costs.tokens, costs.counts, 0.99),
         max_embeds=int(costs.embeds.max(initial=0)),
         process_s=float((costs.counts * costs.process_s).sum() / accepted) if accepted else 0.0,
-        counted=bool(costs.has("counted").any()),
+        counted=bool(costs.basis_mask("counted").any()),
     )
 
 
-def retention(costs: CostColumns, before: CostColumns) -> Retention:
+def compute_retention(costs: CostColumns, before: CostColumns) -> Retention:
     """Share of their tokens `before` that items keep; 0 if vLLM rejects them now."""
-    now, items = tokens_of(costs, before), before.items()
+    now, items = tokens_of(costs, before), before.item_count()
     smaller = np.flatnonzero(now < before.tokens)
     if not len(smaller):
         return Retention()
@@ -101,14 +101,14 @@ def tokens_of(costs: CostColumns, before: CostColumns) -> Column:
         return costs.tokens
     if not len(costs):
         return np.zeros(len(before), dtype=np.int64)
-    rows = costs.shapes.places(before.shapes)
+    rows = costs.shapes.positions(before.shapes)
     return np.where(rows >= 0, costs.tokens[rows], 0)
 
 
 def least_pixels(table: CostTable, default: CostTable) -> int | None:
     """Pixels of the smallest downscaled image: its own × its retention; None without any."""
-    before = default.of("image")
-    now = tokens_of(table.of("image"), before)
+    before = default.columns_of("image")
+    now = tokens_of(table.columns_of("image"), before)
     smaller = now < before.tokens
     if not smaller.any():
         return None
@@ -118,8 +118,8 @@ def least_pixels(table: CostTable, default: CostTable) -> int | None:
 
 def least_frames(table: CostTable) -> int | None:
     """The fewest frames that the loader returns of a video with more; None without any."""
-    videos = table.of("video")
-    fewer = thinned(videos)
+    videos = table.columns_of("video")
+    fewer = subsampled_mask(videos)
     return int(videos.sampled[fewer, 0].min()) if fewer.any() else None
 
 
@@ -127,7 +127,7 @@ def least_frames(table: CostTable) -> int | None:
 _THROUGHPUT_SHARE = 0.5
 
 
-def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) -> Point:
+def choose_point(points: Sequence[Point], policy: Policy, at_most: int | None = None) -> Point:
     """Choose among points in ascending order of value; none below the quality floor.
 
     quality: the smallest value that downscales nothing. throughput: the smallest that downscales at
@@ -135,12 +135,12 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
     limits items to `at_most` tokens: the largest value within that. The frames that the
     loader returns are the user's choice, and are only raised to the floor.
     """
-    allowed = [point for point in points if above_floor(point, policy)]
-    if points[0].knob.by_loader:
+    allowed = [point for point in points if meets_floor(point, policy)]
+    if points[0].knob.is_loader_option:
         default = next(p for p in points if p.value == p.knob.value)
         return default if default in allowed or not allowed else allowed[0]
     # Values beyond the model's default are shown, but only the user may choose them.
-    allowed = [point for point in allowed if not point.beyond_default]
+    allowed = [point for point in allowed if not point.is_beyond_default]
     wanted = _choose_by_policy(allowed, policy)
     if at_most is None or wanted.max_tokens <= at_most:
         return wanted
@@ -148,19 +148,19 @@ def choose(points: Sequence[Point], policy: Policy, at_most: int | None = None) 
     return within[-1] if within else allowed[0]
 
 
-def levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
+def token_levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:
     """Caps on tokens per item to try in turn, if the policy's own choice is not enough."""
     if policy.max_tokens_per_item is not None:
         return []
-    turned = [f for f in frontiers if not f[0].knob.by_loader]
-    now = max((choose(points, policy).max_tokens for points in turned), default=0)
-    tried = {p.max_tokens for points in turned for p in points if above_floor(p, policy)}
+    turned = [f for f in frontiers if not f[0].knob.is_loader_option]
+    now = max((choose_point(points, policy).max_tokens for points in turned), default=0)
+    tried = {p.max_tokens for points in turned for p in points if meets_floor(p, policy)}
     return sorted((tokens for tokens in tried if tokens < now), reverse=True)
 
 
-def above_floor(point: Point, policy: Policy) -> bool:
+def meets_floor(point: Point, policy: Policy) -> bool:
     """True if every image keeps enough pixels and every video enough frames."""
-    if point.knob.by_loader:
+    if point.knob.is_loader_option:
         return point.least_frames is None or point.least_frames >= policy.min_video_frames
     return point.least_pixels is None or point.least_pixels >= policy.min_image_pixels
 
@@ -178,21 +178,21 @@ def _choose_by_policy(points: Sequence[Point], policy: Policy) -> Point:
     return next(p for p in points if not p.items_downscaled and not p.items_enlarged)
 
 
-def affected(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
+def affected_shapes(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
     """Shapes of the knob's modality that the value may change."""
-    shapes = default.of(knob.modality).shapes
-    return list(shapes.take(np.flatnonzero(knob.changed(shapes, value))))
+    shapes = default.columns_of(knob.modality).shapes
+    return list(shapes.take(np.flatnonzero(knob.changed_mask(shapes, value))))
 
 
-def witness(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
+def unaffected_shape(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
     """The costliest shape that should not change: if it does, the cap has another meaning."""
-    costs = default.of(knob.modality)
-    most = costs.but(dict.fromkeys(changed)).heaviest
+    costs = default.columns_of(knob.modality)
+    most = costs.replace_costs(dict.fromkeys(changed)).heaviest
     return most.shape if most else None
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class RatedPoint:
     """A point with its encoder budget and, once rehearsed, the KV cache's tokens."""
 
     point: Point
@@ -200,12 +200,12 @@ class Rated:
     kv_tokens: int | None = None
 
 
-def dominated(rated: Sequence[Rated]) -> list[bool]:
+def find_dominated(rated: Sequence[RatedPoint]) -> list[bool]:
     """Per point, whether another of its modality is at least as good in what items keep and cost,
     and better in one. Values that enlarge items are not comparable, so never dominated.
     """
     return [
-        not one.point.beyond_default
+        not one.point.is_beyond_default
         and any(
             _dominates(other, one)
             for other in rated
@@ -215,14 +215,14 @@ def dominated(rated: Sequence[Rated]) -> list[bool]:
     ]
 
 
-def _dominates(better: Rated, worse: Rated) -> bool:
+def _dominates(better: RatedPoint, worse: RatedPoint) -> bool:
     pairs = list(zip(_scores(better), _scores(worse), strict=True))
     if better.kv_tokens is not None and worse.kv_tokens is not None:
         pairs.append((better.kv_tokens, worse.kv_tokens))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
-def _scores(rated: Rated) -> tuple[float, ...]:
+def _scores(rated: RatedPoint) -> tuple[float, ...]:
     """Higher is better."""
     point = rated.point
     quality = -point.share_downscaled, point.mean_retention, point.worst_retention

@@ -55,7 +55,7 @@ def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]
             return [{"length": -(-samples * audio_rate_hz // rate)}] if audio_rate_hz else []
 
 
-def hint_is_honest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:
+def hint_covers_largest(modality: Modality, budget: Budget, heaviest: ItemCost) -> bool:
     """Check that the hint's dummy costs at least the largest item that vLLM budgets for."""
     dummy = budget.dummies.get(modality)
     if dummy is None or modality not in budget.max_tokens_per_item:
@@ -91,11 +91,11 @@ def max_num_batched_tokens(
 
 # Below this share a step can exceed the profile by more than the allocator's and vLLM's own slack.
 # Tokens only: with a rehearsal, bytes decide.
-ADEQUATE = 0.9
+MIN_RESERVE_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Adequacy:
+class ProfileReserve:
     """Tokens that the profile encodes, tokens that one step may encode, and their ratio; `clip` is
     the largest video if it exceeds vLLM's own dummy and does not fill the step.
     """
@@ -105,7 +105,7 @@ class Adequacy:
     clip: str = ""
 
     @property
-    def of(self) -> str:
+    def clip_suffix(self) -> str:
         """Description of the worst step, as a suffix of its tokens."""
         return f" (videos of up to {self.clip})" if self.clip else ""
 
@@ -115,10 +115,10 @@ class Adequacy:
 
     @property
     def passes(self) -> bool:
-        return self.ratio >= ADEQUATE
+        return self.ratio >= MIN_RESERVE_RATIO
 
 
-def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
+def compute_reserve(budget: Budget, counts: Mapping[Modality, int]) -> ProfileReserve:
     """Compare the profile of a configuration, dummies included, with its worst step; each of the
     `counts` items of a prompt may be the largest admissible (`Budget.largest_item`).
     """
@@ -132,13 +132,13 @@ def adequacy(budget: Budget, counts: Mapping[Modality, int]) -> Adequacy:
     requested, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
     clip_text = str(clip) if larger and counts.get("video") and requested < limit else ""
-    return Adequacy(profiled, min(limit, requested), clip_text)
+    return ProfileReserve(profiled, min(limit, requested), clip_text)
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
+class ResidentItems:
     """The heaviest item of a modality: how many of it fit the encoder cache, and the least steps
-    for its part of the prompt. `alone` items of the corpus fill over half the cache.
+    for its part of the prompt. `over_half` items of the corpus fill over half the cache.
 
     vLLM keeps an item in the encoder cache until the language model has processed its last token,
     and encodes no item without room for it (`_free_encoder_inputs` and
@@ -149,17 +149,17 @@ class Residency:
     item: ItemCost
     items: int
     steps: int
-    alone: int
+    over_half: int
 
     @property
-    def blocks(self) -> bool:
+    def delays_others(self) -> bool:
         """True if another such item waits longer than one step. An item that takes one step delays
         no other, as the cache is never smaller; the same item twice shares its entry.
         """
-        return self.items == 1 and self.steps > 1 and self.alone > 1
+        return self.items == 1 and self.steps > 1 and self.over_half > 1
 
 
-def residencies(table: CostTable, budget: Budget) -> Iterator[Residency]:
+def resident_items(table: CostTable, budget: Budget) -> Iterator[ResidentItems]:
     """Yield one per modality in the corpus."""
     for modality in table.modalities():
         item = table.heaviest(modality)
@@ -167,6 +167,6 @@ def residencies(table: CostTable, budget: Budget) -> Iterator[Residency]:
             items = budget.encoder_cache_size // item.embeds
             steps = math.ceil(item.tokens / budget.max_num_batched_tokens)
             half = budget.encoder_cache_size // 2
-            costs = table.of(modality)
+            costs = table.columns_of(modality)
             alone = int(costs.counts[costs.embeds > half].sum())
-            yield Residency(modality, item, items, steps, alone)
+            yield ResidentItems(modality, item, items, steps, alone)

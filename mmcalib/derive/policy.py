@@ -56,12 +56,12 @@ class Policy:
         """True if no item may shrink for more throughput."""
         return self.prefer == "quality" and self.max_tokens_per_item is None
 
-    def share_of(self, modality: Modality) -> float:
+    def coverage_of(self, modality: Modality) -> float:
         """The coverage of one modality."""
         every = self.coverage
         return every.get(modality, 1.0) if isinstance(every, Mapping) else every
 
     @property
-    def loading(self) -> Setting:
+    def loader_setting(self) -> Setting:
         """The user's setting of loaders, fixed for all trials."""
         return Setting(media_io_kwargs=self.media_io_kwargs)

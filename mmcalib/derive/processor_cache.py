@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.domain.knobs import least_covering
+from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, QWEN_MOST_ASPECT
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, QWEN_MAX_ASPECT
 from mmcalib.text import GIB
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
@@ -47,7 +47,7 @@ class Recency:
         self.total += nbytes
         return self._push(nbytes)
 
-    def renew(self, position: int) -> int:
+    def move_to_end(self, position: int) -> int:
         """Move an item to the end and return its new position; other positions stay."""
         nbytes, self.sizes[position] = self.sizes[position], 0
         tree, end = self._tree, len(self._tree)
@@ -57,7 +57,7 @@ class Recency:
             node += node & -node
         return self._push(nbytes)
 
-    def since(self, position: int) -> int:
+    def bytes_since(self, position: int) -> int:
         """Bytes of the items from this position on."""
         tree, node = self._tree, position >> _BLOCK_BITS
         older = sum(self.sizes[node << _BLOCK_BITS : position])
@@ -164,12 +164,12 @@ class CacheSize:
         return round(self.mm_processor_cache_gb * GIB)
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         """A larger allowance would give more hits."""
         return self.wanted_gib > self.allowed_gib
 
     @property
-    def unsafe(self) -> bool:
+    def is_unsafe(self) -> bool:
         """No allowed cache has room for every admissible request."""
         return self.floor_bytes > self.allowed_gib * GIB
 
@@ -183,7 +183,7 @@ def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES)
     return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
 
 
-def written_gib(nbytes: int) -> float:
+def round_up_gib(nbytes: int) -> float:
     """Round up to the next size that is written."""
     return -(-nbytes * STEPS_PER_GIB // GIB) / STEPS_PER_GIB
 
@@ -217,7 +217,7 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
     needed = array("q")
     for request in requests:
         latest = dict(reversed(request))
-        needed.extend(recent.since(last[key]) for key in latest if key in last)
+        needed.extend(recent.bytes_since(last[key]) for key in latest if key in last)
         for key in reversed(latest):
             nbytes, before = latest[key], last.get(key)
             if before is None:
@@ -225,7 +225,7 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
                     raise ValueError(f"{key!r} has {nbytes} bytes")
                 last[key] = recent.append(nbytes)
             elif recent.sizes[before] == nbytes:
-                last[key] = recent.renew(before)
+                last[key] = recent.move_to_end(before)
             else:
                 raise ValueError(f"{key!r} has {recent.sizes[before]} bytes and {nbytes} bytes")
         accesses += len(latest)
@@ -241,7 +241,7 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
     )
 
 
-def choose(
+def choose_cache_size(
     curve: HitCurve,
     floor_bytes: int = 0,
     *,
@@ -256,10 +256,10 @@ def choose(
     allowed = allowed_gib(ram_budget_bytes, processes)
     least = max(floor_bytes, curve.largest_request_bytes)
     most = curve.hits_at(allowed * GIB) if least <= allowed * GIB else 0
-    needed = curve.capacity_for(least_covering(share, most))
-    gib = written_gib(max(needed, least)) if needed else 0.0
-    wanted = curve.capacity_for(least_covering(share, curve.most_hits))
-    wanted_gib = written_gib(max(wanted, least)) if wanted else 0.0
+    needed = curve.capacity_for(covering_count(share, most))
+    gib = round_up_gib(max(needed, least)) if needed else 0.0
+    wanted = curve.capacity_for(covering_count(share, curve.most_hits))
+    wanted_gib = round_up_gib(max(wanted, least)) if wanted else 0.0
     return CacheSize(
         mm_processor_cache_gb=gib,
         hit_rate=curve.rate_at(gib * GIB),
@@ -298,7 +298,7 @@ def cache_floor(
     )  # fmt: skip
 
 
-def within_context(
+def cut_to_context(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> dict[Modality, int]:
     """Cut the counts to the largest items that begin within `max_model_len`, by bytes per token."""
@@ -321,7 +321,7 @@ def largest_item_bytes(
     corpus' largest. A dummy clip may have fewer frames than a loader returns (Qwen2-VL's has 14):
     for videos, the most bytes per token times the encoder cache's limit.
     """
-    costs = table.of(modality)
+    costs = table.columns_of(modality)
     dummy, most = plain.dummies.get(modality), _most_embeds(modality, plain, limit_tokens)
     sizes = [max(1, int(costs.tensor_bytes.max()))] if costs else []
     rates = [] if dummy is None or not dummy.embeds else [dummy.tensor_bytes / dummy.embeds]
@@ -343,11 +343,11 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     if modality == "image":
         # The narrowest is one token high, and as long as its area allows under any cap:
         # √(200 × cap) tokens, more than a cap below 200.
-        return max(most, min(math.ceil(math.sqrt(QWEN_MOST_ASPECT * most)), limit_tokens))
+        return max(most, min(math.ceil(math.sqrt(QWEN_MAX_ASPECT * most)), limit_tokens))
     return most
 
 
-def parts(floor: CacheFloor) -> Iterator[str]:
+def describe_floor(floor: CacheFloor) -> Iterator[str]:
     """Describe each modality: `3 × image of 77.1 MB`."""
     for modality, (count, nbytes) in floor.items.items():
         yield f"{count} × {modality} of {nbytes / 1e6:,.1f} MB"

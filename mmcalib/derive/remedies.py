@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from mmcalib.derive.admission import Admission, Gate, admit, admit_beside, admit_prompt
+from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, admit_with_reserve
 from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.fit import Between, answers, least_answer
-from mmcalib.domain.items import Asked
-from mmcalib.domain.shapes import AudioShape, Encoded, Given, ImageShape, Shape, VideoShape, encoded
+from mmcalib.derive.fit import TokenRange, accepts_answer, required_answer
+from mmcalib.domain.items import RequestText
+from mmcalib.domain.shapes import (
+    AudioShape,
+    EncodedItem,
+    ImageShape,
+    ItemLike,
+    Shape,
+    VideoShape,
+    as_encoded_item,
+)
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall from one width to the next, so this many widths above the one
@@ -18,11 +26,11 @@ _NEAR_PX = 64
 _MS = 1000
 
 
-def with_remedy(gate: Gate, item: Given, admission: Admission) -> Admission:
+def add_remedy(gate: Gate, item: ItemLike, admission: Admission) -> Admission:
     """Add what would make the item fit; an item that fits stays as it is."""
     if admission.fits:
         return admission
-    file = encoded(item)
+    file = as_encoded_item(item)
     if not gate.counts.get(file.modality):
         remedy = "exclude it, or use a model that takes it"
         if file.modality in gate.counts:
@@ -38,24 +46,24 @@ def with_remedy(gate: Gate, item: Given, admission: Admission) -> Admission:
     return replace(admission, remedy=remedy, largest=smaller[-1][1] if smaller else None)
 
 
-def with_prompt_remedy(
+def add_prompt_remedy(
     gate: Gate,
-    shapes: Sequence[Given],
-    request: Asked,
+    shapes: Sequence[ItemLike],
+    request: RequestText,
     admission: Admission,
-    text: Between | None = None,
+    text: TokenRange | None = None,
 ) -> Admission:
     """Add the remedy of the first item that does not fit, else how to split the prompt."""
     if admission.fits:
         return admission
-    least = least_answer(request.least_answer_tokens)
-    if not answers(request.answer_tokens, least, gate.max_model_len):
+    least = required_answer(request.least_answer_tokens)
+    if not accepts_answer(request.answer_tokens, least, gate.max_model_len):
         return replace(admission, remedy=f"set max_tokens between {least} and {gate.max_model_len}")
     for shape in shapes:
-        alone = admit_beside(gate, shape, 0)
+        alone = admit_with_reserve(gate, shape, 0)
         if alone.answer == admission.answer:
-            return with_remedy(gate, shape, alone)
-    parts = prompts_needed(gate, shapes, request, text)
+            return add_remedy(gate, shape, alone)
+    parts = count_prompts(gate, shapes, request, text)
     remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
     if parts is None and text is None and (why := _unbounded(gate)):
         remedies = [why]
@@ -77,11 +85,11 @@ def _unbounded(gate: Gate) -> str:
     return "this model's text has no known limit: --allow-unknown accepts it"
 
 
-def prompts_needed(
-    gate: Gate, shapes: Sequence[Given], request: Asked, text: Between | None = None
+def count_prompts(
+    gate: Gate, shapes: Sequence[ItemLike], request: RequestText, text: TokenRange | None = None
 ) -> int | None:
     """Number of prompts to split the items into, in order, with all text each; None if none fit."""
-    parts, batch = 1, list[Given]()
+    parts, batch = 1, list[ItemLike]()
     for shape in shapes:
         if admit_prompt(gate, [*batch, shape], request, text).fits:
             batch.append(shape)
@@ -92,7 +100,7 @@ def prompts_needed(
     return parts if parts > 1 else None
 
 
-def _smaller(gate: Gate, file: Encoded) -> Iterator[tuple[str, Shape]]:
+def _smaller(gate: Gate, file: EncodedItem) -> Iterator[tuple[str, Shape]]:
     """The longest and then the largest shape that fits, each after the way to get it."""
     shape = file.shape
     match shape:
@@ -133,7 +141,7 @@ def _in_proportion(to: int, width: int, height: int) -> int:
 
 
 def _largest(
-    gate: Gate, file: Encoded, at: Callable[[int], Shape], below: int, *, near: int = 0
+    gate: Gate, file: EncodedItem, at: Callable[[int], Shape], below: int, *, near: int = 0
 ) -> Shape | None:
     """Bisect for the largest of the shapes at 1 to `below` - 1 that fits in such a file."""
 

@@ -59,14 +59,14 @@ _PATTERN = re.compile(
 )
 
 
-def retired_in(text: str) -> Iterator[RetiredKnob]:
+def find_retired(text: str) -> Iterator[RetiredKnob]:
     """Yield the retired flags and environment variables in a text, by exact spelling."""
     if "--" in text or "VLLM_" in text:
         for match in _PATTERN.finditer(text):
             yield _BY_SPELLING[match.group()]
 
 
-def retired_among(arguments: Mapping[str, object]) -> Iterator[RetiredKnob]:
+def find_retired_arguments(arguments: Mapping[str, object]) -> Iterator[RetiredKnob]:
     """Yield the retired ones among engine arguments."""
     for name in arguments:
         if name in _BY_ARGUMENT:

@@ -11,21 +11,21 @@ from typing import Any
 
 from mmcalib.domain.shapes import (
     PLAIN,
-    Encoded,
+    EncodedItem,
     Encoding,
     ImageShape,
     Modality,
     Shape,
-    encoded,
+    as_encoded_item,
     from_row,
+    non_default_fields,
     to_row,
-    told,
 )
 from mmcalib.text import PASSING, one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestText:
     """Text of a request: `messages` turns, and `text_bytes` of UTF-8 that a template may write,
     counted after normalisation if that makes it longer; `tool_bytes` is the JSON of its tools.
     `answer_tokens` is the answer length that it requests, None if it sets none; vLLM must grant
@@ -40,7 +40,7 @@ class Asked:
     least_answer_tokens: int = 0
 
     @property
-    def order(self) -> tuple[int, int, int, int, bool, int]:
+    def sort_key(self) -> tuple[int, int, int, int, bool, int]:
         """Sort key."""
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes
@@ -63,24 +63,25 @@ class Item:
     """One image, video or clip; `declared` is the modality that a request gave it, if any.
 
     `path` is the absolute path of a file, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`. A
-    member of an archive names it: `tar://cat.jpg::/data/0001.tar`. Then `held` saves a lookup.
+    member of an archive names it: `tar://cat.jpg::/data/0001.tar`. Then `byte_source` saves a
+    lookup.
     """
 
     path: str
     declared: Modality | None = None
-    held: ByteSource | None = field(default=None, compare=False, repr=False)
+    byte_source: ByteSource | None = field(default=None, compare=False, repr=False)
 
 
-def carried_bytes(item: Item) -> int:
+def loaded_bytes(item: Item) -> int:
     """Bytes of the medium that are in memory with it."""
-    return len(item.held.data) if item.held and item.held.data else 0
+    return len(item.byte_source.data) if item.byte_source and item.byte_source.data else 0
 
 
-def without_data(item: Item) -> Item:
+def drop_data(item: Item) -> Item:
     """Return the item without its bytes, which would fill the memory."""
-    if item.held is None or item.held.data is None:
+    if item.byte_source is None or item.byte_source.data is None:
         return item
-    return replace(item, held=replace(item.held, data=None))
+    return replace(item, byte_source=replace(item.byte_source, data=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class TextBound:
     tokens_per_byte: int = 1
     compared: int = 0
 
-    def most(self, request: Asked, items: Mapping[Modality, int]) -> int | None:
+    def max_tokens(self, request: RequestText, items: Mapping[Modality, int]) -> int | None:
         """Tokens of a request without its items' placeholders; None if unbounded."""
         if not request.plain or (request.tool_bytes and self.tools_tokens is None):
             return None
@@ -145,7 +146,7 @@ class TextCounting:
     fields: bool = False
 
 
-Seen = Shape | Encoded | Skipped
+ProbedMedia = Shape | EncodedItem | Skipped
 
 _SKIPPED = "skipped"
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
@@ -157,29 +158,29 @@ _MOST = 1 << 63
 _NAME = re.compile(r"[a-z0-9_.-]{0,32}")
 
 
-def encode(seen: Seen) -> str:
+def encode_line(seen: ProbedMedia) -> str:
     """Write one line: `["image",640,480]`, or `["skipped","empty file"]`. Equal for equal shapes
     and encodings. Only fields unlike `PLAIN` follow: `["audio",16000,8000,{"channels":2}]`.
     """
     if isinstance(seen, Skipped):
         return json.dumps([_SKIPPED, seen.reason])
-    file = encoded(seen)
+    file = as_encoded_item(seen)
     shape, encoding = file.shape, file.encoding
     if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
-    file_fields = told(encoding)
+    file_fields = non_default_fields(encoding)
     return json.dumps([*to_row(shape), *([file_fields] if file_fields else ())])
 
 
-def decode(path: str, line: str) -> Seen:
-    """Reverse `encode` for the item at `path`. Raises ValueError or KeyError for another line."""
+def decode_line(path: str, line: str) -> ProbedMedia:
+    """Reverse `encode_line`. Raises ValueError or KeyError for another line."""
     kind, *fields = json.loads(line)
     if kind == _SKIPPED:
         (reason,) = fields
         return Skipped(path, reason)
     if fields and isinstance(fields[-1], dict):
         file_fields = tuple(sorted(fields.pop().items()))
-        return Encoded(from_row(kind, fields), _shared_encoding(file_fields))
+        return EncodedItem(from_row(kind, fields), _shared_encoding(file_fields))
     return from_row(kind, fields)
 
 
@@ -190,15 +191,15 @@ def _shared_encoding(file_fields: tuple[tuple[str, int | str], ...]) -> Encoding
 
 
 @lru_cache(maxsize=1 << 12)
-def is_sound(line: str) -> bool:
-    """Check that `encode` could have written this line."""
+def is_valid_line(line: str) -> bool:
+    """Check that `encode_line` could have written this line."""
     try:
-        seen = decode("", line)
+        seen = decode_line("", line)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
-    if isinstance(seen, Encoded):
+    if isinstance(seen, EncodedItem):
         encoding = seen.encoding
         return encoding != PLAIN and is_encoding(encoding) and _is_shape(seen.shape)
     return _is_shape(seen)
@@ -219,6 +220,6 @@ def is_encoding(encoding: Encoding) -> bool:
     return possible and encoding.file_mib > 0
 
 
-def may_pass(line: str) -> bool:
+def is_transient(line: str) -> bool:
     """Check whether a retry may differ: the bytes could not be read."""
     return line.startswith(_PASSING)

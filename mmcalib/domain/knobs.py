@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from mmcalib.domain.shape_columns import Column, Shapes
 
 
-def merged_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+def merge_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `new` over `old`, nested mappings too; changes neither."""
     both = dict(old or {})
     for name, value in new.items():
         before = both.get(name)
         nested = isinstance(before, Mapping) and isinstance(value, Mapping)
-        both[name] = merged_nested(before, value) if nested else value
+        both[name] = merge_nested(before, value) if nested else value
     return both
 
 
@@ -54,13 +54,13 @@ class Setting:
 DEFAULT = Setting()
 
 
-def merged_settings(settings: Iterable[Setting]) -> Setting:
+def merge_settings(settings: Iterable[Setting]) -> Setting:
     """Merge all their kwargs; settings of different knobs do not overlap."""
     kwargs: dict[str, Json] = {}
     media: dict[str, Json] = {}
     for setting in settings:
-        kwargs = merged_nested(kwargs, setting.mm_processor_kwargs)
-        media = merged_nested(media, setting.media_io_kwargs)
+        kwargs = merge_nested(kwargs, setting.mm_processor_kwargs)
+        media = merge_nested(media, setting.media_io_kwargs)
     return Setting(kwargs, media)
 
 
@@ -68,7 +68,7 @@ Value = int | float
 Argument = Literal["mm_processor_kwargs", "media_io_kwargs"]
 
 
-class Loaded(Protocol):
+class LoadedItems(Protocol):
     """Items of one modality, and what vLLM's loader returns for each: a row of numbers."""
 
     @property
@@ -77,7 +77,7 @@ class Loaded(Protocol):
     def sampled(self) -> Column: ...
 
 
-class Wanted(Protocol):
+class ValuePolicy(Protocol):
     """The part of the user's policy that limits which values to try."""
 
     @property
@@ -105,12 +105,12 @@ class MediaOption(ABC):
         return ".".join(self.path)
 
     @property
-    def by_loader(self) -> bool:
+    def is_loader_option(self) -> bool:
         """It sets how much of an item the loader returns, before the processor runs."""
         return self.argument == "media_io_kwargs"
 
     @abstractmethod
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """Values to try for these items of its modality, ascending, with the default."""
 
     @abstractmethod
@@ -137,17 +137,17 @@ class MediaOption(ABC):
         """The switches that turn it on or off."""
         return {}
 
-    def place(self, name: str = "") -> tuple[str, ...]:
+    def key_path(self, name: str = "") -> tuple[str, ...]:
         """Path to it, or to its sibling `name`, from its argument on."""
         return (self.argument, *self.path[:-1], name or self.path[-1])
 
-    def given(self, setting: Setting) -> bool:
+    def is_set_in(self, setting: Setting) -> bool:
         """Check whether the user set it, or an option that it depends on."""
         return False
 
-    def changed(self, shapes: Shapes, value: Value) -> Column:
+    def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         """Mask of the shapes whose cost this value may change."""
-        return shapes.mask(True)
+        return shapes.full_mask(True)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         """The value that caps each image or frame at `tokens`; None if unknown."""
@@ -165,7 +165,7 @@ class MediaOption(ABC):
         """The value with which the loader returns that share of an item."""
         return None
 
-    def scale(self, value: Value) -> str:
+    def describe_value(self, value: Value) -> str:
         """The value relative to the default, for people."""
         return f"default {self.value}"
 
@@ -195,12 +195,12 @@ class AreaCap(MediaOption):
     least_name: str
     least_px: int
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """A ladder of tokens, and areas that the largest items just fit, as images and as stacks
         of frames; in pixels if `token_px` is unknown.
         """
         unit = self.token_px or 1
-        nearest, above = items.shapes.areas(unit)
+        nearest, above = items.shapes.rounded_areas(unit)
         areas = _distinct(nearest, above)
         volumes: set[int] = set()
         if items.shapes.modality == "video":
@@ -235,8 +235,8 @@ class AreaCap(MediaOption):
     def companions(self, value: Value) -> dict[str, int]:
         return {self.least_name: int(min(self.least_px, value))}
 
-    def changed(self, shapes: Shapes, value: Value) -> Column:
-        nearest, above = shapes.areas(self.token_px or 1)
+    def changed_mask(self, shapes: Shapes, value: Value) -> Column:
+        nearest, above = shapes.rounded_areas(self.token_px or 1)
         return (nearest > value) & (above > value)
 
     def value_for_tokens(self, tokens: int) -> Value | None:
@@ -252,7 +252,7 @@ class AreaCap(MediaOption):
         tokens = size.get("width", 0) * size.get("height", 0) // self.token_px
         return tokens * self.token_px if tokens > self.least_px // self.token_px else None
 
-    def scale(self, value: Value) -> str:
+    def describe_value(self, value: Value) -> str:
         """In tokens for images; in pixels for videos, as some processors cap whole clips."""
         if self.token_px is None or self.modality == "video":
             return f"default {self.value}"
@@ -290,7 +290,7 @@ class EdgeCap(MediaOption):
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -306,7 +306,7 @@ class TileCap(MediaOption):
     kind: Literal["tiles"] = "tiles"
     modality: Literal["image"] = "image"
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         return list(range(1, int(self.value) + 1))
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -325,7 +325,7 @@ class CropCap(MediaOption):
     steps: tuple[int, ...]
     switch: str
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -351,12 +351,12 @@ class FrameSampling(MediaOption):
     modality: Literal["video"] = "video"
     steps: tuple[Value, ...]
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """The steps, plus the value that keeps the frames that the user wants."""
         return sorted({*self.steps, *self._values_for_frames(items, wanted.min_video_frames)})
 
-    def _values_for_frames(self, items: Loaded, wanted: int) -> Iterator[Value]:
-        thin = thinned(items)
+    def _values_for_frames(self, items: LoadedItems, wanted: int) -> Iterator[Value]:
+        thin = subsampled_mask(items)
         if not thin.any() or items.sampled[thin, 0].min() >= wanted:
             return
         if self.path[-1] == "num_frames":
@@ -372,7 +372,7 @@ class FrameSampling(MediaOption):
         """No values: only the owner can say how much of a video to skip."""
         yield from ()
 
-    def given(self, setting: Setting) -> bool:
+    def is_set_in(self, setting: Setting) -> bool:
         """Check whether the user set any option of the loader: it may decide the frames."""
         return self.path[0] in setting.media_io_kwargs
 
@@ -391,7 +391,7 @@ class TokenCap(MediaOption):
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
 
-    def values(self, items: Loaded, wanted: Wanted) -> list[Value]:
+    def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         return list(self.steps)
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
@@ -410,10 +410,10 @@ Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
 KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 
-def thinned(items: Loaded) -> Column:
+def subsampled_mask(items: LoadedItems) -> Column:
     """Mask of videos from which the loader returns fewer frames than they have."""
     if items.shapes.modality != "video":
-        return items.shapes.mask(False)
+        return items.shapes.full_mask(False)
     frames = items.sampled[:, 0]
     fewer: Column = (frames >= 0) & (frames < items.shapes.rows["num_frames"])
     return fewer
@@ -431,7 +431,7 @@ def _fewer(steps: Sequence[int], value: Value) -> list[int]:
 Label = Literal["measured", "rehearsed", "computed", "assumed", "given"]
 
 
-def least_covering(share: float, count: int) -> int:
+def covering_count(share: float, count: int) -> int:
     """The smallest number that is at least this share of `count`."""
     # The product of a decimal share and a count may lie a rounding error above a whole number.
     return math.ceil(round(share * count, 9))

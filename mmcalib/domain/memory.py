@@ -121,22 +121,23 @@ class StepPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class EncoderOutputs:
     """Memory of encoder outputs, which stays while any item of their batch is cached.
 
     `held_bytes` is the storage of the profile's outputs, which live through its later phases;
     divided by their rows it is `bytes_per_token`. `shared`: items of one batch are views of one
-    storage; None if the profile ran one item. `outlive`: they stay when their request finishes.
+    storage; None if the profile ran one item. `outlive_request`: they stay when their request
+    finishes.
     """
 
     bytes_per_token: int
     held_bytes: int = 0
     shared: bool | None = None
-    outlive: bool = True
+    outlive_request: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class RehearsedMemory:
     """The memory that vLLM's startup would find on that GPU; bytes of one rank.
 
     `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
@@ -183,7 +184,7 @@ class Rehearsed:
     assumptions: tuple[str, ...]
     seconds: float
     encoder_tokens: int = 0
-    outputs: Outputs | None = None
+    outputs: EncoderOutputs | None = None
     merge_peak_bytes: int | None = None
     prefills: tuple[PromptsPeak, ...] = ()
     capture_sizes: tuple[int, ...] = ()

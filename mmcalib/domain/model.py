@@ -59,7 +59,7 @@ class ModelInfo:
     images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are not part
     of the context, and vLLM does not cache processed ones. `device` is where it computes; without
     `starts_engines` no engine starts there, as with a build for GPUs on a machine without one.
-    `server` has its limits on files. `moved`: facts that mmcalib could not read from this
+    `server` has its limits on files. `unavailable`: facts that mmcalib could not read from this
     release, and why; they stay unknown.
     """
 
@@ -77,11 +77,11 @@ class ModelInfo:
     tiles_images: bool = False
     encoder_decoder: bool = False
     server: Server = field(default_factory=Server)
-    moved: dict[str, str] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
 # Rejections come from vLLM, or from this machine if it runs out of memory.
-RefusedBy = Literal["vllm", "host_memory"]
+RejectedBy = Literal["vllm", "host_memory"]
 # Quantiles of tokens per item in documents.
 Quantile = Literal["min", "p50", "p90", "p99", "max"]
 
@@ -124,7 +124,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
+class ProcessedItem:
     """One processed item, without its loading: `tensors` has the name, type and shape of each.
     `peak_bytes` on the device are above the usage before; None without memory of its own.
     """
@@ -135,7 +135,7 @@ class Processed:
     seconds: float
     peak_bytes: int | None
 
-    def difference(self, other: Processed, device: str) -> str:
+    def first_difference(self, other: ProcessedItem, device: str) -> str:
         """Describe the first difference from `other`, made on `device`; empty if equal."""
         ours = (f"{self.tokens} tokens", f"{self.embeds} embeds", *self.tensors)
         theirs = (f"{other.tokens} tokens", f"{other.embeds} embeds", *other.tensors)

@@ -20,7 +20,7 @@ Column = NDArray[Any]
 
 _PIXELS = ("width_px", "height_px")
 # Rows turned into objects at a time.
-AT_A_TIME = 4096
+BATCH_ROWS = 4096
 # Cached positions: requests look up the same shapes again and again.
 _MAX_CACHED = 1 << 16
 _UNCACHED: Any = object()
@@ -37,7 +37,7 @@ class Shapes(Sequence[Shape]):
         self._positions: dict[Shape, int | None] = {}
 
     @classmethod
-    def of(cls, modality: Modality, shapes: Iterable[Shape]) -> Shapes:
+    def from_shapes(cls, modality: Modality, shapes: Iterable[Shape]) -> Shapes:
         """Sort `shapes` into rows."""
         return cls(modality, shape_rows(modality, sorted(set(shapes))))
 
@@ -59,13 +59,15 @@ class Shapes(Sequence[Shape]):
         return SHAPES[self.modality](*self.rows[at].item())
 
     def __iter__(self) -> Iterator[Shape]:
-        for start in range(0, len(self), AT_A_TIME):
-            yield from starmap(SHAPES[self.modality], self.rows[start : start + AT_A_TIME].tolist())
+        for start in range(0, len(self), BATCH_ROWS):
+            yield from starmap(
+                SHAPES[self.modality], self.rows[start : start + BATCH_ROWS].tolist()
+            )
 
     def __contains__(self, shape: object) -> bool:
-        return isinstance(shape, SHAPES[self.modality]) and self.place(shape) is not None
+        return isinstance(shape, SHAPES[self.modality]) and self.position(shape) is not None
 
-    def place(self, shape: Shape) -> int | None:
+    def position(self, shape: Shape) -> int | None:
         """Its position; None if absent or of another modality."""
         if shape.modality != self.modality:
             return None
@@ -85,12 +87,12 @@ class Shapes(Sequence[Shape]):
         position = self._positions[shape] = low if low < high else None
         return position
 
-    def places(self, others: Sequence[Shape]) -> Column:
+    def positions(self, others: Sequence[Shape]) -> Column:
         """Positions of the others, -1 if absent."""
         if others is self:
             return np.arange(len(self))
         if not isinstance(others, Shapes):
-            positions = (self.place(shape) for shape in others)
+            positions = (self.position(shape) for shape in others)
             return np.array([-1 if at is None else at for at in positions], dtype=np.int64)
         mine, theirs = self._keys(), others._keys()
         if mine is not None and theirs is not None:
@@ -118,7 +120,7 @@ class Shapes(Sequence[Shape]):
         columns = (self.rows[name].astype(float) for name in names[self.modality])
         return math.prod(columns, start=np.ones(len(self)))
 
-    def slopes(self) -> Column:
+    def aspect_ratios(self) -> Column:
         """Width over height of each shape, 0 for audio."""
         if self.modality == "audio":
             return np.zeros(len(self))
@@ -126,7 +128,7 @@ class Shapes(Sequence[Shape]):
         slopes: Column = width / height
         return slopes
 
-    def areas(self, unit: int) -> tuple[Column, Column]:
+    def rounded_areas(self, unit: int) -> tuple[Column, Column]:
         """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for audio."""
         if self.modality == "audio":
             none = np.zeros(len(self), dtype=np.int64)
@@ -140,7 +142,7 @@ class Shapes(Sequence[Shape]):
             nearest *= np.maximum(1, np.rint(side, out=side), out=side).astype(np.int64)
         return nearest, above
 
-    def mask(self, value: bool) -> Column:
+    def full_mask(self, value: bool) -> Column:
         """A constant column."""
         return np.full(len(self), value)
 
@@ -204,7 +206,7 @@ class PathLists:
 
 
 # Enough examples if one or two files are gone later.
-EXEMPLARS = 3
+MAX_EXEMPLARS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ class ShapeCounts(Sequence[ShapeCount]):
     def __getitem__(self, at: int | slice) -> ShapeCount | ShapeCounts:
         if isinstance(at, slice):
             return ShapeCounts(self.shapes[at], self.rows[at], self.paths)
-        return ShapeCount(self.shapes[at], self.counts[at].item(), self.paths_at(at))
+        return ShapeCount(self.shapes[at], self.counts[at].item(), self.exemplar_paths(at))
 
     def __iter__(self) -> Iterator[ShapeCount]:
         for shape, count, at in zip(self.shapes, self.counts, self.rows["exemplars"], strict=True):
@@ -249,17 +251,17 @@ class ShapeCounts(Sequence[ShapeCount]):
         """Number of items of each shape."""
         return self.rows["count"]
 
-    def of(self, shape: Shape) -> ShapeCount:
+    def count_of(self, shape: Shape) -> ShapeCount:
         """The row of this shape. Raises KeyError if absent."""
-        row = self.shapes.place(shape)
+        row = self.shapes.position(shape)
         if row is None:
             raise KeyError(shape)
         return self[row]
 
-    def paths_at(self, row: int) -> tuple[str, ...]:
+    def exemplar_paths(self, row: int) -> tuple[str, ...]:
         """The example paths of one row."""
         return self.paths[self.rows["exemplars"][row]]
 
-    def items(self) -> int:
+    def item_count(self) -> int:
         """Number of items of all shapes."""
         return int(self.counts.sum())

@@ -85,7 +85,7 @@ def weight(shape: Shape) -> float:
             return shape.width_px * shape.height_px
 
 
-def flaw(shape: Shape) -> str:
+def invalid_reason(shape: Shape) -> str:
     """Return why no item can have this shape, or "". Not in the constructor: too slow."""
     for name in (field.name for field in fields(shape)):
         value = getattr(shape, name)
@@ -144,23 +144,23 @@ PLAIN = Encoding()
 _PLAIN = asdict(PLAIN)
 
 
-def told(encoding: Encoding) -> dict[str, int | str]:
+def non_default_fields(encoding: Encoding) -> dict[str, int | str]:
     """Return the fields unlike `PLAIN`, by name: only these are written."""
     return {n: value for n, plain in _PLAIN.items() if (value := getattr(encoding, n)) != plain}
 
 
-def hears_alone(modalities: Container[Modality]) -> bool:
+def takes_video_as_audio(modalities: Container[Modality]) -> bool:
     """True if the model takes audio but not video: it hears the sound of a recording."""
     return "audio" in modalities and "video" not in modalities
 
 
-def mib(size_bytes: int) -> int:
+def ceil_mib(size_bytes: int) -> int:
     """Whole MiB that contain `size_bytes`, at least one."""
     return max(1, -(-size_bytes // MIB))
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedItem:
     """A shape as a file encodes it."""
 
     shape: Shape
@@ -171,10 +171,10 @@ class Encoded:
         return self.shape.modality
 
 
-Given = Shape | Encoded
+ItemLike = Shape | EncodedItem
 """An item to check: its shape alone, or as its file encodes it."""
 
 
-def encoded(item: Given) -> Encoded:
+def as_encoded_item(item: ItemLike) -> EncodedItem:
     """Treat a bare shape as an ordinary file."""
-    return item if isinstance(item, Encoded) else Encoded(item)
+    return item if isinstance(item, EncodedItem) else EncodedItem(item)

@@ -41,11 +41,11 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order, the assumptions made, and how many (`unsaid`) set no answer length."""
+    """Requests in order, the assumptions, and how many (`no_answer_length`) set no length."""
 
     requests: tuple[TrafficRequest, ...]
     assumptions: tuple[str, ...]
-    unsaid: int = 0
+    no_answer_length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Arrivals:
     timed: bool = False
 
     @property
-    def by_the_clock(self) -> bool:
+    def needs_clock(self) -> bool:
         """Arrivals depend on a clock."""
         return self.timed or self.rate is not None
 

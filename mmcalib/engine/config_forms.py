@@ -19,15 +19,15 @@ from typing import Any, Final, Literal
 import yaml
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
-from mmcalib.engine.vllm_config import model_beside
+from mmcalib.engine.vllm_config import split_model
 from mmcalib.errors import UsageError
 from mmcalib.files import read_document
-from mmcalib.options.validation import DECIDED, TAKEN
-from mmcalib.results.engine_yaml import entry, serve_option
+from mmcalib.options.validation import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
+from mmcalib.results.engine_yaml import serve_option, yaml_entry
 from mmcalib.text import flag
 
 # vLLM's parser requires a model, and accepts any name.
-UNNAMED: Final = "unnamed"
+PLACEHOLDER_MODEL: Final = "unnamed"
 # A configuration with every option of `vllm serve` has some 300 lines.
 _MAX_BYTES: Final = 1 << 18
 # Values after YAML aliases are expanded, as vLLM expands them.
@@ -98,12 +98,12 @@ class Span:
     quote: str = "|"
     node: yaml.ScalarNode | None = None
 
-    def written(self, name: str, value: Any) -> str:
+    def spell(self, name: str, value: Any) -> str:
         """Spell an option the way this place requires."""
         if self.form == "field":
             return json.dumps(value)
         if self.form == "entry":
-            return entry(name, value).rstrip("\n")
+            return yaml_entry(name, value).rstrip("\n")
         words = serve_option(name, value)
         if self.form != "shell":
             return self.glue.join(map(_yaml_word, words))
@@ -114,7 +114,7 @@ class Span:
         line = shlex.join(words)
         return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
 
-    def addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
+    def make_addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
         """Return the edit (start, end, text) that adds these options after this one."""
         line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
         at = self.end if self.form in ("list", "shell") else len(text)
@@ -124,7 +124,7 @@ class Span:
             indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
             listed = ", ".join(map(_yaml_word, words))
             return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
-        return at, at, "".join(self.glue + self.written(*option) for option in more.items())
+        return at, at, "".join(self.glue + self.spell(*option) for option in more.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class WrittenConfiguration:
     """A configuration of `vllm serve` as written, before any release parses it.
 
     It is either the `config` file that vLLM itself reads, with its `settings`, or the flags
-    `written` in another form. The user's `flags` win over both. `spans` are places in `text`.
+    `spell` in another form. The user's `flags` win over both. `spans` are places in `text`.
     """
 
     source: Path | None = None
@@ -140,33 +140,37 @@ class WrittenConfiguration:
     model: str | None = None
     config: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    written: tuple[str, ...] = ()
+    file_flags: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
     @property
-    def named_model(self) -> str | None:
+    def model_name(self) -> str | None:
         return self.model or str(self.settings.get("model") or "") or None
 
     @property
-    def question(self) -> ParseServeConfig:
+    def parse_request(self) -> ParseServeConfig:
         """Return the request for vLLM's parser, with the model that it requires first."""
-        model = () if self.model is None and "model" in self.settings else (self.model or UNNAMED,)
+        model = (
+            ()
+            if self.model is None and "model" in self.settings
+            else (self.model or PLACEHOLDER_MODEL,)
+        )
         path = None if self.config is None else str(self.config)
-        return ParseServeConfig(path, (*model, *self.flags), self.written)
+        return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
 
-    def tuned(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
+    def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         """Return the text with mmcalib's arguments replaced; `read` are the values before."""
         text, done = self.text, set[str]()
         edits: list[tuple[int, int, str]] = []
         for span in self.spans:
             name = span.text
-            if name not in DECIDED or engine_args.get(name) == read.get(name):
+            if name not in DERIVED_ARGUMENTS or engine_args.get(name) == read.get(name):
                 continue
-            if name in TAKEN and name not in engine_args:
+            if name in KEPT_ARGUMENTS and name not in engine_args:
                 continue
             if name in engine_args and name not in done:
-                edits.append((span.start, span.end, span.written(name, engine_args[name])))
+                edits.append((span.start, span.end, span.spell(name, engine_args[name])))
             else:
                 near = max(0, span.start - _NEAR)
                 before = re.search(_BEFORE[span.form], text[near : span.start])
@@ -180,15 +184,15 @@ class WrittenConfiguration:
         if more and self.spans:
             # A chart has few fields of its own; other options go to its list of arguments.
             last = max(self.spans, key=lambda span: (span.form != "field", span.end))
-            edits.append(last.addition(text, more))
+            edits.append(last.make_addition(text, more))
         for start, end, new in sorted(edits, reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
     def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         name = str(self.source) if self.spans and self.source else "vllm serve"
-        written = self if self.spans else command_line(self)
-        old, new = (t.splitlines() for t in (written.text, written.tuned(engine_args, read)))
+        written = self if self.spans else as_command(self)
+        old, new = (t.splitlines() for t in (written.text, written.tune_text(engine_args, read)))
         lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
         return "".join(f"{line}\n" for line in lines)
 
@@ -200,16 +204,16 @@ def read_configuration(
 
     Raises UsageError if the file cannot be read, or if the file or command does not start vLLM.
     """
-    flags = pasted_flags(flags)
+    flags = extract_serve_flags(flags)
     if config is None and flags and flags[0].endswith((".yaml", ".yml", ".sh")):
         config, flags = Path(flags[0]), flags[1:]
     if config is None and "--config" in flags[:-1]:
         at = flags.index("--config")
         config, flags = Path(flags[at + 1]), [*flags[:at], *flags[at + 2 :]]
-    model, flags = model_beside(model, flags)
+    model, flags = split_model(model, flags)
     written = WrittenConfiguration(config, "", model, flags=tuple(flags))
     if config is None:
-        return command_line(written)
+        return as_command(written)
     text, documents = _read(config)
     written = replace(written, text=text)
     commands = [command for root in documents for command in _commands(root, text)]
@@ -231,7 +235,7 @@ def read_configuration(
     return _from_vllm_file(written, documents)
 
 
-def pasted_flags(words: Sequence[str]) -> list[str]:
+def extract_serve_flags(words: Sequence[str]) -> list[str]:
     """Find the words of `vllm serve` in a pasted command. Raises UsageError for other programs."""
     # A line continuation that a blank or nothing follows arrives as a word of its own.
     pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
@@ -251,9 +255,9 @@ def pasted_flags(words: Sequence[str]) -> list[str]:
     return pasted
 
 
-def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
+def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
     lines = [["vllm", "serve", *([of.model] if of.model else [])]]
-    for word in (*of.written, *of.flags):
+    for word in (*of.file_flags, *of.flags):
         if word.startswith("-"):
             lines.append([])
         lines[-1].append(word)
@@ -263,14 +267,14 @@ def command_line(of: WrittenConfiguration) -> WrittenConfiguration:
     return replace(of, text=text, spans=tuple(spans))
 
 
-def trusted(parsed: ServeConfig, path: Path | None) -> ServeConfig:
+def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
     """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
-    if parsed.reaching:
+    if parsed.unsafe_settings:
         raise UsageError(
             f"--config {path} has settings that make vLLM import, run, write or connect: "
-            f"{', '.join(parsed.reaching)}",
+            f"{', '.join(parsed.unsafe_settings)}",
             hint="remove them, or pass them yourself as flags: mmcalib ... -- "
-            + " ".join(map(flag, parsed.reaching[:1])),
+            + " ".join(map(flag, parsed.unsafe_settings[:1])),
         )
     return parsed
 
@@ -284,12 +288,12 @@ def _from_words(
             f"--config {written.source} starts vLLM with another --config file",
             hint="pass that file with --config",
         )
-    own_model, flags = model_beside(None, texts)
+    own_model, flags = split_model(None, texts)
     has_places = all(word.start >= 0 for word in words)
     return replace(
         written,
         model=written.model or own_model or model,
-        written=tuple(flags),
+        file_flags=tuple(flags),
         spans=tuple(_spans(words)) if has_places else (),
     )
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mmcalib.engine.wheels import vllm_serves
+from mmcalib.engine.wheels import can_vllm_serve
 from mmcalib.processes import safe_environment
 
 SHIM = Path(__file__).parent / "shim"
 
 # Set in the child's environment: workers behave as on a card with this many bytes.
-CARD = "MMCALIB_CARD_BYTES"
+CARD_VARIABLE = "MMCALIB_CARD_BYTES"
 
 
 def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -50,7 +50,7 @@ def child_environment(
 
 
 def serve_command(config: Path) -> str:
-    program = "vllm" if vllm_serves() else "mmcalib"
+    program = "vllm" if can_vllm_serve() else "mmcalib"
     return shlex.join([program, "serve", "--config", str(config)])
 
 

@@ -21,7 +21,7 @@ from mmcalib.processes import free_bytes
 SHARE = 16
 
 
-class Shares:
+class WorkQueue:
     """Queue of the subjects of one request, handed out in order, in shares.
 
     Any thread may call `take` and `done.put`. `done` receives the start of a share with its
@@ -35,7 +35,7 @@ class Shares:
         self.done: SimpleQueue[tuple[int, Sequence[m.Measured] | None]] = SimpleQueue()
 
     @property
-    def left(self) -> int:
+    def remaining_subjects(self) -> int:
         return len(self._waiting) * SHARE
 
     def take(self) -> int | None:
@@ -44,7 +44,7 @@ class Shares:
             return self._waiting.popleft()
         return None
 
-    def question(self, start: int) -> m.Measure:
+    def request_at(self, start: int) -> m.Measure:
         return replace(self._request, subjects=self._request.subjects[start : start + SHARE])
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ _MAX_HELPERS = 7
 _JOIN_S = 10.0
 
 
-class CrewHost(EngineHost):
+class HostWithHelpers(EngineHost):
     """Starts helper children for a request that would take longer than `worth_s`.
 
     It starts at most `most`, limited by cores and memory. They stay for later requests, and end
@@ -107,7 +107,7 @@ class CrewHost(EngineHost):
         # A file may crash a child, and a request has few of them.
         if (
             isinstance(request, m.Measure)
-            and not request.of_files
+            and not request.has_files
             and len(request.subjects) > 2 * SHARE
         ):
             yield from self._converse_with_helpers(request, doing, silence_s)
@@ -117,7 +117,7 @@ class CrewHost(EngineHost):
     def _converse_with_helpers(
         self, request: m.Measure, doing: str, silence_s: float | None
     ) -> Iterator[Any]:
-        shares = Shares(request)
+        shares = WorkQueue(request)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         start_s, own_subjects = time.monotonic(), 0
         has_helpers = bool(self._helpers)
@@ -127,11 +127,11 @@ class CrewHost(EngineHost):
             for start in range(0, len(request.subjects), SHARE):
                 while (answers := shares.collect(start)) is None:
                     if (own := shares.take()) is not None:
-                        replies = super()._converse(shares.question(own), doing, silence_s)
+                        replies = super()._converse(shares.request_at(own), doing, silence_s)
                         shares.done.put((own, [a for a in replies if isinstance(a, m.Measured)]))
                         own_subjects += SHARE
                     subject_s = (time.monotonic() - start_s) / max(own_subjects, 1)
-                    if not has_helpers and shares.left * subject_s > self._worth_s:
+                    if not has_helpers and shares.remaining_subjects * subject_s > self._worth_s:
                         has_helpers = True
                         self._start_helpers(shares, doing)
                 for answer in answers:
@@ -148,7 +148,7 @@ class CrewHost(EngineHost):
             shares.stop()
         yield m.Done()
 
-    def _start_helpers(self, shares: Shares, doing: str) -> None:
+    def _start_helpers(self, shares: WorkQueue, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
         room = _MAX_HELPERS if free is None else max(0, free - _RESERVED_BYTES) // _HELPER_BYTES
         most = _MAX_HELPERS if self._most is None else self._most
@@ -165,16 +165,16 @@ class CrewHost(EngineHost):
         thread.start()
 
     def _process_shares(
-        self, shares: Shares, doing: str, helper: EngineHost, opens: m.OpenModel | None = None
+        self, shares: WorkQueue, doing: str, helper: EngineHost, opens: m.OpenModel | None = None
     ) -> None:
         try:
             if opens is not None:
-                helper.ask(replace(opens, tries=False), "opening the model to help")
+                helper.ask(replace(opens, search_knobs=False), "opening the model to help")
                 self._ready.add(helper)
             while (start := shares.take()) is not None:
                 answers = None
                 try:
-                    answers = list(helper.measure(shares.question(start), doing))
+                    answers = list(helper.measure(shares.request_at(start), doing))
                 finally:
                     shares.done.put((start, answers))
         except (EngineError, OSError):  # Another child processes its share.
@@ -193,7 +193,7 @@ class CrewHost(EngineHost):
             helper.close()
 
 
-class OnceHost(CrewHost):
+class CachingHost(HostWithHelpers):
     """Caches answers, for jobs over one corpus and model; it assumes that files do not change."""
 
     def __init__(self, **how: Any) -> None:

@@ -45,7 +45,7 @@ class ChildLog(Closing):
         self.path.touch()
         self._lasting_path: Path | None = None if self._scratch else self.path
 
-    def kept(self) -> Path | None:
+    def keep(self) -> Path | None:
         """Keep the log for an error to point to, and return its path; None if it is empty."""
         if self._lasting_path is None and self.path.stat().st_size:
             folder = Path(tempfile.mkdtemp(prefix=_LOG_PREFIX))
@@ -119,7 +119,7 @@ _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM 
 class EngineHost(Closing):
     """One long-lived child process that runs vLLM and answers one request at a time.
 
-    `on_said` receives progress texts, `on_log` every line of output. `python` is the interpreter
+    `on_note` receives progress texts, `on_log` every line of output. `python` is the interpreter
     whose vLLM runs; it does not need mmcalib. `threads` limits torch's threads.
 
     A crash, kill or silence of the child raises `EngineDied` with the last line of its log.
@@ -133,10 +133,10 @@ class EngineHost(Closing):
         python: str = sys.executable,
         silence_s: float = SILENCE_S,
         threads: int | None = None,
-        on_said: Callable[[str], None] = lambda text: None,
+        on_note: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.on_said = on_said
+        self.on_note = on_note
         self._named_log, self._on_log = log, on_log
         self._python, self._silence_s = python, silence_s
         self._environment = child_environment(
@@ -165,10 +165,10 @@ class EngineHost(Closing):
         self.close()
         self._start()
         if self._open_request is not None:
-            self.ask(replace(self._open_request, tries=False), "opening the model again")
+            self.ask(replace(self._open_request, search_knobs=False), "opening the model again")
 
     @property
-    def ended(self) -> bool:
+    def is_closed(self) -> bool:
         return self._child.closed
 
     @property
@@ -191,7 +191,7 @@ class EngineHost(Closing):
 
     def measure(self, request: m.Measure, doing: str) -> Iterator[m.Measured]:
         """Yield one `Measured` per subject, in order. Files have a shorter time limit."""
-        silence_s = min(self._silence_s, FILE_SILENCE_S) if request.of_files else self._silence_s
+        silence_s = min(self._silence_s, FILE_SILENCE_S) if request.has_files else self._silence_s
         answers = self._converse(request, doing, silence_s)
         yield from (answer for answer in answers if isinstance(answer, m.Measured))
 
@@ -210,8 +210,8 @@ class EngineHost(Closing):
             raise self._death_error(doing) from None
         while True:
             answer = m.decode(self._receive(doing, silence_s))
-            if isinstance(answer, m.Said):
-                self.on_said(answer.text)
+            if isinstance(answer, m.Note):
+                self.on_note(answer.text)
                 continue
             if isinstance(answer, m.Interim):
                 yield answer
@@ -275,7 +275,7 @@ class EngineHost(Closing):
 
     def _log_hint(self, what: str) -> str:
         """Keep the log and return a hint with its path; empty if the log is empty."""
-        log = self._log.kept()
+        log = self._log.keep()
         return f"{what}: {log}" if log else ""
 
     def kill(self) -> None:

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed, WorkerMemory
-from mmcalib.domain.model import Cost, ModelInfo, Processed, RefusedBy
+from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory, WorkerMemory
+from mmcalib.domain.model import Cost, ModelInfo, ProcessedItem, RejectedBy
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
@@ -27,12 +27,12 @@ from mmcalib.models.gpus import Gpu
 class Message:
     """Base of everything sent over the pipe; each subclass becomes a frozen dataclass."""
 
-    named: ClassVar[dict[str, type[Any]]] = {}
+    by_name: ClassVar[dict[str, type[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclass(frozen=True)(cls)
-        Message.named[cls.__name__] = cls
+        Message.by_name[cls.__name__] = cls
 
 
 class Interim(Message):
@@ -51,7 +51,7 @@ class Request(Message, Generic[R]):
     def __init_subclass__(cls, *, sets_state: bool = False, cacheable: bool = False) -> None:
         super().__init_subclass__()
         cls.sets_state, cls.cacheable = sets_state, cacheable
-        Message.named.setdefault(cls.reply().__name__, cls.reply())
+        Message.by_name.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
     def reply(cls) -> type[R]:
@@ -75,10 +75,10 @@ def decode(line: bytes) -> Any:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(Message.named[name])
+    return TypeAdapter(Message.by_name[name])
 
 
-class AskBudget(Request[Budget], cacheable=True):
+class ComputeBudget(Request[Budget], cacheable=True):
     """Compute vLLM's MultiModalBudget for these engine arguments (underscored names).
 
     `build_dummy` also builds dummy items (gigabytes); `only_profiled`: only those of the profile.
@@ -92,7 +92,7 @@ class AskBudget(Request[Budget], cacheable=True):
 FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
 
 
-class Said(Interim):
+class Note(Interim):
     """A progress text to show next to the progress bar."""
 
     text: str
@@ -110,7 +110,7 @@ class Failed(Message):
     exhausted: str = ""
 
 
-class Looked(Message):
+class EnvironmentReport(Message):
     """vLLM's `device` (empty: none), the GPU's memory, and libraries that do not import."""
 
     device: str
@@ -119,19 +119,20 @@ class Looked(Message):
     failing: dict[str, str]
 
 
-class Look(Request[Looked]):
+class ProbeEnvironment(Request[EnvironmentReport]):
     """Import vLLM and mmcalib's adapters, and find the device that vLLM would use."""
 
 
 class OpenModel(Request[ModelInfo], sets_state=True):
     """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
 
-    `engine_args` are other arguments of the server. `tries` also searches for knobs and tiles.
+    `engine_args` are other arguments of the server. `search_knobs` also searches for knobs and
+    tiles.
     """
 
     path: str
     max_model_len: int | None = None
-    tries: bool = True
+    search_knobs: bool = True
     engine_args: dict[str, Any] = field(default_factory=dict)
 
 
@@ -161,7 +162,7 @@ class Measure(Request[Done], cacheable=True):
     subjects: tuple[Blank | File, ...]
 
     @property
-    def of_files(self) -> bool:
+    def has_files(self) -> bool:
         return any(isinstance(subject, File) for subject in self.subjects)
 
 
@@ -174,11 +175,11 @@ class Measured(Interim):
     index: int
     cost: Cost | None
     refusal: str = ""
-    refused_by: RefusedBy = "vllm"
+    refused_by: RejectedBy = "vllm"
     resampled: tuple[int, ...] = ()
 
 
-class Counted(Message):
+class EmbedCounts(Message):
     """Embeds (None: unknown) and `sampled` as in `Cost`, `parts` as in `VllmCount`."""
 
     embeds: tuple[int | None, ...]
@@ -186,22 +187,22 @@ class Counted(Message):
     parts: tuple[int | None, ...] = ()
 
 
-class CountEmbeds(Request[Counted], cacheable=True):
+class CountEmbeds(Request[EmbedCounts], cacheable=True):
     """Count the embeds of each blank item with vLLM's own code, from its size."""
 
     setting: Setting
     subjects: tuple[Blank, ...]
 
 
-class DevicesCompared(Message):
+class DeviceComparison(Message):
     """Both results; None for a device that failed, for the reason in `refusal`."""
 
-    cpu: Processed | None
-    device: Processed | None
+    cpu: ProcessedItem | None
+    device: ProcessedItem | None
     refusal: str = ""
 
 
-class CompareDevices(Request[DevicesCompared]):
+class CompareDevices(Request[DeviceComparison]):
     """Process on the CPU and on `device` (torch's name); `warm` adds an unmeasured first run."""
 
     setting: Setting
@@ -210,13 +211,13 @@ class CompareDevices(Request[DevicesCompared]):
     warm: bool = False
 
 
-class Imagine(Request[Done], sets_state=True):
+class UseImaginaryGpu(Request[Done], sets_state=True):
     """Put the child on an imaginary GPU for good. It must be the first request."""
 
     gpu: Gpu
 
 
-class Rehearse(Request[Rehearsed], cacheable=True):
+class Rehearse(Request[RehearsedMemory], cacheable=True):
     """Run vLLM's startup on an imaginary GPU up to the size of its KV cache, then `steps`.
 
     The child cannot rehearse another GPU afterwards. `engine_args` includes the model's folder.
@@ -242,25 +243,25 @@ class ServeTraffic(Request[Traffic], cacheable=True):
 class ServeConfig(Message):
     """Engine arguments that the file sets, and the `values` of all arguments of `vllm serve`.
 
-    `reaching`: the file's own settings that import, run, write or connect. `server`: set arguments
-    that are not the engine's.
+    `unsafe_settings`: the file's own settings that import, run, write or connect. `server`: set
+    arguments that are not the engine's.
     """
 
     engine_args: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
-    reaching: tuple[str, ...] = ()
+    unsafe_settings: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
 
 
 class ParseServeConfig(Request[ServeConfig]):
     """Parse the input of `vllm serve`: a YAML file, flags, or both (flags win).
 
-    `written` are flags from a file of another form; the user's `flags` follow them and win.
+    `file_flags` are flags from a file of another form; the user's `flags` follow them and win.
     """
 
     path: str | None = None
     flags: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
+    file_flags: tuple[str, ...] = ()
 
 
 class ServeOptions(Message):
@@ -323,7 +324,7 @@ class ReplayPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class PromptOutcome:
     """The outcome of one replayed prompt: its error, if any, and the engine's item tokens."""
 
     origin: str
@@ -333,50 +334,50 @@ class Answered:
     out_of_memory: bool = False
 
 
-class Replayed(Message):
+class BurstResult(Message):
     """Answers of one burst, its seconds, and its largest encoder step in tokens.
 
     `admitted`: outcomes of prompts that were admitted only. `peak_bytes`: torch's peak on a GPU
     above its start; None without a GPU.
     """
 
-    answers: tuple[Answered, ...]
+    answers: tuple[PromptOutcome, ...]
     seconds: float
     largest_encoder_step_tokens: int
-    admitted: tuple[Answered, ...] = ()
+    admitted: tuple[PromptOutcome, ...] = ()
     peak_bytes: int | None = None
 
     @property
-    def outcomes(self) -> tuple[Answered, ...]:
+    def outcomes(self) -> tuple[PromptOutcome, ...]:
         return (*self.answers, *self.admitted)
 
 
-class Replay(Request[Replayed]):
+class Replay(Request[BurstResult]):
     """Submit prompts to the started engine as one burst, after admitting those in `admit`."""
 
     prompts: tuple[ReplayPrompt, ...]
     admit: tuple[ReplayPrompt, ...] = ()
 
 
-class TextsCounted(Message):
+class TextCounts(Message):
     """Tokens per request, or vLLM's error for a request that it refuses."""
 
     tokens: tuple[int | str, ...]
 
 
-class CountTexts(Request[TextsCounted], cacheable=True):
+class CountTexts(Request[TextCounts], cacheable=True):
     """Count the tokens of each request without the placeholders of its items."""
 
     requests: tuple[ChatRequest, ...]
 
 
-class TextsSplit(Message):
+class SplitPrompts(Message):
     """The prompt of each request; None if vLLM refuses it."""
 
     prompts: tuple[SplitPrompt | None, ...]
 
 
-class SplitTexts(Request[TextsSplit], cacheable=True):
+class SplitTexts(Request[SplitPrompts], cacheable=True):
     """Tokenize the text before, between and after the items of each request."""
 
     requests: tuple[ChatRequest, ...]
@@ -388,26 +389,26 @@ class BoundTexts(Request[TextBound], cacheable=True):
     modalities: tuple[Modality, ...]
 
 
-class CountingFound(Message):
+class CountingResult(Message):
     """None if transformers and vLLM count differently; `why` names the part they disagree on."""
 
     counting: TextCounting | None
     why: str = ""
 
 
-class FindCounting(Request[CountingFound], cacheable=True):
+class FindCounting(Request[CountingResult], cacheable=True):
     """Find how to count texts with transformers, without vLLM."""
 
     modalities: tuple[Modality, ...]
 
 
-class GrammarFound(Message):
+class GrammarResult(Message):
     """The grammar in the form that `mmcalib.corpus.grammar` reads."""
 
     grammar: dict[str, Any]
 
 
-class AskGrammar(Request[GrammarFound], cacheable=True):
+class FindGrammar(Request[GrammarResult], cacheable=True):
     """Fetch the schema of chat requests, the types of parts, and the placeholders of items."""
 
     modalities: tuple[Modality, ...]

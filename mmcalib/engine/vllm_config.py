@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.derive.retired import RetiredKnob, retired_among, retired_in
+from mmcalib.derive.retired import RetiredKnob, find_retired, find_retired_arguments
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
@@ -35,7 +35,7 @@ _ONE_ERROR = re.compile(
 _NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
 
 
-def refusal(error: EngineError) -> str:
+def refusal_text(error: EngineError) -> str:
     """Return vLLM's reason without what mmcalib was doing."""
     reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
     only = _ONE_ERROR.match(reason)
@@ -43,7 +43,7 @@ def refusal(error: EngineError) -> str:
 
 
 @contextlib.contextmanager
-def saying_what_to_change(config: Path | None, flags: Sequence[str]) -> Iterator[None]:
+def add_config_hints(config: Path | None, flags: Sequence[str]) -> Iterator[None]:
     """Add a hint to errors of vLLM about this file or these flags of `vllm serve`."""
     try:
         yield
@@ -68,7 +68,7 @@ _NO_JSON: Final = "cannot be converted to JSON"
 _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
-def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """Separate the model from other flags. Raises UsageError for two different models."""
     words = list(flags)
     models = [] if model is None else [model]
@@ -90,7 +90,7 @@ def model_beside(model: str | None, flags: Sequence[str]) -> tuple[str | None, t
     return (models[0] if models else None), tuple(rest)
 
 
-def refused_flags(
+def rejected_flags_error(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
     """Return the error for flags that vLLM's parser rejects by `said`; `options` have no dashes."""
@@ -132,13 +132,13 @@ def _literal(word: str) -> str:
     return json.dumps(word)
 
 
-def refuse_unknown(engine_args: Iterable[str], arguments: Collection[str]) -> None:
+def reject_unknown_arguments(engine_args: Iterable[str], arguments: Collection[str]) -> None:
     for name in engine_args:
         if name in arguments:
             continue
         near = difflib.get_close_matches(name, arguments, n=1)
         hint = near[0] if near else "vllm serve --help=all (write its options with underscores)"
-        if knob := next(retired_among({name: None}), None):
+        if knob := next(find_retired_arguments({name: None}), None):
             hint = _successor(knob)
         raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
 
@@ -152,7 +152,7 @@ def _name(word: str) -> str:
 
 def _replacements(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
     for name in filter(lambda name: name.startswith("--"), map(_name, unknown)):
-        if knob := next(retired_in(name), None):
+        if knob := next(find_retired(name), None):
             yield _successor(knob)
         elif near := difflib.get_close_matches(name[2:], options, n=1):
             yield f"--{near[0]} for {name}"
@@ -184,23 +184,23 @@ GPU_ONLY = (
 )
 
 
-def here(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
+def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return the arguments that work on this machine; `device` is vLLM's name for it."""
     left_out = GPU_ONLY if device == "cpu" else ()
     return {name: value for name, value in engine_args.items() if name not in left_out}
 
 
-def serves(device: str, gpu: Gpu | None) -> bool:
+def is_serving_gpu(device: str, gpu: Gpu | None) -> bool:
     """Return True if this machine's device is the `gpu` that will serve, or may be it."""
     if device == "cpu":
         return False
-    return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.present().torch_name
+    return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.detect_gpu().torch_name
 
 
-LISTS_MODELS = "mmcalib list models (multimodal ones)"
+LIST_MODELS_HINT = "mmcalib list models (multimodal ones)"
 
 
-def context_of(engine_args: Mapping[str, Any]) -> int | None:
+def configured_context(engine_args: Mapping[str, Any]) -> int | None:
     """Return the configured context in tokens; None if vLLM chooses it (unset or -1)."""
     tokens = engine_args.get("max_model_len")
     return tokens if isinstance(tokens, int) and tokens > 0 else None
@@ -221,11 +221,11 @@ def open_model(
         try:
             return host.ask(request, "opening the model")
         except NotMultimodal:
-            raise (text_only or takes_no_media(resolved)) from None
+            raise (text_only or text_only_error(resolved)) from None
 
 
-def takes_no_media(
-    resolved: ResolvedModel, so: str = "", hint: str = f"{LISTS_MODELS}, or --model another"
+def text_only_error(
+    resolved: ResolvedModel, so: str = "", hint: str = f"{LIST_MODELS_HINT}, or --model another"
 ) -> ModelError:
     """Return the error for a text-only model; `so` ends its message."""
     return ModelError(f"{resolved.id} takes no images, video or audio{so}", hint=hint)

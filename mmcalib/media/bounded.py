@@ -16,28 +16,28 @@ _BOUNDED_BYTES = MIB
 
 # Real headers take a few hundred reads. In a damaged JPEG or GIF, Pillow searches the next marker
 # byte by byte up to the end of the file.
-MOST_READS = 100_000
+MAX_READS = 100_000
 
 # Pillow reads WebP and AVIF whole, and trusts the length of tables in PNG and TIFF.
 _MOST_BYTES = 1 << 27
 
 # For media in archives or on servers, where each byte may have to be fetched or inflated. Only
 # files without an index need more than their two ends.
-MOST_PROBED_BYTES = 1 << 28
+MAX_PROBED_BYTES = 1 << 28
 
 # Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds, but
 # FFmpeg searches a damaged file to its end.
-MOST_PROBED_S = 4.0
+MAX_PROBED_S = 4.0
 
 # Limits for decoding to the end: three hours of CD audio. libsndfile reads 4 KiB at a time.
-MOST_DECODED_BYTES = 1 << 31
-MOST_DECODING_READS = 1 << 20
+MAX_DECODED_BYTES = 1 << 31
+MAX_DECODING_READS = 1 << 20
 
 # Smaller reads need no check of the remaining bytes.
 _SMALL_BYTES = 1 << 16
 
 
-class Bounded:
+class LimitedFile:
     """Limited view of a binary file for Pillow and FFmpeg; `name` is a hint for them.
 
     Raises `Unreadable` beyond the limits or after `most_s` seconds of CPU time. Closes nothing.
@@ -50,7 +50,7 @@ class Bounded:
         *,
         what: str = "image header",
         most_bytes: int = _MOST_BYTES,
-        most_reads: int = MOST_READS,
+        most_reads: int = MAX_READS,
         most_s: float = math.inf,
         name: str = "",
     ) -> None:
@@ -86,12 +86,12 @@ class Bounded:
 
 
 # Source of audio and video. C libraries open a file faster by its path.
-Medium = str | Bounded
+Medium = str | LimitedFile
 
 
-def bounded(file: BinaryIO, size_bytes: int) -> BinaryIO:
+def limit_reads(file: BinaryIO, size_bytes: int) -> BinaryIO:
     """Return `file` for Pillow, limited so that reading a large one far raises `Unreadable`."""
-    return file if size_bytes < _BOUNDED_BYTES else cast("BinaryIO", Bounded(file, size_bytes))
+    return file if size_bytes < _BOUNDED_BYTES else cast("BinaryIO", LimitedFile(file, size_bytes))
 
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:

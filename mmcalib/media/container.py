@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from mmcalib.media.bounded import MOST_PROBED_S, Medium
+from mmcalib.media.bounded import MAX_PROBED_S, Medium
 from mmcalib.media.failure import Unreadable, read_errors
 
 # Each read may be a request to another machine.
@@ -43,7 +43,7 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
         container: InputContainer = av.open(
             medium,
             "r",
-            timeout=MOST_PROBED_S if file else _REMOTE_TIMEOUT_S,
+            timeout=MAX_PROBED_S if file else _REMOTE_TIMEOUT_S,
             options=(_FILES_ONLY if file else _NOTHING_ELSE) | ({} if whole else _HEADER_ONLY),
             **_LENIENT,
         )
@@ -80,7 +80,7 @@ _BACK_FRAMES = 16
 _DURATION_TAG = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
-class Shown(NamedTuple):
+class FrameTime(NamedTuple):
     """Presentation time of a frame in seconds, and whether it is a key frame."""
 
     at_s: float
@@ -104,9 +104,9 @@ def own_duration_s(stream: VideoStream) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def irregular_pace(
+def irregular_times(
     container: InputContainer, stream: VideoStream, fps: float
-) -> Sequence[Shown] | None:
+) -> Sequence[FrameTime] | None:
     """Return all frames in presentation order if, at the start or end, they are further apart than
     the declared rate; None if they are not, or if that is unknown.
     """
@@ -125,7 +125,7 @@ def irregular_pace(
     return shown if len(shown) < _MOST_PACKETS else None
 
 
-def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
+def count_frames_as_opencv(shown: Sequence[FrameTime], promised: int, fps: float) -> int:
     """Return how many frames vLLM finds: it seeks the last frame, and trusts the resulting position
     (`get_video_metadata`, vllm/multimodal/video_decoders/opencv.py, 0.32).
     """
@@ -140,15 +140,15 @@ def found_frames(shown: Sequence[Shown], promised: int, fps: float) -> int:
     return frames if 0 < frames < promised - 1 else promised
 
 
-def _times(packets: Iterable[Packet[VideoStream]], tick_s: float) -> list[Shown]:
+def _times(packets: Iterable[Packet[VideoStream]], tick_s: float) -> list[FrameTime]:
     return sorted(
-        Shown(packet.pts * tick_s, packet.is_keyframe)
+        FrameTime(packet.pts * tick_s, packet.is_keyframe)
         for packet in packets
         if packet.size and packet.pts is not None
     )
 
 
-def _is_regular(shown: Sequence[Shown], fps: float) -> bool:
+def _is_regular(shown: Sequence[FrameTime], fps: float) -> bool:
     if len(shown) < 2:
         return True
     mean_s = (shown[-1].at_s - shown[0].at_s) / (len(shown) - 1)

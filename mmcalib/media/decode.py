@@ -11,24 +11,24 @@ from typing import BinaryIO, cast
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.domain.items import Item, Skipped, encode
+from mmcalib.domain.items import Item, Skipped, encode_line
 from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import (
     AudioShape,
-    Encoded,
+    EncodedItem,
     Encoding,
     ImageShape,
     Modality,
     Shape,
     VideoShape,
 )
-from mmcalib.media.audio import open_sound
+from mmcalib.media.audio import open_audio
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reason
+from mmcalib.media.failure import Unreadable, error_reason, media_errors
 from mmcalib.media.image import load_picture
 from mmcalib.media.probe import examine, is_plain_file, medium_of, probe
-from mmcalib.media.video import sent_frames, video_stream
+from mmcalib.media.video import read_frame_clip, video_stream
 from mmcalib.storage.location import local_copy, open_item
 from mmcalib.text import one_line
 
@@ -57,12 +57,12 @@ def decode_check(item: Item, modality: Modality) -> str | None:
         else:
             with open_item(item) as opened:
                 _decode(medium_of(item, opened, whole=True), seen)
-    except failures() as error:
-        return reason(error)
+    except media_errors() as error:
+        return error_reason(error)
     return None
 
 
-def selftest(shape: Shape, folder: Path) -> str:
+def check_library(shape: Shape, folder: Path) -> str:
     """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
     from mmcalib.media.blank import write_blank
 
@@ -78,7 +78,7 @@ def selftest(shape: Shape, folder: Path) -> str:
         return one_line(f"{type(error).__name__}: {error}")
 
 
-def _decode(medium: Medium, file: Encoded) -> None:
+def _decode(medium: Medium, file: EncodedItem) -> None:
     shape = file.shape
     match shape:
         case ImageShape() if isinstance(medium, str):
@@ -95,7 +95,7 @@ def _decode(medium: Medium, file: Encoded) -> None:
 
 
 def _decode_video(medium: Medium) -> None:
-    if frames := sent_frames(medium):
+    if frames := read_frame_clip(medium):
         for picture in frames:
             load_picture(io.BytesIO(picture))
         return
@@ -111,7 +111,7 @@ def _decode_video(medium: Medium) -> None:
             try:
                 _check_length(_end_s(container, stream, max(0, header_s - back_s)), header_s)
                 return
-            except failures():
+            except media_errors():
                 if back_s == _STEPS_BACK_S[-1]:
                     raise
 
@@ -132,7 +132,7 @@ def _decode_audio(medium: Medium, shape: AudioShape, encoding: Encoding) -> None
     if encoding.sample_format or encoding.claimed_samples or encoding.fault:
         _decode_audio_by_ffmpeg(medium, shape, encoding)
         return
-    with open_sound(medium) as sound:
+    with open_audio(medium) as sound:
         start = _start_sample(shape.num_samples, sound.channels)
         sound.seek(start)
         # libsndfile pads with silence up to the length in a damaged MP3 header.
@@ -169,15 +169,15 @@ def _check_length(decoded_s: float, header_s: float) -> None:
         raise Unreadable(f"truncated: only {decoded_s:.2f} s of {header_s:.2f} s decode")
 
 
-def handed(item: Item, folder: str, known: str) -> str:
+def decode_for_vllm(item: Item, folder: str, known: str) -> str:
     """Return the path of the item's file, or of a copy in `folder`; an encoded `Skipped` if it does
     not decode. Items `known` to decode are not checked again. Raises OutputError.
     """
     try:
         path = local_copy(item.path, Path(folder))
-    except failures() as error:
-        return encode(Skipped(item.path, reason(error)))
+    except media_errors() as error:
+        return encode_line(Skipped(item.path, error_reason(error)))
     if known:
         return path
     why = decode_check(Item(path, item.declared), item.declared or "image")
-    return path if why is None else encode(Skipped(item.path, why))
+    return path if why is None else encode_line(Skipped(item.path, why))

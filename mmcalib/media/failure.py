@@ -68,7 +68,7 @@ def reading_by_pillow() -> Iterator[None]:
             trace = trace.tb_next
         if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("PIL."):
             raise
-        raise Unreadable(reason(error)) from error
+        raise Unreadable(error_reason(error)) from error
 
 
 def read_errors() -> tuple[type[Exception], ...]:
@@ -79,12 +79,12 @@ def read_errors() -> tuple[type[Exception], ...]:
     return (*_READ_ERRORS, *(getattr(module, name) for module, name in imported))
 
 
-def failures() -> tuple[type[Exception], ...]:
+def media_errors() -> tuple[type[Exception], ...]:
     """Return all errors that a reader of media may raise; see `read_errors`."""
     return (Unreadable, *read_errors())
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """Describe what is wrong with a file, in one line of at most 200 characters."""
     if isinstance(error, Unreadable):
         return str(error)

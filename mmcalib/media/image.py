@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, Unidentif
 from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.bounded import read_at
-from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
+from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, swap width and height.
 _TAG = int(ExifTags.Base.Orientation)
@@ -35,7 +35,7 @@ def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
     try:
         with reading_by_pillow():
             return _orientation(image, file) in _SIDEWAYS
-    except failures():
+    except media_errors():
         # vLLM's `normalize_image` does not turn an image with damaged EXIF.
         return False
 
@@ -151,7 +151,7 @@ _MOST_PARTS = 1 << 18
 _PARTS = ((273, 279), (324, 325))
 
 
-def is_cut_short(file: BinaryIO, size_bytes: int) -> bool | None:
+def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     """True if, by the format's structure, the file ends before its first picture does; None if only
     decoding can tell. Raises as `open_image` does.
     """

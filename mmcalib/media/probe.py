@@ -9,22 +9,38 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import PLAIN, AudioShape, Encoded, Modality, Shape, VideoShape, mib
+from mmcalib.domain.shapes import (
+    PLAIN,
+    AudioShape,
+    EncodedItem,
+    Modality,
+    Shape,
+    VideoShape,
+    ceil_mib,
+)
 from mmcalib.errors import UsageError
 from mmcalib.media.bounded import (
-    MOST_DECODED_BYTES,
-    MOST_DECODING_READS,
-    MOST_PROBED_BYTES,
-    MOST_PROBED_S,
-    MOST_READS,
-    Bounded,
+    MAX_DECODED_BYTES,
+    MAX_DECODING_READS,
+    MAX_PROBED_BYTES,
+    MAX_PROBED_S,
+    MAX_READS,
+    LimitedFile,
     Medium,
-    bounded,
+    limit_reads,
 )
-from mmcalib.media.failure import NotMedia, Unreadable, failures, reason
-from mmcalib.media.image import image_shape, is_cut_short, load_picture
-from mmcalib.media.sniff import ANIMATED, CURSOR, HEAD_BYTES, UNMARKED, Kind, ending_of, sniff
-from mmcalib.storage.location import BEHIND, NOT_REGULAR, Location, Opened, open_item
+from mmcalib.media.failure import NotMedia, Unreadable, error_reason, media_errors
+from mmcalib.media.image import image_shape, is_truncated, load_picture
+from mmcalib.media.sniff import (
+    ANIMATED,
+    CURSOR,
+    HEAD_BYTES,
+    KIND_OF_EXTENSION,
+    Kind,
+    extension_of,
+    sniff,
+)
+from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, open_item
 from mmcalib.text import MIB, one_line
 
 # Pixels that take 100 MB to decode.
@@ -38,7 +54,7 @@ _FETCHED = ("http://", "https://")
 _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
 
 
-def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
+def examine(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
     """Return the item's shape and encoding by content; `Skipped` if it has none, or if a request
     declared another modality.
 
@@ -47,14 +63,14 @@ def examine(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     """
     try:
         seen = _read_header(item, sound)
-    except failures() as error:
-        return Skipped(item.path, reason(error), no_media=isinstance(error, NotMedia))
+    except media_errors() as error:
+        return Skipped(item.path, error_reason(error), no_media=isinstance(error, NotMedia))
     if item.declared not in (None, seen.modality):
         return Skipped(item.path, f"declared as {item.declared}, but is {seen.modality}")
     return seen
 
 
-def examine_sound(item: Item) -> Encoded | Skipped:
+def examine_sound(item: Item) -> EncodedItem | Skipped:
     """Call `examine` for a model of audio."""
     return examine(item, sound=True)
 
@@ -70,13 +86,13 @@ def is_plain_file(item: Item) -> bool:
     return item.path[:1] == "/" or Location.of(item.path).is_file
 
 
-def _read_header(item: Item, sound: bool) -> Encoded:
+def _read_header(item: Item, sound: bool) -> EncodedItem:
     # Opening a FIFO would wait for a writer.
     if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
     with open_item(item) as opened:
         kind, has_signature = _kind(opened.file.read(HEAD_BYTES), item)
-        size_bytes, file = opened.size_bytes, bounded(opened.file, opened.size_bytes)
+        size_bytes, file = opened.size_bytes, limit_reads(opened.file, opened.size_bytes)
         if kind == "image":
             file.seek(0)
             return _image(file, size_bytes, item, has_signature)
@@ -96,37 +112,37 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
         return kind, True
     if item.declared and (kind != "text" or item.declared != "video"):
         return _BY_DECLARATION[item.declared], False
-    return UNMARKED.get(ending_of(item.path.partition(BEHIND)[0]), kind), False
+    return KIND_OF_EXTENSION.get(extension_of(item.path.partition(MEMBER_MARK)[0]), kind), False
 
 
-def _image(file: BinaryIO, size_bytes: int, item: Item, has_signature: bool) -> Encoded:
+def _image(file: BinaryIO, size_bytes: int, item: Item, has_signature: bool) -> EncodedItem:
     shape = image_shape(file, any_format=item.declared == "image" or not has_signature)
     if size_bytes <= MIB and not item.path.startswith(_FETCHED):
-        return Encoded(shape, PLAIN)
-    return _add_size(Encoded(shape), size_bytes, item)
+        return EncodedItem(shape, PLAIN)
+    return _add_size(EncodedItem(shape), size_bytes, item)
 
 
-def _add_size(file: Encoded, size_bytes: int, item: Item) -> Encoded:
+def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
     fetched = item.path.startswith(_FETCHED)
-    encoding = replace(file.encoding, file_mib=mib(size_bytes), fetched=fetched)
-    return Encoded(file.shape, encoding)
+    encoding = replace(file.encoding, file_mib=ceil_mib(size_bytes), fetched=fetched)
+    return EncodedItem(file.shape, encoding)
 
 
-def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> Bounded:
+def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> LimitedFile:
     """Return the opened item at its start, with the limits of a probe or of a `whole` decoding."""
     opened.file.seek(0)
-    return Bounded(
+    return LimitedFile(
         opened.file,
         opened.size_bytes,
         what="file",
-        most_bytes=MOST_DECODED_BYTES if whole else MOST_PROBED_BYTES,
-        most_reads=MOST_DECODING_READS if whole else MOST_READS,
-        most_s=math.inf if whole else MOST_PROBED_S,
-        name=os.path.basename(item.path.partition(BEHIND)[0]),
+        most_bytes=MAX_DECODED_BYTES if whole else MAX_PROBED_BYTES,
+        most_reads=MAX_DECODING_READS if whole else MAX_READS,
+        most_s=math.inf if whole else MAX_PROBED_S,
+        name=os.path.basename(item.path.partition(MEMBER_MARK)[0]),
     )
 
 
-def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> Encoded:
+def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> EncodedItem:
     if kind in ("container", "audio"):
         # These imports take five times as long as all others, and may not be needed. A missing
         # library must not be cached as damage of the file.
@@ -161,7 +177,7 @@ def _missing_library(error: Exception) -> UsageError:
     )
 
 
-def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
+def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
     """Call `examine`, and check that images and audio are complete, which needs more than a header.
     Decodes an image only if it seems truncated and is small.
     """
@@ -171,25 +187,25 @@ def examine_whole(item: Item, *, sound: bool = False) -> Encoded | Skipped:
     try:
         with open_item(item) as opened:
             if isinstance(seen.shape, AudioShape):
-                from mmcalib.media.audio import is_sound_cut_short
+                from mmcalib.media.audio import is_audio_truncated
 
                 where = item.path if is_plain_file(item) else medium_of(item, opened)
-                short: bool | None = is_sound_cut_short(where, seen)
+                short: bool | None = is_audio_truncated(where, seen)
             else:
-                short = is_cut_short(opened.file, opened.size_bytes)
+                short = is_truncated(opened.file, opened.size_bytes)
                 size = seen.shape
                 if short is not False and size.width_px * size.height_px <= _SMALL_PX:
                     return _load(item, opened.file, seen)
-    except failures():
+    except media_errors():
         return seen
     return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen
 
 
-def _load(item: Item, file: BinaryIO, seen: Encoded) -> Encoded | Skipped:
+def _load(item: Item, file: BinaryIO, seen: EncodedItem) -> EncodedItem | Skipped:
     """Return `seen` if Pillow decodes the image, as vLLM would."""
     try:
         file.seek(0)
         load_picture(file)
-    except failures() as error:
-        return Skipped(item.path, reason(error))
+    except media_errors() as error:
+        return Skipped(item.path, error_reason(error))
     return seen

@@ -147,32 +147,32 @@ def _is_ogg_sound(head: bytes) -> bool:
     )
 
 
-IMAGE_ENDINGS: Final = frozenset(
+IMAGE_EXTENSIONS: Final = frozenset(
     {
         *("jpg", "jpeg", "jpe", "jfif", "png", "ppm", "pgm", "pbm", "pnm", "gif", "webp", "bmp"),
         *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico", "psd", "tga"),
     }
 )
-VIDEO_ENDINGS: Final = frozenset(
+VIDEO_EXTENSIONS: Final = frozenset(
     {
         *("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "ogv", "wmv", "flv", "ts"),
         *("mts", "m2ts", "3gp", "mjpeg", "h264"),
     }
 )
-SOUND_ENDINGS: Final = frozenset(
+AUDIO_EXTENSIONS: Final = frozenset(
     {
         *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "amr"),
         *("au", "mka", "weba"),
     }
 )
 # Formats without a signature -> their kind, by the file's extension.
-UNMARKED: Final[Mapping[str, Kind]] = {
+KIND_OF_EXTENSION: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("tga", "xbm", "xpm"), "image"),
     "htk": "audio",
 }
-MEDIA_ENDINGS: Final = IMAGE_ENDINGS | VIDEO_ENDINGS | SOUND_ENDINGS
+MEDIA_EXTENSIONS: Final = IMAGE_EXTENSIONS | VIDEO_EXTENSIONS | AUDIO_EXTENSIONS
 
 
-def ending_of(path: str) -> str:
+def extension_of(path: str) -> str:
     """Return a name's extension in lowercase, without the dot; empty if it has none."""
     return PurePosixPath(path).suffix.lower().removeprefix(".")

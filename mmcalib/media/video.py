@@ -17,14 +17,14 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from mmcalib.domain.shapes import Encoded, Encoding, Modality, VideoShape
+from mmcalib.domain.shapes import EncodedItem, Encoding, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
-    Shown,
+    FrameTime,
+    count_frames_as_opencv,
     duration_s,
-    found_frames,
-    irregular_pace,
+    irregular_times,
     open_container,
     own_duration_s,
 )
@@ -50,7 +50,7 @@ _EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b
 _PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
 
-def may_be_turned(file: BinaryIO) -> bool:
+def may_be_rotated(file: BinaryIO) -> bool:
     """False if an MP4, QuickTime or Matroska header certainly contains no rotation."""
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
@@ -114,11 +114,13 @@ _ROTATABLE = ("mov", "matroska")
 _SIZED_WHEN_SKIPPED = ("h264", "hevc", "mjpeg", "mpeg4")
 
 
-def container_shape(medium: Medium, file: BinaryIO, declared: Modality | None = None) -> Encoded:
+def container_shape(
+    medium: Medium, file: BinaryIO, declared: Modality | None = None
+) -> EncodedItem:
     """Return the shape of the first video stream that is not a cover; of the audio if there is none
     or it is `declared`. `file` has the medium's bytes. Raises as `audio_shape` does.
     """
-    if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_turned(file):
+    if declared != "audio" and read_at(file, 4, 4) == b"ftyp" and not may_be_rotated(file):
         shape = _by_index(medium)
         if shape is not None:
             return shape
@@ -139,7 +141,7 @@ def video_stream(container: InputContainer) -> VideoStream | None:
     return None
 
 
-def _by_index(medium: Medium) -> Encoded | None:
+def _by_index(medium: Medium) -> EncodedItem | None:
     """Return the shape of an MP4 whose index has all but the frame size; None for others. The first
     frame has the size. FFmpeg would decode several to be sure, which takes most of the time.
     """
@@ -159,7 +161,7 @@ def _by_index(medium: Medium) -> Encoded | None:
         return _video_shape(container, stream, 0) if first.size else None
 
 
-def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) -> Encoded:
+def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) -> EncodedItem:
     if stream.codec_context is None:
         raise Unreadable("no decoder for the video stream")
     width_px, height_px = stream.codec_context.width, stream.codec_context.height
@@ -178,9 +180,9 @@ def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) 
         frames, seconds = _count(container, stream)
     elif stream.frames and fps and seconds and frames > seconds * fps + 0.5:
         # With an edit list, the header's count includes hidden frames, but its seconds do not.
-        frames = found_frames(_shown_frames(container, stream), frames, fps)
-    elif fps and not stream.frames and (pace := irregular_pace(container, stream, fps)):
-        counted = found_frames(pace, frames, fps)
+        frames = count_frames_as_opencv(_shown_frames(container, stream), frames, fps)
+    elif fps and not stream.frames and (pace := irregular_times(container, stream, fps)):
+        counted = count_frames_as_opencv(pace, frames, fps)
         # A header may be wrong by one frame, which matters if there is only one.
         if counted < frames or len(pace) == 1 < frames:
             present = min(counted, len(pace))
@@ -202,10 +204,10 @@ def _video_shape(container: InputContainer, stream: VideoStream, rotation: int) 
         # The frame count that OpenCV assumes before it reads any frame.
         lone_frame=not unpromised and (stream.frames or round(whole_s * fps)) == 1,
     )
-    return Encoded(shape, encoding)
+    return EncodedItem(shape, encoding)
 
 
-def _shown_frames(container: InputContainer, stream: VideoStream) -> list[Shown]:
+def _shown_frames(container: InputContainer, stream: VideoStream) -> list[FrameTime]:
     """Return the frames that an edit list shows, from the index. The first is at 0, after hidden
     ones. Key frames have the same delay from decoding as the first.
     """
@@ -214,8 +216,8 @@ def _shown_frames(container: InputContainer, stream: VideoStream) -> list[Shown]
     first = next(container.demux(stream))
     delay = (first.pts or 0) - (first.dts or 0)
     shown = [entry for entry in stream.index_entries if not entry.is_discard]
-    times = [Shown((entry.timestamp + delay) * tick_s, entry.is_keyframe) for entry in shown]
-    return [Shown(0.0, is_key=True), *times[1:]]
+    times = [FrameTime((entry.timestamp + delay) * tick_s, entry.is_keyframe) for entry in shown]
+    return [FrameTime(0.0, is_key=True), *times[1:]]
 
 
 def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) -> int:
@@ -226,7 +228,7 @@ def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) ->
         return 0
     # FFmpeg will read on from this position.
     position = file.tell()
-    may_turn = may_be_turned(file)
+    may_turn = may_be_rotated(file)
     file.seek(position)
     if not may_turn:
         if not next(container.demux(stream)).size:
@@ -264,17 +266,17 @@ _FPS = 1.0
 _MOST_BYTES = 64 << 20
 
 
-def frames_shape(file: BinaryIO) -> Encoded:
+def frames_shape(file: BinaryIO) -> EncodedItem:
     """Return a clip of frames, at one per second. Raises `Unreadable` if their sizes differ."""
     sizes = [image_shape(io.BytesIO(picture), any_format=True) for picture in _pictures(file)]
     if any(one != other for one, other in pairwise(sizes)):
         raise Unreadable("frames differ in size, which vLLM rejects")
     frames = len(sizes)
     shape = VideoShape(frames, _FPS, frames / _FPS, sizes[0].width_px, sizes[0].height_px)
-    return Encoded(shape, Encoding(sent_frames=True))
+    return EncodedItem(shape, Encoding(sent_frames=True))
 
 
-def sent_frames(medium: Medium) -> list[bytes] | None:
+def read_frame_clip(medium: Medium) -> list[bytes] | None:
     """Return the images of a clip that was sent as frames; None for others. Raises `Unreadable`."""
     with contextlib.ExitStack() as opened:
         file = medium if not isinstance(medium, str) else opened.enter_context(open(medium, "rb"))

@@ -12,13 +12,13 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.derive.demand import Demand, LanguageStep, Merge, PromptsStep, Shortfall, WorstStep
+from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.memory.figures import disagreement
+from mmcalib.memory.figures import compare_with_formula
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import configurations, shortfall
+from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
@@ -97,7 +97,7 @@ class Component:
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def components(after: Rehearsed, figures: EngineStarted) -> list[Component]:
+def components(after: RehearsedMemory, figures: EngineStarted) -> list[Component]:
     """Every figure that both have. Those that depend on the GPU's size need the rehearsed GPU."""
     found = [
         ("weights", after.weights_bytes, figures.weights_full_bytes),
@@ -118,7 +118,7 @@ def components(after: Rehearsed, figures: EngineStarted) -> list[Component]:
     return [Component(name, ours, theirs) for name, ours, theirs in found if theirs is not None]
 
 
-def misses(found: list[Component]) -> list[str]:
+def inaccurate_figures(found: list[Component]) -> list[str]:
     """The figures with a larger error than a prediction may have."""
     off = {one.name: one.off for one in found if one.off is not None}
     missed = []
@@ -138,7 +138,7 @@ _WEIGHTS_OFF: Final = 0.05
 _NOTABLE_BYTES: Final = 64 << 20
 
 
-def kv_cache_gain(before: Rehearsed | None, after: Rehearsed) -> str:
+def kv_cache_gain(before: RehearsedMemory | None, after: RehearsedMemory) -> str:
     """The KV cache with the tuned settings and with vLLM's defaults, on one line."""
     now = f"KV cache {gib(after.kv_cache_bytes)}, {after.kv_cache_tokens:,} tokens"
     if before is None:
@@ -174,7 +174,7 @@ def memory_checks(
         detail = f"vLLM {after.vllm} does not profile the encoder, so it reserves nothing for it"
         remedy = "a lower --gpu-memory-utilization makes room"
         checks.append(Check(ids.ENCODER_RESERVE, "warn", detail, remedy))
-    if differs := disagreement(after, model_path):
+    if differs := compare_with_formula(after, model_path):
         checks.append(Check(ids.ENCODER_ESTIMATE, "warn", differs))
     if started is not None:
         checks.append(_compare_with_engine(after, started))
@@ -214,7 +214,7 @@ def comparison_check(
 
 
 def _compared(
-    before: Rehearsed, after: Rehearsed, traffic: ServedTraffic | None
+    before: RehearsedMemory, after: RehearsedMemory, traffic: ServedTraffic | None
 ) -> Iterator[tuple[str, str, bool]]:
     """KV cache, concurrency and load with the defaults and as tuned: (name, figures, is worse)."""
     had, has = before.kv_cache_tokens or 0, after.kv_cache_tokens or 0
@@ -227,7 +227,7 @@ def _compared(
     yield from _under_load(traffic.default, traffic.calibrated, larger_steps=larger)
 
 
-def steps_are_larger(before: Rehearsed | None, after: Rehearsed | None) -> bool:
+def steps_are_larger(before: RehearsedMemory | None, after: RehearsedMemory | None) -> bool:
     """True if a step may take more tokens, so that counts of steps do not compare."""
     if before is None or after is None or before.budget is None or after.budget is None:
         return True
@@ -334,15 +334,15 @@ def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfa
     anything to reserve. Embeddings from clients have no steps but need memory.
     """
     after = predicted.calibrated
-    served = [m for m, _ in configurations(decision)]
+    served = [m for m, _ in worst_step_configs(decision)]
     if after is None or any(m not in predicted.steps for m in served):
         return None
     if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
         return None
-    return shortfall(decision, after, predicted.steps)
+    return find_shortfall(decision, after, predicted.steps)
 
 
-def known_in_bytes(after: Rehearsed | None) -> set[CheckId]:
+def rehearsed_inputs(after: RehearsedMemory | None) -> set[CheckId]:
     """The input memory checks that a rehearsal answers in bytes."""
     steps = after.steps if after else ()
     return {
@@ -368,18 +368,18 @@ def _describe(demand: Demand) -> str:
         case PromptsStep(prompts=prompts):
             of = "one prompt" if prompts == 1 else f"{prompts:,} prompts"
             what = f"the language model's step of {demand.tokens:,} tokens of {of}, as served,"
-        case Merge():
+        case MergeStep():
             what = f"the merge of {demand.tokens:,} tokens into the text"
     return f"{what} takes {gib(demand.peak_bytes)}{more}"
 
 
-def _compare_with_engine(after: Rehearsed, started: Started) -> Check:
+def _compare_with_engine(after: RehearsedMemory, started: Started) -> Check:
     """Compare with the started engine. The peak depends on the device's kernels."""
     figures = started.figures
     found = components(after, figures)
     off = after.weights_bytes / figures.weights_full_bytes - 1
     wrong = after.kv_bytes_per_token != figures.kv_full_bytes_per_token
-    missed = misses(found)
+    missed = inaccurate_figures(found)
     detail = "; ".join([*missed, *(_pair(one, figures) for one in found)])
     status: Status = "warn" if wrong or missed or abs(off) > _WEIGHTS_OFF else "pass"
     return Check(ids.PREDICTION, status, detail)

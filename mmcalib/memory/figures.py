@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import Adequacy, adequacy, residencies
+from mmcalib.derive.limits import ProfileReserve, compute_reserve, resident_items
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.models.cut import read_config
 from mmcalib.models.encoder import encoder_of
 from mmcalib.models.gpus import Gpu
@@ -36,7 +36,7 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     return encoder.peak_bytes(budget.profiled_items, tokens)
 
 
-def disagreement(result: Rehearsed, model_path: str) -> str:
+def compare_with_formula(result: RehearsedMemory, model_path: str) -> str:
     """Describe a difference of more than a tenth between formula and rehearsal; else empty."""
     budget = result.budget
     estimate = estimate_bytes(budget, model_path)
@@ -67,13 +67,13 @@ _LABELS: Final[dict[str, Label]] = {
 }
 
 
-def memory(result: Rehearsed, gpu: Gpu) -> Memory:
+def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
     """Return a memory entry of calibration.json, each figure with its label."""
     phases = {phase.name: phase.peak_bytes for phase in result.phases}
     if result.prefill is not None:
         phases["language model, served"] = result.prefill.phase.peak_bytes
     total: Label = "given" if gpu.total_status == "given" else "assumed"
-    return Memory.showing(
+    return Memory.from_value(
         result,
         phases=phases,
         max_concurrency=None
@@ -87,33 +87,37 @@ def memory(result: Rehearsed, gpu: Gpu) -> Memory:
     )
 
 
-def encoder_budget(
-    budget: Budget, reserve: Adequacy | None = None, table: CostTable | None = None
+def budget_figures(
+    budget: Budget, reserve: ProfileReserve | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
     """Return vLLM's MultiModalBudget for reports, with the reserve and residency by `table`."""
-    return EncoderBudget.showing(
+    return EncoderBudget.from_value(
         budget,
         profiled_tokens=reserve.profiled_tokens if reserve else None,
         worst_step_tokens=reserve.worst_step_tokens if reserve else None,
-        resident_items={r.modality: r.items for r in residencies(table, budget)} if table else {},
+        resident_items={r.modality: r.items for r in resident_items(table, budget)}
+        if table
+        else {},
     )
 
 
-def rehearsed_adequacy(result: Rehearsed, budget: Budget) -> Adequacy:
+def rehearsed_adequacy(result: RehearsedMemory, budget: Budget) -> ProfileReserve:
     """Return the reserve in tokens: the profile's embeddings against those of the largest step that
     the configuration admits. If it admits only embeddings, they may fill the encoder budget.
     """
     unprofiled = replace(budget, profiled_modality=None)
-    worst = adequacy(unprofiled, budget.max_items_per_prompt).worst_step_tokens
+    worst = compute_reserve(unprofiled, budget.max_items_per_prompt).worst_step_tokens
     if not budget.max_tokens_per_item:
         worst = budget.encoder_budget_tokens
-    return Adequacy(result.encoder_tokens, worst)
+    return ProfileReserve(result.encoder_tokens, worst)
 
 
-def rehearsal(result: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | None) -> Rehearsal:
+def rehearsal_document(
+    result: RehearsedMemory, model: ResolvedModel, gpu: Gpu, config: Path | None
+) -> Rehearsal:
     """Return the document of one rehearsal."""
     budget = result.budget
-    return Rehearsal.showing(
+    return Rehearsal.from_value(
         result,
         mmcalib=__version__,
         model=model.id,
@@ -122,11 +126,11 @@ def rehearsal(result: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | 
         gpu=gpu.name,
         capability=gpu.compute_capability,
         starts=result.kv_cache_tokens is not None,
-        memory=memory(result, gpu),
-        budget=encoder_budget(budget, rehearsed_adequacy(result, budget)) if budget else None,
+        memory=memory_figures(result, gpu),
+        budget=budget_figures(budget, rehearsed_adequacy(result, budget)) if budget else None,
         max_model_len=budget.max_model_len if budget else None,
         encoder_estimate_bytes=estimate_bytes(budget, model.path),
-        cross_check=disagreement(result, model.path),
+        cross_check=compare_with_formula(result, model.path),
         assumptions=[*result.assumptions, *model.notes],
         seconds=round(result.seconds, 2),
     )
@@ -137,7 +141,7 @@ def rehearsal(result: Rehearsed, model: ResolvedModel, gpu: Gpu, config: Path | 
 ALLOWANCE_BYTES: Final = 3 << 29
 
 
-def by_formula(
+def memory_by_formula(
     gpu: Gpu,
     started: Started | None,
     budget: Budget,

@@ -12,12 +12,12 @@ from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Explored, JudgedConfig
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.demand import FixedPool, fixed_pool
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.derive.demand import FixedKvCache, fix_kv_cache_size
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
-from mmcalib.memory.worst_steps import Ask, configurations, encoder_steps
+from mmcalib.memory.worst_steps import RehearseAll, encoder_steps, worst_step_configs
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import Evidence
@@ -31,13 +31,13 @@ _FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
 
 
-def most_sequences(rehearsed: Rehearsed) -> int | None:
+def most_sequences(rehearsed: RehearsedMemory) -> int | None:
     """Return the `max_num_seqs` that vLLM's error suggests, if any."""
     fewer = _FEWER.search(rehearsed.problem)
     return int(fewer[1]) if fewer else None
 
 
-def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
+def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
     """Raise VerdictError if vLLM cannot start on that GPU under any limits: with one modality and
     without its profile. Call it in the thread of `prediction`.
     """
@@ -72,7 +72,7 @@ def refuse_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge:
     """Judges decisions by rehearsals on one GPU. `default` has vLLM's defaults with the user's
-    settings. The KV cache must hold `concurrency` sequences. `traffic` serves the corpus' requests
+    settings. The KV cache must hold `concurrency` sequences. `serve` serves the corpus' requests
     under rehearsed arguments, and returns None if vLLM would not start.
     """
 
@@ -80,7 +80,7 @@ class RehearsalJudge:
     default: EngineArgs
     concurrency: float | None
     progress: Progress
-    traffic: Callable[[EngineArgs, Rehearsed | None], TrafficFigures | None]
+    serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
 
     def rejects(self, decision: Decision) -> str:
         """Say why it cannot start or holds too few sequences; empty if it passes or is unknown."""
@@ -119,21 +119,21 @@ class RehearsalJudge:
             default = self._serve(self.default, before)
             return serves_worse(default, served, larger_steps=larger)
 
-    def _serve(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
+    def _serve(self, args: EngineArgs, started: RehearsedMemory | None) -> TrafficFigures | None:
         try:
-            return self.traffic(args, started)
+            return self.serve(args, started)
         except MmcalibError:
             return None
 
-    def _rehearse(self, engine_args: EngineArgs) -> Rehearsed | None:
+    def _rehearse(self, engine_args: EngineArgs) -> RehearsedMemory | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
             return rehearse_trial(self.prediction, engine_args)
 
 
-def begin_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
+def start_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
     """Start all rehearsals of `rehearse_decision`; returns at once."""
     for args, steps in _wanted_configs(default, decision):
-        prediction.begin(args, steps)
+        prediction.start(args, steps)
 
 
 def rehearse_decision(
@@ -141,13 +141,13 @@ def rehearse_decision(
 ) -> Predicted:
     """Rehearse the default, the calibrated config, each modality's worst step and each point."""
     configs = _wanted_configs(default, decision)
-    answers: list[Rehearsed | None] = []
+    answers: list[RehearsedMemory | None] = []
     with progress.step(f"rehearsing on {prediction.gpu.name}", len(configs)) as task:
         for args, steps in configs:
             answers.append(prediction.rehearse_or_none(args, steps))
             task.advance()
     before, after, *others = answers
-    modalities = [modality for modality, _ in configurations(decision)]
+    modalities = [modality for modality, _ in worst_step_configs(decision)]
     worst = zip(modalities, others, strict=False)
     return Predicted(
         gpu=prediction.gpu,
@@ -159,10 +159,10 @@ def rehearse_decision(
     )
 
 
-def reporting_ask(prediction: MemoryPrediction, progress: Progress) -> Ask:
+def rehearse_with_progress(prediction: MemoryPrediction, progress: Progress) -> RehearseAll:
     """Return a function that rehearses configurations and reports progress."""
 
-    def every(every: Sequence[EngineArgs], first: Steps) -> list[Rehearsed | None]:
+    def every(every: Sequence[EngineArgs], first: Steps) -> list[RehearsedMemory | None]:
         with progress.step(f"rehearsing on {prediction.gpu.name}", len(every)) as task:
             return prediction.rehearse_all(every, first, task.advance)
 
@@ -173,7 +173,7 @@ def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[Engin
     """Return the configurations in this order: default, calibrated, worst steps, points."""
     by_profile: dict[tuple[Any, ...], EngineArgs] = {}
     points = [by_profile.setdefault(_profile(e), e.engine_args) for e in decision.explored]
-    worst = [args for _, args in configurations(decision)]
+    worst = [args for _, args in worst_step_configs(decision)]
     return [
         (default, ()),
         (decision.engine_args, encoder_steps(decision)),
@@ -181,7 +181,7 @@ def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[Engin
     ]
 
 
-def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> Rehearsed | None:
+def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> RehearsedMemory | None:
     """Rehearse a trial; its failure does not count against the calibrated configuration."""
     try:
         return prediction.rehearse(engine_args)
@@ -215,19 +215,21 @@ _REMEDY = "a smaller --max-model-len, or no --pin-kv-cache"
 class PinnedPool:
     """A fixed KV cache and its rehearsal; both are None if vLLM would not start with it."""
 
-    pool: FixedPool | None
+    pool: FixedKvCache | None
     check: Check
-    rehearsed: Rehearsed | None = None
+    rehearsed: RehearsedMemory | None = None
 
 
-def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> PinnedPool | None:
+def fix_kv_cache(
+    predicted: Predicted, decision: JudgedConfig, ask: RehearseAll
+) -> PinnedPool | None:
     """Rehearse a fixed KV cache, smaller by the shortfall of serving; None if unknown."""
     short = predicted_shortfall(predicted, decision)
     spared = short.nbytes if short is not None and not short.passes else 0
-    pool = fixed_pool(predicted.calibrated, spared) if predicted.calibrated else None
+    pool = fix_kv_cache_size(predicted.calibrated, spared) if predicted.calibrated else None
     if pool is None:
         return None
-    (rehearsed,) = ask([pool.on(decision.engine_args)], encoder_steps(decision))
+    (rehearsed,) = ask([pool.apply_to(decision.engine_args)], encoder_steps(decision))
     if rehearsed is None or rehearsed.kv_cache_tokens is None:
         why = rehearsed.problem if rehearsed else "it could not be rehearsed"
         detail = f"a KV cache of {gib(pool.kv_cache_memory_bytes)} is too small: {why}"
@@ -240,7 +242,7 @@ def fix_kv_cache(predicted: Predicted, decision: JudgedConfig, ask: Ask) -> Pinn
     return PinnedPool(pool, Check(FIXED_KV_CACHE, "pass", detail), rehearsed)
 
 
-def pinned_evidence(pool: FixedPool, gpu: str) -> Iterator[Evidence]:
+def pool_evidence(pool: FixedKvCache, gpu: str) -> Iterator[Evidence]:
     """Yield one entry per emitted value."""
     spared = ""
     if pool.spared_bytes:

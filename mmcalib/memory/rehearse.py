@@ -10,16 +10,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine import messages as m
-from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
-from mmcalib.engine.helpers import OnceHost
-from mmcalib.engine.vllm_config import refusal, refuse_unknown, refused_flags, saying_what_to_change
+from mmcalib.engine.config_forms import (
+    PLACEHOLDER_MODEL,
+    WrittenConfiguration,
+    read_configuration,
+    reject_unsafe_settings,
+)
+from mmcalib.engine.helpers import CachingHost
+from mmcalib.engine.vllm_config import (
+    add_config_hints,
+    refusal_text,
+    reject_unknown_arguments,
+    rejected_flags_error,
+)
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
-from mmcalib.memory.figures import rehearsal
+from mmcalib.memory.figures import rehearsal_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -37,33 +47,33 @@ class Rehearsals(Closing):
         self,
         gpu: Gpu,
         *,
-        on_said: Callable[[str], None] = lambda text: None,
+        on_note: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.gpu = gpu
-        self._host = OnceHost(on_said=on_said, on_log=lambda line: on_log(f"rehearsal: {line}"))
+        self._host = CachingHost(on_note=on_note, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
-    def options(self) -> m.ServeOptions:
+    def list_options(self) -> m.ServeOptions:
         """List the options of `vllm serve` and the arguments of vLLM's engine on that GPU."""
-        self.imagine()
+        self.start_simulated_gpu()
         return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")
 
-    def parsed(self, configuration: WrittenConfiguration) -> m.ServeConfig:
+    def parse(self, configuration: WrittenConfiguration) -> m.ServeConfig:
         """Parse a configuration; the result has the values of all arguments.
 
         Raises EngineError in vLLM's words, UsageError for a file with flag-only options.
         """
-        self.imagine()
-        parsed = self._host.ask(configuration.question, "reading the configuration")
-        return trusted(parsed, configuration.source)
+        self.start_simulated_gpu()
+        parsed = self._host.ask(configuration.parse_request, "reading the configuration")
+        return reject_unsafe_settings(parsed, configuration.source)
 
-    def imagine(self) -> None:
+    def start_simulated_gpu(self) -> None:
         """Import vLLM on the simulated platform, once; its parser needs the platform."""
-        self._host.ask(m.Imagine(self.gpu), f"simulating a {self.gpu.name}")
+        self._host.ask(m.UseImaginaryGpu(self.gpu), f"simulating a {self.gpu.name}")
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         """Rehearse vLLM's startup, then these encoder steps. Raises EngineError if it fails."""
         request = m.Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
@@ -82,9 +92,9 @@ class Rehearsals(Closing):
         self._host.close()
 
 
-def gpu_of(name: str) -> Gpu:
+def resolve_gpu(name: str) -> Gpu:
     """Return the GPU of this name ("auto": the present one). Raises UsageError; it needs CUDA."""
-    gpu = gpus.present() if name == AUTO else gpus.find(name)
+    gpu = gpus.detect_gpu() if name == AUTO else gpus.find_gpu(name)
     if gpu.memory_only or gpu.capability is None:
         raise UsageError(
             f"{gpu.name} is not a CUDA GPU: mmcalib cannot rehearse vLLM's startup on it",
@@ -93,7 +103,7 @@ def gpu_of(name: str) -> Gpu:
     return gpu
 
 
-def on_gpu(opened: ModelInfo, rehearsed: Rehearsed | None) -> ModelInfo:
+def with_gpu_defaults(opened: ModelInfo, rehearsed: RehearsedMemory | None) -> ModelInfo:
     """Return the opened model with the defaults of `vllm serve` on the rehearsed GPU."""
     if rehearsed is None or rehearsed.budget is None:
         return opened
@@ -120,16 +130,16 @@ def rehearse(
     `mmcalib.errors.MmcalibError`.
     """
     progress = progress or StepLog()
-    device = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     results = []
     resolved: dict[str, ResolvedModel] = {}
-    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
+    with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         if engine_args:
-            refuse_unknown(engine_args, rehearsals.options().engine)
+            reject_unknown_arguments(engine_args, rehearsals.list_options().engine)
         for config in configs:
             written = read_configuration(None if config is None else Path(config), flags, model)
             path = written.source
-            with saying_what_to_change(path, flags):
+            with add_config_hints(path, flags):
                 args = parse_arguments(rehearsals, written)
                 name = pop_model(args)
                 if name not in resolved:
@@ -138,21 +148,23 @@ def rehearse(
                 title = f"rehearsing on {device.name}" + (f" with {path}" if path else "")
                 with progress.step(title):
                     answer = rehearsals.rehearse(args)
-            results.append(rehearsal(answer, resolved[name], device, path))
+            results.append(rehearsal_document(answer, resolved[name], device, path))
     return results
 
 
 def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
     """Return a configuration's engine arguments. Raises UsageError."""
     try:
-        args = rehearsals.parsed(written).engine_args
+        args = rehearsals.parse(written).engine_args
     except VllmRefused as error:
-        flags = (*written.written, *written.flags)
-        flags_error = refused_flags(refusal(error), flags, rehearsals.options().arguments)
+        flags = (*written.file_flags, *written.flags)
+        flags_error = rejected_flags_error(
+            refusal_text(error), flags, rehearsals.list_options().arguments
+        )
         if flags_error is not None:
             raise flags_error from error
         raise
-    if args.get("model") == UNNAMED:
+    if args.get("model") == PLACEHOLDER_MODEL:
         del args["model"]
     return args
 
@@ -170,12 +182,12 @@ Steps = tuple[EncoderStep, ...]
 T = TypeVar("T")
 
 
-class Rehearses(Protocol):
+class Rehearser(Protocol):
     """The part of `Rehearsals` that a prediction uses."""
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed: ...
+    ) -> RehearsedMemory: ...
 
 
 @dataclass(slots=True)
@@ -185,12 +197,12 @@ class MemoryPrediction(Closing):
     """
 
     gpu: Gpu
-    rehearsals: Rehearses
+    rehearsals: Rehearser
     base: EngineArgs = field(default_factory=dict)
     fatal: tuple[type[MmcalibError], ...] = ()
     failure: MmcalibError | None = field(init=False, default=None)
     _thread: ThreadPoolExecutor = field(init=False)
-    _begun: dict[str, Future[Rehearsed]] = field(init=False, default_factory=dict)
+    _begun: dict[str, Future[RehearsedMemory]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rehearsal")
@@ -200,32 +212,34 @@ class MemoryPrediction(Closing):
         """Number of rehearsed configurations."""
         return len(self._begun)
 
-    def begin(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[Rehearsed]:
+    def start(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[RehearsedMemory]:
         """Start rehearsing the configuration and then these encoder steps; returns at once."""
-        key = key_of(engine_args, steps)
+        key = arguments_key(engine_args, steps)
         if key not in self._begun:
             full = {**self.base, **engine_args}
             self._begun[key] = self._thread.submit(self.rehearsals.rehearse, full, steps)
         return self._begun[key]
 
-    def after(self, work: Callable[[], T]) -> Future[T]:
+    def run_after(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` after all rehearsals started so far; returns at once."""
         return self._thread.submit(work)
 
-    def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed:
+    def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory:
         """Rehearse and wait. Raises EngineError if vLLM rejects it or the rehearsal fails."""
-        return self.begin(engine_args, steps).result()
+        return self.start(engine_args, steps).result()
 
-    def known(self, engine_args: EngineArgs) -> Rehearsed | MmcalibError | None:
+    def find_result(self, engine_args: EngineArgs) -> RehearsedMemory | MmcalibError | None:
         """Return the rehearsal or its error; None if it was never started."""
-        if key_of(engine_args) not in self._begun:
+        if arguments_key(engine_args) not in self._begun:
             return None
         try:
             return self.rehearse(engine_args)
         except MmcalibError as error:
             return error
 
-    def rehearse_or_none(self, engine_args: EngineArgs, steps: Steps = ()) -> Rehearsed | None:
+    def rehearse_or_none(
+        self, engine_args: EngineArgs, steps: Steps = ()
+    ) -> RehearsedMemory | None:
         """Rehearse; return None and remember the error if it fails."""
         try:
             return self.rehearse(engine_args, steps)
@@ -240,11 +254,11 @@ class MemoryPrediction(Closing):
         every: Sequence[EngineArgs],
         first: Steps = (),
         on_each: Callable[[], None] = lambda: None,
-    ) -> list[Rehearsed | None]:
+    ) -> list[RehearsedMemory | None]:
         """Rehearse all, the `first` encoder steps with the first one; None for one that fails."""
         wanted = [(args, () if number else first) for number, args in enumerate(every)]
         for args, steps in wanted:
-            self.begin(args, steps)
+            self.start(args, steps)
         answers = []
         for args, steps in wanted:
             answers.append(self.rehearse_or_none(args, steps))
@@ -256,7 +270,7 @@ class MemoryPrediction(Closing):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def key_of(engine_args: EngineArgs, steps: Steps = ()) -> str:
+def arguments_key(engine_args: EngineArgs, steps: Steps = ()) -> str:
     """Return a key that ignores the arguments' order."""
     return json.dumps([engine_args, repr(steps)], sort_keys=True)
 
@@ -270,8 +284,8 @@ class Predicted:
     """
 
     gpu: Gpu
-    default: Rehearsed | None
-    calibrated: Rehearsed | None = None
-    points: tuple[Rehearsed | None, ...] = ()
-    steps: Mapping[Modality, Rehearsed] = field(default_factory=dict)
+    default: RehearsedMemory | None
+    calibrated: RehearsedMemory | None = None
+    points: tuple[RehearsedMemory | None, ...] = ()
+    steps: Mapping[Modality, RehearsedMemory] = field(default_factory=dict)
     failure: MmcalibError | None = None

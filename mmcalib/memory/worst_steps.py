@@ -17,7 +17,7 @@ from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
-from mmcalib.domain.memory import Budget, EncoderStep, Rehearsed
+from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -27,7 +27,7 @@ from mmcalib.text import gib, number
 _LANGUAGE: Final = ("language model", "sampler")
 
 
-def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
+def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
     """Yield, per served modality, engine arguments with which vLLM profiles a step full of it.
 
     The budget stays. Size hints go, because they shrink only the profiled item; a skipped profile
@@ -44,39 +44,41 @@ def configurations(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str,
         yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
 
 
-def rehearse_worst_steps(decision: JudgedConfig, ask: Ask) -> dict[Modality, Rehearsed]:
+def rehearse_worst_steps(
+    decision: JudgedConfig, ask: RehearseAll
+) -> dict[Modality, RehearsedMemory]:
     """Rehearse the worst step of each served modality; failed rehearsals are omitted."""
-    every = list(configurations(decision))
+    every = list(worst_step_configs(decision))
     steps = ask([args for _, args in every], ())
     return {m: step for (m, _), step in zip(every, steps, strict=True) if step is not None}
 
 
-def padded(decision: JudgedConfig) -> dict[Modality, demand.Excess]:
+def find_excess_items(decision: JudgedConfig) -> dict[Modality, demand.Excess]:
     """Return corpus items that cost the encoder more than dummies of the same token count."""
     counts = decision.items_per_prompt
-    every = demand.excesses(decision.table, decision.budget, decision.plain, counts)
+    every = demand.find_excesses(decision.table, decision.budget, decision.plain, counts)
     return {excess.modality: excess for excess in every}
 
 
 def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
-    """Return the largest steps of the `padded` items; vLLM's profile includes none of them."""
-    return tuple(EncoderStep(e.cost.shape, e.items) for e in padded(decision).values())
+    """Return the largest steps of the `find_excess_items` items, which no profile includes."""
+    return tuple(EncoderStep(e.cost.shape, e.items) for e in find_excess_items(decision).values())
 
 
-def shortfall(
-    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+def find_shortfall(
+    decision: JudgedConfig, calibrated: RehearsedMemory, steps: Mapping[Modality, RehearsedMemory]
 ) -> demand.Shortfall:
     """Compare the costliest demand with the reserve; `calibrated` has peaks of `encoder_steps`."""
     return demand.Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
-        worst=max(demands(decision, calibrated, steps), key=lambda one: one.nbytes),
+        worst=max(list_demands(decision, calibrated, steps), key=lambda one: one.nbytes),
         outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
         spare_bytes=calibrated.spare_bytes,
     )
 
 
-def demands(
-    decision: JudgedConfig, calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]
+def list_demands(
+    decision: JudgedConfig, calibrated: RehearsedMemory, steps: Mapping[Modality, RehearsedMemory]
 ) -> Iterator[demand.Demand]:
     """Yield every demand that may be the costliest, encoder steps first."""
     budget, width = decision.budget, output_width(calibrated, steps)
@@ -97,7 +99,7 @@ def demands(
             resident=rest_of_cache(limit),
             kept_bytes=calibrated.kept_bytes,
         )
-    excess = padded(decision)
+    excess = find_excess_items(decision)
     for ran in calibrated.steps:
         excess_item, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
         if peak is not None and tokens is not None and excess_item is not None:
@@ -115,17 +117,19 @@ def demands(
         yield demand.PromptsStep(tokens, peak, full, one.prompts, single, profiled)
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
-        yield demand.Merge(tokens, calibrated.merge_peak_bytes, full)
+        yield demand.MergeStep(tokens, calibrated.merge_peak_bytes, full)
 
 
-def output_width(calibrated: Rehearsed, steps: Mapping[Modality, Rehearsed]) -> int:
+def output_width(calibrated: RehearsedMemory, steps: Mapping[Modality, RehearsedMemory]) -> int:
     """Bytes of one cached embedding; worst steps know it even if the profile is skipped."""
     every = [one.outputs for one in (calibrated, *steps.values()) if one.outputs is not None]
     return max((outputs.bytes_per_token for outputs in every), default=0)
 
 
 # Rehearses configurations, the first with encoder steps; None for one that fails.
-Ask = Callable[[Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[Rehearsed | None]]
+RehearseAll = Callable[
+    [Sequence[Mapping[str, Any]], tuple[EncoderStep, ...]], Sequence[RehearsedMemory | None]
+]
 
 # The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
@@ -135,21 +139,23 @@ _TRIES: Final = 3
 class Remedy:
     """Settings with which the reserve check passes, their shortfall and their rehearsal."""
 
-    engine: demand.Engine
-    found: demand.Shortfall
-    rehearsed: Rehearsed
+    engine: demand.EngineSettings
+    shortfall: demand.Shortfall
+    rehearsed: RehearsedMemory
 
 
-def find_remedies(first: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> Iterator[Remedy]:
+def find_remedies(
+    first: demand.Shortfall, decision: JudgedConfig, ask: RehearseAll
+) -> Iterator[Remedy]:
     """Yield remedies that pass, retained storage included: smaller steps, then a larger reserve."""
     counts = decision.items_per_prompt
-    for cure in (demand.smaller, demand.larger):
-        budget, short, engine = decision.budget, first, demand.Engine()
+    for cure in (demand.shrink_step, demand.raise_reserve):
+        budget, short, engine = decision.budget, first, demand.EngineSettings()
         for _ in range(_TRIES):
             step = cure(short, budget, counts)
             if step is None:
                 break
-            engine = demand.Engine(**{**engine.values, **step.values})
+            engine = demand.EngineSettings(**{**engine.values, **step.values})
             answer = _rehearse_with(engine, decision, ask)
             if answer is None:
                 break
@@ -160,8 +166,8 @@ def find_remedies(first: demand.Shortfall, decision: JudgedConfig, ask: Ask) -> 
                 break
 
 
-def with_less_kv_cache(
-    short: demand.Shortfall, before: Rehearsed, decision: JudgedConfig, ask: Ask
+def shrink_kv_cache(
+    short: demand.Shortfall, before: RehearsedMemory, decision: JudgedConfig, ask: RehearseAll
 ) -> Remedy | None:
     """Shrink the KV cache by the shortfall; None if too little of it is left. If all sequences
     would take more than half of the cache, allow only those that leave half.
@@ -175,14 +181,14 @@ def with_less_kv_cache(
         if half < decision.budget.max_num_seqs and half * count < step.items:
             seqs = half
     if seqs is not None:
-        fewer = _rehearse_with(demand.Engine(max_num_seqs=seqs), decision, ask)
+        fewer = _rehearse_with(demand.EngineSettings(max_num_seqs=seqs), decision, ask)
         if fewer is None:
             return None
         _, short, before = fewer
-    pool = demand.fixed_pool(before, max(0, short.nbytes))
+    pool = demand.fix_kv_cache_size(before, max(0, short.nbytes))
     if pool is None:
         return None
-    engine = demand.Engine(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
+    engine = demand.EngineSettings(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
     answer = _rehearse_with(engine, decision, ask)
     if answer is None or not answer[1].passes:
         return None
@@ -190,7 +196,10 @@ def with_less_kv_cache(
 
 
 def _with_last_batch(
-    short: demand.Shortfall, budget: Budget, counts: Mapping[Modality, int], rehearsed: Rehearsed
+    short: demand.Shortfall,
+    budget: Budget,
+    counts: Mapping[Modality, int],
+    rehearsed: RehearsedMemory,
 ) -> demand.Shortfall:
     """Add the last batch to a language step: shared storage stays until its last item leaves the
     encoder cache. The check of cached items covers the rest.
@@ -198,7 +207,7 @@ def _with_last_batch(
     outputs, resident = rehearsed.outputs, short.worst.resident
     # An encoder step makes room in the cache for its own outputs.
     encodes = isinstance(short.worst, demand.WorstStep)
-    if encodes or outputs is None or not outputs.shared or not outputs.outlive:
+    if encodes or outputs is None or not outputs.shared or not outputs.outlive_request:
         return short
     largest = max(budget.max_tokens_per_item.values(), default=0)
     at_once = budget.max_num_seqs * sum(counts.values()) * largest
@@ -208,12 +217,12 @@ def _with_last_batch(
 
 
 def _rehearse_with(
-    engine: demand.Engine, decision: JudgedConfig, ask: Ask
-) -> tuple[Budget, demand.Shortfall, Rehearsed] | None:
+    engine: demand.EngineSettings, decision: JudgedConfig, ask: RehearseAll
+) -> tuple[Budget, demand.Shortfall, RehearsedMemory] | None:
     """Rehearse serving with these values; None if vLLM would not start."""
-    args, expected = engine.on(decision.engine_args), _expected(decision.budget, engine)
+    args, expected = engine.apply_to(decision.engine_args), _expected(decision.budget, engine)
     altered = replace(decision, engine_args=args, budget=expected)
-    every = list(configurations(altered))
+    every = list(worst_step_configs(altered))
     first, *others = ask(
         [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
     )
@@ -224,10 +233,10 @@ def _rehearse_with(
         return None
     # A rehearsal does not look for the largest clip.
     budget = replace(first.budget, largest_clip=decision.budget.largest_clip)
-    return budget, shortfall(replace(altered, budget=budget), first, steps), first
+    return budget, find_shortfall(replace(altered, budget=budget), first, steps), first
 
 
-def _expected(budget: Budget, engine: demand.Engine) -> Budget:
+def _expected(budget: Budget, engine: demand.EngineSettings) -> Budget:
     """Return the budget as vLLM's `compute_mm_encoder_budget` computes it, before a rehearsal."""
     batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
     tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
@@ -242,14 +251,16 @@ def _expected(budget: Budget, engine: demand.Engine) -> Budget:
     )
 
 
-def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses) -> Check | None:
+def check_retention(
+    predicted: Predicted, decision: JudgedConfig, accesses: Accesses
+) -> Check | None:
     """Check the reserve for retained batches; None if nothing is shared, cached or rehearsed."""
     after = predicted.calibrated
     outputs = after.outputs if after else None
-    if after is None or outputs is None or outputs.shared is False or not outputs.outlive:
+    if after is None or outputs is None or outputs.shared is False or not outputs.outlive_request:
         return None
     bound = _bound_retention(decision, accesses)
-    every = demands(decision, after, predicted.steps)
+    every = list_demands(decision, after, predicted.steps)
     steps = (one for one in every if isinstance(one, demand.LanguageStep | demand.PromptsStep))
     language = max(steps, key=lambda one: one.nbytes, default=None)
     width = output_width(after, predicted.steps)
@@ -276,7 +287,7 @@ def views_check(predicted: Predicted, decision: JudgedConfig, accesses: Accesses
     )
 
 
-def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.Pinned | None:
+def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.RetainedStorage | None:
     """Bound the storage that the corpus' own items retain; None without such items."""
     budget, table = decision.budget, decision.table
     cache, known = budget.encoder_cache_size, bool(accesses.ends) and accesses.complete
@@ -290,14 +301,16 @@ def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.Pinne
         return None
     sizes: list[int] = []
     if known:
-        shapes = (accesses.items[index][0] for index in demand.repeated(accesses.requests()))
+        shapes = (
+            accesses.items[index][0] for index in demand.find_repeated_items(accesses.requests())
+        )
         every = (table.costs.get(shape) for shape in shapes)
         sizes = [cost.embeds for cost in every if cost is not None and cost.embeds]
     else:
-        for costs in map(table.of, table.modalities()):
+        for costs in map(table.columns_of, table.modalities()):
             embeds, rows = np.unique(costs.embeds[costs.embeds > 0], return_inverse=True)
             counts = np.bincount(rows, costs.counts[costs.embeds > 0])
             for size, count in zip(embeds.tolist(), counts.tolist(), strict=True):
                 # The cache holds at most this number of one size.
                 sizes += repeat(size, min(int(count), cache // size + 1))
-    return demand.pinned(sizes, cache, batch, known=known)
+    return demand.bound_retained_storage(sizes, cache, batch, known=known)

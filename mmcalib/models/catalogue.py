@@ -96,7 +96,7 @@ def _strip(facts: Facts) -> dict[str, Any]:
 
 
 @cache
-def bundled() -> tuple[Geometry, ...]:
+def bundled_models() -> tuple[Geometry, ...]:
     """Return every bundled geometry, sorted by id."""
     folder = resources.files("mmcalib.models") / "facts"
     documents = (
@@ -107,10 +107,10 @@ def bundled() -> tuple[Geometry, ...]:
     return tuple(sorted(map(parse_geometry, documents), key=lambda geometry: geometry.id.lower()))
 
 
-def find(model_id: str) -> Geometry | None:
+def find_model(model_id: str) -> Geometry | None:
     """Return the geometry with that id or last part of an id, ignoring case; None if missing."""
     lowered = model_id.lower()
-    for geometry in bundled():
+    for geometry in bundled_models():
         full = geometry.id.lower()
         if lowered in (full, full.rpartition("/")[2]):
             return geometry

@@ -50,7 +50,7 @@ class Depths:
         return max((layers for _, layers in self.encoders), default=0)
 
 
-def depths(config: Config) -> Depths:
+def read_depths(config: Config) -> Depths:
     """Read the layer counts of a Hugging Face config. Raises ModelError without a text depth."""
     text = [layers for section in text_sections(config) if (layers := text_depth(section))]
     if not text:
@@ -66,7 +66,7 @@ def depths(config: Config) -> Depths:
     return Depths(text[-1], tuple(encoders))
 
 
-def parts(config: Config) -> Iterator[Config]:
+def model_parts(config: Config) -> Iterator[Config]:
     """Yield the model's config, then the part of an omni model that reads media."""
     yield config
     if isinstance(thinker := config.get("thinker_config"), dict):
@@ -75,14 +75,14 @@ def parts(config: Config) -> Iterator[Config]:
 
 def text_sections(config: Config) -> Iterator[Config]:
     """Yield every mapping that may describe the language model, the authoritative one last."""
-    for part in parts(config):
+    for part in model_parts(config):
         yield part
         yield from (part[name] for name in TEXT_SECTIONS if isinstance(part.get(name), dict))
 
 
 def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str]]]:
     """Yield each encoder's name, its mapping, and the keys that may hold its depth."""
-    for part in parts(config):
+    for part in model_parts(config):
         for name in ENCODER_SECTIONS:
             if isinstance(part.get(name), dict):
                 yield name, part[name], ENCODER_KEYS
@@ -137,7 +137,7 @@ def cut_depth(
     if text_layers is not None:
         _cut_texts(cut, max(text_layers, 1))
     if encoder_layers is not None:
-        floor = max(encoder_layers, 1, *map(_feature_floor, parts(cut)))
+        floor = max(encoder_layers, 1, *map(_feature_floor, model_parts(cut)))
         for _, section, keys in encoder_sections(cut):
             true = named_layers(section, keys) or 0
             if (layers := max(floor, len(section.get(TAPS) or ()))) < true:
@@ -148,7 +148,7 @@ def cut_depth(
 
 
 def _cut_texts(config: Config, layers: int) -> None:
-    depths(config)
+    read_depths(config)
     for section in text_sections(config):
         if (true := text_depth(section) or 0) <= layers:
             continue
@@ -242,7 +242,7 @@ def cut_checkpoint(
         config = scratch / "config.json"
         config.unlink()
         config.write_text(json.dumps(cut, indent=1) + "\n", encoding="utf-8")
-    return CutCheckpoint(target, depths(cut), depths(true))
+    return CutCheckpoint(target, read_depths(cut), read_depths(true))
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -274,7 +274,7 @@ _BLOCK = re.compile(r"^(?P<stack>.*?\b(?:layers|blocks|h))\.(?P<index>\d+)\.")
 _ENCODER_WORDS = ("visual", "vision", "audio", "tower", "encoder")
 
 
-def at_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: int) -> int:
+def scale_to_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: int) -> int:
     """Bytes of all parameters at true depth, from their `sizes` at the cut depth by name."""
     blocks: dict[str, set[str]] = {}
     stack_bytes: dict[str, int] = {}

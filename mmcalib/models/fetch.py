@@ -35,11 +35,11 @@ class FetchRequest(NamedTuple):
     timeout_s: float
 
 
-class Elsewhere(OSError):  # noqa: N818 - names the place, not the failure
+class OutsideFolder(OSError):  # noqa: N818 - names the place, not the failure
     """The client tried to write outside the model's folders."""
 
 
-def keep_to(folders: list[str], files: list[str]) -> None:
+def restrict_writes(folders: list[str], files: list[str]) -> None:
     """Let this process write only below `folders`, and to `files`, from now on."""
     roots = tuple(os.path.realpath(folder) for folder in folders)
     allowed = {os.path.realpath(file) for file in files}
@@ -63,7 +63,7 @@ def keep_to(folders: list[str], files: list[str]) -> None:
             inside = any(where == root or where.startswith(root + "/") for root in roots)
             is_parent = event == "os.mkdir" and where in parents
             if not (inside or is_parent or where in allowed or where == os.devnull):
-                raise Elsewhere(f"refused to write outside the model's folder: {where}")
+                raise OutsideFolder(f"refused to write outside the model's folder: {where}")
 
     sys.addaudithook(check_write)
 
@@ -78,7 +78,7 @@ def serve(pipe: Connection) -> None:
         import huggingface_hub
 
         folders = [os.path.join(order.cache, own), os.path.join(order.cache, ".locks", own)]
-        keep_to(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
+        restrict_writes(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
         folder = huggingface_hub.snapshot_download(
             order.model,
             revision=order.revision,

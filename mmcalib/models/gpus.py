@@ -70,7 +70,7 @@ class Gpu:
         return self.source if is_given else shlex.join(["--gpu", self.name])
 
 
-def described(memory: str, capability: str) -> Gpu:
+def describe_gpu(memory: str, capability: str) -> Gpu:
     """Return a GPU of this memory, as torch reports it (`22.03GiB`; a GB is 10**9 bytes), and this
     capability (`8.9`). Raises UsageError.
     """
@@ -121,16 +121,16 @@ BRANDS = re.compile(r"^(?:nvidia|amd|geforce|tesla|quadro|instinct|rtx)")
 AMD = re.compile(r"\bamd\b|radeon|instinct|\bmi\d{3}", re.IGNORECASE)
 GIGABYTES = re.compile(r"(?<=\d)gi?b")
 SUGGESTIONS = 3
-ANY = "--gpu-memory 24GiB --capability 8.9"
+ANY_GPU_EXAMPLE = "--gpu-memory 24GiB --capability 8.9"
 
 
 @cache
-def all() -> tuple[Gpu, ...]:  # noqa: A001 - read as `catalogue.all()`
+def catalogue_gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue, by maker, use and generation."""
     return tuple(_parse(entry) for entry in _document())
 
 
-def find(name: str) -> Gpu:
+def find_gpu(name: str) -> Gpu:
     """Return the GPU of that name, alias or torch name; ignores case, spaces, dashes and brand.
 
     Raises UsageError with the closest names, or with all memory sizes of that GPU.
@@ -139,7 +139,7 @@ def find(name: str) -> Gpu:
     folded = fold(name)
     if (gpu := spellings.get(folded)) is not None:
         return gpu
-    sizes = [gpu.name for gpu in all() if fold(gpu.name.rpartition("-")[0]) == folded]
+    sizes = [gpu.name for gpu in catalogue_gpus() if fold(gpu.name.rpartition("-")[0]) == folded]
     if folded and len(sizes) > 1:
         raise UsageError(
             f"{name} comes in several memory sizes: {', '.join(sizes)}",
@@ -157,7 +157,8 @@ def find(name: str) -> Gpu:
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"unknown GPU {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
-        hint=f"mmcalib list gpus shows {len(all())}; for any other, replace --gpu by {ANY}",
+        hint=f"mmcalib list gpus shows {len(catalogue_gpus())}; for any other, "
+        f"replace --gpu by {ANY_GPU_EXAMPLE}",
     )
 
 
@@ -179,7 +180,7 @@ def _document() -> tuple[Mapping[str, Any], ...]:
 def _spellings() -> Mapping[str, Gpu]:
     """Map every folded spelling to its GPU. Raises ValueError if two GPUs share one."""
     gpus: dict[str, Gpu] = {}
-    for gpu, entry in zip(all(), _document(), strict=True):
+    for gpu, entry in zip(catalogue_gpus(), _document(), strict=True):
         for spelling in map(fold, (entry["name"], entry["torch_name"], *entry["aliases"])):
             if gpus.setdefault(spelling, gpu) is not gpu:
                 raise ValueError(f"{spelling} is both {gpus[spelling].name} and {gpu.name}")
@@ -208,7 +209,7 @@ CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
 # Size of the name in cudaDeviceProp, which torch reads.
 NAME_BYTES = 256
-INSTEAD = "name one instead: --gpu NAME"
+NAME_GPU_HINT = "name one instead: --gpu NAME"
 
 
 class Driver(Protocol):
@@ -260,9 +261,9 @@ class CudaDriver:
     def _call(self, function: str, *arguments: object) -> None:
         result = getattr(self._library, function)(*arguments)
         if result == CUDA_ERROR_NO_DEVICE:
-            raise UsageError("CUDA finds no GPU on this machine", hint=INSTEAD)
+            raise UsageError("CUDA finds no GPU on this machine", hint=NAME_GPU_HINT)
         if result != CUDA_SUCCESS:
-            raise UsageError(f"CUDA driver error {result} in {function}", hint=INSTEAD)
+            raise UsageError(f"CUDA driver error {result} in {function}", hint=NAME_GPU_HINT)
 
 
 def open_driver() -> Driver:
@@ -270,15 +271,15 @@ def open_driver() -> Driver:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise UsageError("no CUDA driver on this machine", hint=INSTEAD) from error
+        raise UsageError("no CUDA driver on this machine", hint=NAME_GPU_HINT) from error
     return CudaDriver(library)
 
 
-def present(driver: Callable[[], Driver] = open_driver) -> Gpu:
+def detect_gpu(driver: Callable[[], Driver] = open_driver) -> Gpu:
     """Return this machine's first GPU. Raises UsageError if it has none."""
     cuda = driver()
     if cuda.count() == 0:
-        raise UsageError("CUDA finds no GPU on this machine", hint=INSTEAD)
+        raise UsageError("CUDA finds no GPU on this machine", hint=NAME_GPU_HINT)
     name = cuda.name(0)
     return Gpu(
         name=name,
@@ -293,7 +294,7 @@ def present(driver: Callable[[], Driver] = open_driver) -> Gpu:
 
 
 def has_gpu(driver: Callable[[], Driver] = open_driver) -> bool:
-    """True if `present` finds a GPU."""
+    """True if `detect_gpu` finds a GPU."""
     try:
         return driver().count() > 0
     except UsageError:

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
@@ -62,7 +62,7 @@ class HuggingFaceHub:
             raise HubUnavailable("HF_HUB_OFFLINE is set")
         if importlib.util.find_spec("huggingface_hub") is None:
             raise HubUnavailable("huggingface_hub is not installed")
-        if not reachable(self._endpoint, REACH_TIMEOUT_S):
+        if not is_reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
         order = FetchRequest(
             model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
@@ -83,7 +83,7 @@ class HuggingFaceHub:
         return Path(folder)
 
 
-def reachable(endpoint: str, timeout_s: float) -> bool:
+def is_reachable(endpoint: str, timeout_s: float) -> bool:
     """True if the endpoint answers in time, including name lookup and proxies."""
     if not endpoint.startswith(("http://", "https://")):
         return False
@@ -169,10 +169,10 @@ def resolve(
         return ResolvedModel(model, str(fetched), "hub", None, ())
     except HubUnavailable as reason:
         why = str(reason)
-    geometry = find(model)
+    geometry = find_model(model)
     if geometry is None:
         # Suggest an id that starts like this one, or else one of similar spelling.
-        known = [one.id for one in bundled()]
+        known = [one.id for one in bundled_models()]
         longer = (name for name in known if name.lower().startswith(model.lower()))
         close = next(iter([*longer, *difflib.get_close_matches(model, known, n=1)]), None)
         raise ModelError(

@@ -116,13 +116,13 @@ def _members(kind: type) -> dict[str, Option | type]:
     return members
 
 
-def options_of(kind: type) -> Iterator[Option]:
+def iter_options(kind: type) -> Iterator[Option]:
     """Yield the options of a class and of its nested option classes, in order."""
     for member in _members(kind).values():
         if isinstance(member, Option):
             yield member
         else:
-            yield from options_of(member)
+            yield from iter_options(member)
 
 
 def _without_none(kind: Any) -> Any:

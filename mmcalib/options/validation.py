@@ -15,7 +15,7 @@ from mmcalib.text import flag, size_bytes
 _POLICY_OPTIONS = {rule.name for rule in fields(Policy)} & set(RunOptions.__dataclass_fields__)
 
 
-def policy_of(options: RunOptions) -> Policy:
+def build_policy(options: RunOptions) -> Policy:
     """Return the policy of these options; an option of None takes the policy's default."""
     values = {name: getattr(options, name) for name in _POLICY_OPTIONS}
     if options.ram_budget is not None:
@@ -23,7 +23,7 @@ def policy_of(options: RunOptions) -> Policy:
     return Policy(**{name: value for name, value in values.items() if value is not None})
 
 
-def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
+def read_policy(given: Policy | Mapping[str, Any] | None) -> Policy:
     """Return the library's `policy` argument as a Policy. Raises UsageError for an unknown key."""
     if given is None or isinstance(given, Policy):
         return given or Policy()
@@ -38,7 +38,7 @@ def policy_from(given: Policy | Mapping[str, Any] | None) -> Policy:
     return Policy(**given)
 
 
-def options_of_policy(policy: Policy) -> dict[str, Any]:
+def policy_options(policy: Policy) -> dict[str, Any]:
     """Return the values that differ from the defaults, by option name."""
     default = Policy()
     values = {name: getattr(policy, name) for name in _POLICY_OPTIONS}
@@ -57,14 +57,19 @@ _DERIVED: Final = {
     "max_num_seqs": "Policy(max_num_seqs=64)",
     "gpu_memory_utilization": "Policy(gpu_memory_utilization=0.9)",
 }
-DECIDED: Final = frozenset(_DERIVED) - {"model"}
+DERIVED_ARGUMENTS: Final = frozenset(_DERIVED) - {"model"}
 # A run keeps these from the user's configuration unless an option overrides them.
-TAKEN: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "media_io_kwargs")
+KEPT_ARGUMENTS: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "gpu_memory_utilization",
+    "media_io_kwargs",
+)
 # `--pin-kv-cache` sets these.
 _PINNED: Final = ("kv_cache_memory_bytes", "compilation_config", "cudagraph_capture_sizes")
 
 
-def refuse_own(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
+def reject_derived_flags(engine_args: Mapping[str, Any], *, pinned: bool) -> None:
     """Raise UsageError for arguments that a calibration sets itself, with the option to use."""
     for name in engine_args:
         if name in _DERIVED:

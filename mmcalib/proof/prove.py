@@ -13,12 +13,12 @@ from mmcalib.checks.check import Check
 from mmcalib.decision.media_files import Files
 from mmcalib.domain.knobs import Label
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ParseServeConfig, Replayed
+from mmcalib.engine.messages import BurstResult, ParseServeConfig
 from mmcalib.errors import EngineDied, EngineError, OutputError, VllmMoved
 from mmcalib.processes import exhausted, free_bytes
 from mmcalib.progress import Progress
 from mmcalib.proof import replay, start
-from mmcalib.proof.replay import Burst, mismatched, rejected
+from mmcalib.proof.replay import Burst, mismatched_prompts, rejected_prompts
 from mmcalib.proof.start import Launch, Started
 from mmcalib.results.memory import Memory, ReplayResult, Startup
 from mmcalib.text import gib
@@ -30,7 +30,7 @@ class Proof:
 
     started: Started | None = None
     burst: Burst | None = None
-    replayed: Replayed | None = None
+    replayed: BurstResult | None = None
     checks: tuple[Check, ...] = ()
     failure: Exception | None = None
 
@@ -73,7 +73,7 @@ def prove(
             burst, replayed = replay.leave_out_exhausting(burst, replayed)
         check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
         proof = replace(proof, checks=(*proof.checks, check))
-        if replay.without_template(replayed):
+        if replay.lacks_chat_template(replayed):
             return proof
         return replace(proof, burst=burst, replayed=replayed)
     except VllmMoved as error:
@@ -107,7 +107,7 @@ def _beyond_machine(
     return Check(name, "skip", detail, f"run with more free {lacking}, or {remedy}")
 
 
-def round_trip(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
+def check_config_parsing(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
     """Check field by field that `vllm serve --config` reads the file as it was written."""
     name = CONFIG_PARSING
     try:
@@ -153,7 +153,7 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     if not own or gpu is None:
         return Memory(**found)
     beside, most = gpu.beside_bytes, gpu.max_concurrency
-    return Memory.showing(
+    return Memory.from_value(
         gpu,
         buffers_bytes=None if beside is None else beside - (gpu.non_torch_bytes or 0),
         max_concurrency=None if most is None else round(most, 2),
@@ -178,9 +178,9 @@ def startup_figures(proof: Proof) -> Startup | None:
         replay = ReplayResult(
             prompts=len(burst.prompts),
             admitted=len(burst.prompts) + len(burst.admit),
-            rejected=len(rejected(replayed)),
+            rejected=len(rejected_prompts(replayed)),
             oom=sum(one.out_of_memory for one in replayed.outcomes),
-            token_mismatches=len(mismatched(burst, replayed)),
+            token_mismatches=len(mismatched_prompts(burst, replayed)),
             encoder_tokens=burst.encoder_tokens,
             largest_encoder_step_tokens=replayed.largest_encoder_step_tokens,
             seconds=round(replayed.seconds, 2),

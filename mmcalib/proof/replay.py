@@ -15,13 +15,13 @@ from mmcalib.checks.catalogue import REPLAY
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
-from mmcalib.decision.media_files import Files, files, requests_of_files
+from mmcalib.decision.media_files import Files, prepare_files, prepare_requests
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Replay, Replayed, ReplayPrompt
+from mmcalib.engine.messages import BurstResult, Replay, ReplayPrompt
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
@@ -60,7 +60,7 @@ class Burst:
         return sum(self.embeds)
 
 
-def burst(
+def choose_heaviest(
     prompts: PromptCensus,
     table: CostTable,
     counts: Mapping[Modality, Count],
@@ -103,7 +103,7 @@ def _candidates(
     """Covered prompts by weight; without requests, synthetic ones of the heaviest items."""
     asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
     if not asked:
-        for costs in map(table.of, table.modalities()):
+        for costs in map(table.columns_of, table.modalities()):
             top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
             asked += [_of_item(costs[int(row)]) for row in top]
     else:
@@ -133,10 +133,10 @@ def _of_request(
 
 
 def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
-    return prompt_of(cost), cost.embeds, (cost.shape.modality,)
+    return item_prompt(cost), cost.embeds, (cost.shape.modality,)
 
 
-def prompt_of(cost: ItemCost) -> ReplayPrompt:
+def item_prompt(cost: ItemCost) -> ReplayPrompt:
     """A request for one item."""
     kind = PART_OF[cost.shape.modality]
     parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
@@ -167,7 +167,7 @@ def pad_burst(
         while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
             folder.mkdir(parents=True, exist_ok=True)
             path = write_blank(cost.shape, len(made), folder)
-            made.append((prompt_of(replace(cost, exemplar=str(path))), cost.embeds))
+            made.append((item_prompt(replace(cost, exemplar=str(path))), cost.embeds))
             tokens += cost.embeds
     return replace(
         chosen,
@@ -184,13 +184,13 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
     by_size: dict[int, ItemCost] = {}
     for modality in table.modalities():
         if counts[modality].value:
-            costs = table.of(modality)
+            costs = table.columns_of(modality)
             if modality == "video":
                 columns = costs.shapes.rows
                 even = (columns["width_px"] | columns["height_px"]) % 2 == 0
                 short = (columns["fps"] > 0) & (columns["num_frames"] <= _MOST_FRAMES)
                 costs = costs.take(even & short)
-            costs = costs.but({mismatch.shape: None for mismatch in table.mismatches})
+            costs = costs.replace_costs({mismatch.shape: None for mismatch in table.mismatches})
             _, first = np.unique(costs.embeds, return_index=True)
             by_size |= {cost.embeds: cost for cost in costs.take(np.sort(first))}
     return [by_size[embeds] for embeds in sorted(by_size, reverse=True)]
@@ -207,7 +207,7 @@ def choose_burst(
     started: Started,
     within_s: float,
     scratch: Path,
-    files: Files = files,
+    files: Files = prepare_files,
 ) -> Burst:
     """Choose prompts that take about `within_s`, by the profile's time, and fit in free memory.
     Synthetic items are written to `scratch`.
@@ -221,20 +221,20 @@ def choose_burst(
     if figures.most_step_tokens is not None:
         affordable = min(affordable, figures.most_step_tokens)
     table, counts, step = decision.table, decision.counts, figures.budget_tokens
-    chosen = with_files(burst(prompts, table, counts, step, affordable), files)
+    chosen = attach_files(choose_heaviest(prompts, table, counts, step, affordable), files)
     return pad_burst(chosen, table, counts, step, affordable, scratch / "made-up")
 
 
-def replay(host: EngineHost, chosen: Burst, progress: Progress) -> Replayed:
+def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:
     """Submit the burst and wait for all answers."""
     if not chosen.prompts and not chosen.admit:
-        return Replayed((), 0.0, 0)
+        return BurstResult((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
         request = Replay(chosen.prompts, chosen.admit)
         return host.ask(request, "replaying prompts")
 
 
-def with_files(chosen: Burst, files: Files) -> Burst:
+def attach_files(chosen: Burst, files: Files) -> Burst:
     """The burst with files for all media, without prompts whose media cannot be decoded."""
     every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
     prompts, admit = ([one for one in found if one is not None] for found in every)
@@ -249,14 +249,14 @@ def with_files(chosen: Burst, files: Files) -> Burst:
 
 
 def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
-    found = requests_of_files([prompt.request for prompt in prompts], files)
+    found = prepare_requests([prompt.request for prompt in prompts], files)
     return [
         None if isinstance(request, Skipped) else replace(prompt, request=request)
         for prompt, request in zip(prompts, found, strict=True)
     ]
 
 
-def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Replayed]:
+def leave_out_exhausting(chosen: Burst, replayed: BurstResult) -> tuple[Burst, BurstResult]:
     """Count prompts that ran out of memory here as too heavy, not as rejected."""
     out = {one.origin for one in replayed.outcomes if one.out_of_memory}
     answered = [p.origin not in out for p in chosen.prompts]
@@ -275,18 +275,18 @@ def leave_out_exhausting(chosen: Burst, replayed: Replayed) -> tuple[Burst, Repl
     return burst, kept
 
 
-def rejected(replayed: Replayed) -> list[str]:
+def rejected_prompts(replayed: BurstResult) -> list[str]:
     """Prompts that the engine rejected or did not answer, with its error."""
     return [f"{a.origin}: {a.error}" for a in replayed.outcomes if a.error]
 
 
-def without_template(replayed: Replayed) -> bool:
+def lacks_chat_template(replayed: BurstResult) -> bool:
     """True if the model has no chat template, so that it answers no request."""
     every = replayed.outcomes
     return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
 
 
-def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
+def mismatched_prompts(chosen: Burst, replayed: BurstResult) -> list[str]:
     """Prompts whose token counts differ from the measured ones."""
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
     return [
@@ -296,13 +296,13 @@ def mismatched(chosen: Burst, replayed: Replayed) -> list[str]:
     ]
 
 
-def replay_check(chosen: Burst, replayed: Replayed, step_tokens: int) -> Check:
+def replay_check(chosen: Burst, replayed: BurstResult, step_tokens: int) -> Check:
     """Check that the engine answered every prompt and counted the measured tokens."""
     name, more = REPLAY, "a larger --startup-budget, or run on a GPU machine"
-    if without_template(replayed):
+    if lacks_chat_template(replayed):
         why = "not replayed: the model has no chat template"
         return Check(name, "skip", why, "add chat_template.jinja to the model's folder")
-    refused, differing = rejected(replayed), mismatched(chosen, replayed)
+    refused, differing = rejected_prompts(replayed), mismatched_prompts(chosen, replayed)
     origins = tuple(answer.origin for answer in replayed.outcomes)
     if refused:
         words = "; ".join(refused[:3])

@@ -13,8 +13,8 @@ from mmcalib.domain.memory import WorkerMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
-from mmcalib.engine.vllm_config import here, serves
-from mmcalib.models.cut import cut_checkpoint, depths, read_config
+from mmcalib.engine.vllm_config import is_serving_gpu, without_gpu_args
+from mmcalib.models.cut import cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
 from mmcalib.text import gib
@@ -48,12 +48,12 @@ class Launch:
     @property
     def engine_args(self) -> dict[str, Any]:
         """The arguments that this machine supports."""
-        return here(self.config.engine_args, self.opened.device)
+        return without_gpu_args(self.config.engine_args, self.opened.device)
 
     @property
     def serves(self) -> bool:
         """True if this machine's GPU is the one that will serve."""
-        return serves(self.opened.device, self.gpu)
+        return is_serving_gpu(self.opened.device, self.gpu)
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
@@ -69,7 +69,7 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
         "model": str(path),
         "load_format": "dummy",
     }
-    ran = true = depths(read_config(path))
+    ran = true = read_depths(read_config(path))
     if launch.opened.device == "cpu":
         cut = cut_checkpoint(
             path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS

@@ -39,7 +39,7 @@ MACHINE_FULL: Final = re.compile(
     r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
 )
 # The error for a context longer than the model's own. config/model.py of 0.28 to 0.33.
-TOO_LONG: Final = re.compile(
+CONTEXT_TOO_LONG: Final = re.compile(
     r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len "
     r"\(\w+=(?P<own>\d+)"
 )
@@ -61,18 +61,20 @@ BLOCK_TOKENS: Final = 16
 SMALL_GPU_BATCHED_TOKENS: Final = 2_048
 
 # Default limit on items of a modality in one prompt. config/multimodal.py:706 of 0.32.
-UNSAID_LIMIT: Final = 999
+DEFAULT_ITEM_LIMIT: Final = 999
 # Prompts must be shorter than the context. `_validate_prompt_len`, v1/engine/input_processor.py.
-LEAST_ANSWER_TOKENS: Final = 1
+MIN_ANSWER_TOKENS: Final = 1
 # The order of a request's items. `_resolve_items`, renderers/chat_utils.py:793 of 0.32.
-COLLECTED: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
+ITEM_ORDER: Final[tuple[Literal["image", "audio", "video"], ...]] = ("image", "audio", "video")
 
 # The rate to which vLLM resamples sound by default. multimodal/parse.py:614 of 0.32.
-RESAMPLED_HZ: Final = 16_000
+AUDIO_RATE_HZ: Final = 16_000
 # Sounds that crash the engine, in samples at that rate: they make one frame of features, and
 # `batch_audio_features` (model_executor/models/gemma3n_mm.py:119 of 0.32) drops its time axis.
 # transformers' extractor for Gemma 4 makes frames of 321 samples; half of the first is silent.
-ENGINE_DIES_OF: Final[Mapping[str, range]] = {"Gemma4ForConditionalGeneration": range(161, 321)}
+CRASHING_AUDIO_SAMPLES: Final[Mapping[str, range]] = {
+    "Gemma4ForConditionalGeneration": range(161, 321)
+}
 
 # Default of `mm_processor_cache_gb`. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
@@ -98,17 +100,17 @@ VIDEO_SAMPLINGS: Final[Mapping[str | None, Literal["uniform", "qwen2_vl", "qwen3
 VIDEO_FRAMES: Final = 32
 VIDEO_FPS: Final = 2
 # Limits of the Qwen-VL loaders; rates are clamped. multimodal/video.py:361, 385, 606 of 0.32.
-QWEN_LEAST_FRAMES: Final = 4
-QWEN_MOST_FRAMES: Final = 768
-QWEN_MOST_FPS: Final = 30
-QWEN_FRAMES_TOGETHER: Final = 2
+QWEN_MIN_FRAMES: Final = 4
+QWEN_MAX_FRAMES: Final = 768
+QWEN_MAX_FPS: Final = 30
+QWEN_FRAMES_PER_PATCH: Final = 2
 # The largest aspect ratio that Qwen-VL processors accept. `smart_resize`,
 # transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
-QWEN_MOST_ASPECT: Final = 200.0
+QWEN_MAX_ASPECT: Final = 200.0
 
 # The smallest encoder CUDA graph of Qwen2.5-VL and Qwen3-VL: a picture of 224 × 224.
 # `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
-ENCODER_GRAPH_LEAST_TOKENS: Final = 64
+MIN_ENCODER_GRAPH_TOKENS: Final = 64
 
 # 16-bit logits and 32-bit logarithms. `compute_logprobs`, v1/sample/sampler.py of 0.32.
 LOGIT_BYTES: Final = 2 + 4
@@ -120,7 +122,7 @@ V2_LOGPROBS_TOKENS: Final = 1024
 # Arguments of the API server that change the prompt of a chat request or enable its tools. `run`
 # renders with them and writes them. `BaseFrontendArgs`, entrypoints/launchers/cli_args.py:79 of
 # 0.32.
-PROMPTING: Final = (
+PROMPT_ARGUMENTS: Final = (
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs"),
     *("enable_auto_tool_choice", "tool_call_parser", "tool_parser_plugin"),
     "exclude_tools_when_tool_choice_none",
@@ -151,7 +153,7 @@ _OWN_BACKENDS = ("", "eager", "inductor", "openxla", "cudagraphs", "auto", "xgra
 _SPECULATION = "custom_class"
 
 
-def reaching(
+def find_unsafe_settings(
     arguments: Mapping[str, Any], baseline: Mapping[str, Any], names: tuple[str, ...]
 ) -> Iterator[str]:
     """Yield settings among `names` that import, run, write or connect; not those in `baseline`."""

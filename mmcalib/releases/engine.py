@@ -17,7 +17,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from mmcalib.releases.constants import PROMPTING
+from mmcalib.releases.constants import PROMPT_ARGUMENTS
 
 # librosa imports it. Its `__dict__` is a function, which crashes 0.32's search for Triton kernels
 # on a CPU (`_rebind_kernels`, triton_utils/dispatcher.py).
@@ -34,10 +34,10 @@ def start_llm(arguments: dict[str, Any]) -> Any:
 
 
 def _engine_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name not in PROMPTING}
+    return {name: value for name, value in arguments.items() if name not in PROMPT_ARGUMENTS}
 
 
-def greedy(tokens: int) -> Any:
+def greedy_sampling(tokens: int) -> Any:
     return SamplingParams(max_tokens=tokens, temperature=0.0)
 
 
@@ -87,7 +87,7 @@ class RequestWatch:
 ARGUMENTS = tuple(field.name for field in fields(EngineArgs))
 
 
-def served_config(arguments: Mapping[str, Any]) -> Any:
+def serve_config(arguments: Mapping[str, Any]) -> Any:
     engine_args = EngineArgs(**_engine_only(arguments))
     return engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
@@ -102,7 +102,7 @@ def model_config(arguments: Mapping[str, Any]) -> Any:
 
 
 @dataclass(slots=True)
-class Missed:
+class SkippedUpdates:
     """Scheduler updates from skipped steps that the worker has not received yet."""
 
     finished: set[str] = field(default_factory=set)
@@ -110,7 +110,7 @@ class Missed:
     freed: list[str] = field(default_factory=list)
     blocks: dict[str, tuple[list[int], ...]] = field(default_factory=dict)
 
-    def take(self, scheduled: Any) -> None:
+    def record(self, scheduled: Any) -> None:
         """Record a skipped step. It has no new request and one token of each running request."""
         self.finished |= scheduled.finished_req_ids
         self.preempted |= scheduled.preempted_req_ids or set()
@@ -122,7 +122,7 @@ class Missed:
             if new is not None:
                 self.blocks[name] = _join_blocks(self.blocks.get(name), new)
 
-    def told_with(self, scheduled: Any) -> Any:
+    def add_to(self, scheduled: Any) -> Any:
         """Add all missed updates to a step; blocks of requests not in it stay recorded."""
         for name in (*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())):
             self.blocks.pop(name, None)
@@ -162,7 +162,7 @@ def stepped_config(engine_args: Mapping[str, Any]) -> Any:
 
     With `async_scheduling` vLLM schedules a finished request once more before it knows the end.
     """
-    return served_config({**engine_args, "async_scheduling": False, "load_format": "dummy"})
+    return serve_config({**engine_args, "async_scheduling": False, "load_format": "dummy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +188,10 @@ class SteppedCore:
 
     def __init__(self, config: Any, *, run: RunStep, profile: RunProfile) -> None:
         self.config = config
-        self.decided: Any = None
-        self.held_up: set[str] = set()
+        self.last_output: Any = None
+        self.blocked_requests: set[str] = set()
         self.reused = 0
-        self._missed = Missed()
+        self._missed = SkippedUpdates()
         self._added = 0
         self._items: dict[str, Sequence[PlacedItem]] = {}
         self._run = run
@@ -216,7 +216,7 @@ class SteppedCore:
         return self.core.model_executor.driver_worker.worker
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True while a request has no answer, or the worker has not received its end."""
         return bool(self.core.scheduler.has_requests())
 
@@ -257,7 +257,7 @@ class SteppedCore:
 
     @property
     def encoding_tokens(self) -> int:
-        encoded = self.decided.scheduled_encoder_inputs if self.decided else {}
+        encoded = self.last_output.scheduled_encoder_inputs if self.last_output else {}
         places = ((name, index) for name, indices in encoded.items() for index in indices)
         return sum(self._items[name][index].embeds for name, index in places)
 
@@ -266,7 +266,7 @@ class SteppedCore:
         outputs: Mapping[str, Any] = getattr(cache, "encoder_outputs", cache) or {}
         return list(outputs.values())
 
-    def ask(self, ids: list[int], items: Sequence[PlacedItem], answer_tokens: int) -> str:
+    def add_request(self, ids: list[int], items: Sequence[PlacedItem], answer_tokens: int) -> str:
         """Queue a request with these tokens and items, and return its id."""
         self._added += 1
         name = str(self._added)
@@ -291,31 +291,31 @@ class SteppedCore:
 
     def step(self) -> int:
         """Run one step, and return the number of requests that it finished."""
-        self.decided, self.held_up = None, set()
+        self.last_output, self.blocked_requests = None, set()
         outputs, has_executed = self.core.step()
         self.core.post_step(has_executed)
         clients = (outputs or {}).values()
         return sum(output.finished for client in clients for output in client.outputs)
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         self.core.shutdown()
 
     def _run_step(
         self, scheduled: Any, execute: Callable[[Any], Any], sample: Callable[[Any], Any]
     ) -> Any:
         """Run or skip a step, and return its output as a finished future."""
-        self.decided = scheduled
+        self.last_output = scheduled
         ran = False
 
         def work() -> None:
             nonlocal ran
             ran = True
-            if execute(self._missed.told_with(scheduled)) is None:
+            if execute(self._missed.add_to(scheduled)) is None:
                 sample(None)
 
         self._run(scheduled, work)
         if not ran:
-            self._missed.take(scheduled)
+            self._missed.record(scheduled)
         result: Future[Any] = Future()
         result.set_result(self._make_output(scheduled))
         return result
@@ -339,7 +339,7 @@ class SteppedCore:
         def can_allocate(request: Any, *args: Any) -> bool:
             fits = bool(own_allocate(request, *args))
             if not fits:
-                self.held_up.add(request.request_id)
+                self.blocked_requests.add(request.request_id)
             return fits
 
         def check(request: Any, index: int) -> bool:

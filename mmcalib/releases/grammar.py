@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.release import TargetMoved
+from mmcalib.releases.release import TargetMissing
 
 _BODY: Mapping[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
 _TOOL = {"type": "function", "function": {"name": "f"}}
@@ -56,7 +56,7 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     schema = _strip_texts(ChatCompletionRequest.model_json_schema())
     accepts = _make_accepts(ChatCompletionRequest, model_config)
     if not accepts({}):
-        raise TargetMoved("SamplingParams.verify")
+        raise TargetMissing("SamplingParams.verify")
     for name, field in schema["properties"].items():
         if name != "messages":
             field.update(_bounds(accepts, name, field))

@@ -14,8 +14,8 @@ from mmcalib.releases.release import VLLM_0_13, VLLM_0_15, VLLM_0_20, VLLM_0_23,
 from mmcalib.releases.runner import uses_v2_runner
 
 
-def sampler() -> str:
-    if not VLLM_0_23.reached:
+def sampler_name() -> str:
+    if not VLLM_0_23.is_reached:
         # FlashInfer's sampler is off unless VLLM_USE_FLASHINFER_SAMPLER is set.
         return "torch"
     from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
@@ -23,18 +23,18 @@ def sampler() -> str:
     return "FlashInfer" if flashinfer_sampler_supported() else "torch"
 
 
-def encoder_attention(config: Any, runner: Any) -> str | None:
+def encoder_attention_backends(config: Any, runner: Any) -> str | None:
     """Return the encoder's attention backends; None if unknown before it runs."""
-    if not config.model_config.is_multimodal_model or not VLLM_0_13.reached:
+    if not config.model_config.is_multimodal_model or not VLLM_0_13.is_reached:
         return None
-    if VLLM_0_32.reached:
+    if VLLM_0_32.is_reached:
         from vllm.model_executor.layers.attention.mm_encoder_attention import MMEncoderAttention
 
         modules = runner.model.modules()
         layers = (module for module in modules if isinstance(module, MMEncoderAttention))
         names = {str(layer.attn_backend.name) for layer in layers}
         return ", ".join(sorted(names)) or None
-    if not VLLM_0_15.reached:
+    if not VLLM_0_15.is_reached:
         return _tower_backends(runner.model)
     from vllm.platforms import current_platform
 
@@ -60,7 +60,7 @@ def attention_layer() -> type:
     return AttentionLayerBase  # type: ignore[no-any-return] # vLLM has no stubs
 
 
-def attention(config: Any) -> str:
+def attention_backends(config: Any) -> str:
     from vllm.config import get_layers_from_vllm_config
 
     layers = get_layers_from_vllm_config(config, attention_layer()).values()
@@ -79,13 +79,13 @@ def capture_sizes(config: Any) -> tuple[int, ...]:
     return tuple(sorted(config.compilation_config.cudagraph_capture_sizes or ()))
 
 
-def forgo(config: Any) -> None:
+def disable_compilation(config: Any) -> None:
     """Change an engine config so that its worker compiles and captures nothing."""
     from vllm.config.compilation import CUDAGraphMode
 
     config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     # The compiler's wrapper would hide the tensors inside a step.
-    if VLLM_0_20.reached:
+    if VLLM_0_20.is_reached:
         config.compilation_config.ir_enable_torch_wrap = False
 
 
@@ -115,15 +115,15 @@ def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
         yield
 
 
-def forgo_warmup(config: Any) -> None:
+def disable_warmup(config: Any) -> None:
     """Change an engine config so that its worker runs no kernel warmup."""
-    if VLLM_0_32.reached:
+    if VLLM_0_32.is_reached:
         config.kernel_config.enable_jit_warmup = False
 
 
 # Operations that choose kernels themselves, compiled or not. Their "native" method also calls
 # kernels (model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py, 0.32).
-CHOOSE_THEMSELVES: Final = frozenset({"ChunkGatedDeltaRule"})
+SELF_CHOOSING: Final = frozenset({"ChunkGatedDeltaRule"})
 
 
 def custom_op() -> Any:
@@ -134,7 +134,7 @@ def custom_op() -> Any:
 
 def eager_priorities(config: Any) -> Any:
     """Return the kernel priorities of an engine without compilation; None before 0.20."""
-    if not VLLM_0_20.reached:
+    if not VLLM_0_20.is_reached:
         return None
     from vllm.config.compilation import CompilationMode
     from vllm.platforms import current_platform
@@ -154,18 +154,19 @@ _FLASHINFER: Final = "vllm.v1.attention.backends.flashinfer"
 class Captures:
     """Steps of the graphs that an estimate samples; the engine would capture `full` full graphs.
 
-    `overlaid`: the estimate uses the larger of the two modes' first graphs, as vLLM's V1 runner
-    does if there are both. `before` holds what attention allocated in its setup before any capture.
+    `is_overlaid`: the estimate uses the larger of the two modes' first graphs, as vLLM's V1 runner
+    does if there are both. `setup_buffers` holds what attention allocated in its setup before any
+    capture.
     """
 
     steps: tuple[Callable[[], Any], ...]
     full: int
-    overlaid: bool
-    before: tuple[Any, ...] = ()
+    is_overlaid: bool
+    setup_buffers: tuple[Any, ...] = ()
 
 
 @contextmanager
-def estimated(worker: Any, mode: str) -> Iterator[Captures]:
+def prepare_graph_estimate(worker: Any, mode: str) -> Iterator[Captures]:
     """While open, the worker has this graph mode (if possible) and the smallest KV cache.
 
     As in `profile_cudagraph_memory`, except that it undoes both when it closes.
@@ -189,10 +190,10 @@ def estimated(worker: Any, mode: str) -> Iterator[Captures]:
     finally:
         release(runner)
         vars(compilation).update(original)
-        forget_workspaces()
+        clear_workspaces()
 
 
-def forget_workspaces() -> None:
+def clear_workspaces() -> None:
     """Drop FlashInfer's second workspace, which outlives a worker in a global of vLLM's module."""
     if (module := sys.modules.get(_FLASHINFER)) is None:
         return
@@ -218,7 +219,7 @@ def _captures_v1(runner: Any) -> Captures:
         )
 
     steps = tuple(step(graph) for graph in full[:_SAMPLES])
-    return Captures(steps, len(full), overlaid=len(groups) > 1)
+    return Captures(steps, len(full), is_overlaid=len(groups) > 1)
 
 
 def _release_v1(runner: Any) -> None:
@@ -249,7 +250,7 @@ def _captures_v2(runner: Any) -> Captures:
     builders = (b for groups in runner.attn_groups for g in groups for b in g.metadata_builders)
     buffers = (getattr(builder, "_workspace_buffer", None) for builder in builders)
     before = {id(buffer): buffer for buffer in buffers if buffer is not None}
-    return Captures(steps, len(full), overlaid=False, before=tuple(before.values()))
+    return Captures(steps, len(full), is_overlaid=False, setup_buffers=tuple(before.values()))
 
 
 def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
@@ -271,25 +272,25 @@ def _release_v2(runner: Any) -> None:
 
 
 def embeds_width(config: Any) -> int:
-    if VLLM_0_13.reached:
+    if VLLM_0_13.is_reached:
         return int(config.model_config.get_inputs_embeds_size())
     return int(config.model_config.get_hidden_size())
 
 
-def forget_models() -> None:
+def clear_model_tables() -> None:
     """Clear tables that vLLM keeps for the next model; they belong to the imaginary GPU."""
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     _ROPE_DICT.clear()
-    forget_workspaces()
-    if VLLM_0_13.reached:
+    clear_workspaces()
+    if VLLM_0_13.is_reached:
         from vllm.v1.worker.workspace import reset_workspace_manager
 
         reset_workspace_manager()
 
 
 @contextmanager
-def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def record_weight_sizes(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     """Record the bytes of each parameter of models built while open; `on_built` gets the sum.
 
     Sizes are read before weights load, because CPU kernels later repack weights.
@@ -313,13 +314,13 @@ def weights_as_loaded(on_built: Callable[[int], None]) -> Iterator[dict[str, Any
         yield sizes
 
 
-def built_under(config: Any) -> Any:
+def use_config(config: Any) -> Any:
     from vllm.config import set_current_vllm_config
 
     return set_current_vllm_config(config)
 
 
-def quantizes() -> bool:
+def is_model_quantized() -> bool:
     from vllm.config import get_current_vllm_config
 
     return get_current_vllm_config().quant_config is not None

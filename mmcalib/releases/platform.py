@@ -51,7 +51,7 @@ def fit_block_size(config: Any) -> None:
 
     vLLM's executors do it after loading; before 0.19 the config itself did.
     """
-    if release.VLLM_0_19.reached:
+    if release.VLLM_0_19.is_reached:
         current().update_block_size_for_backend(config)
 
 
@@ -79,11 +79,11 @@ _SINCE = {
 }
 
 
-def whole_numbers(names: Iterable[str]) -> dict[str, int]:
+def read_variables(names: Iterable[str]) -> dict[str, int]:
     """Return the values of those variables that this release's chat endpoint applies."""
     from vllm import envs
 
-    applied = (name for name in names if name not in _SINCE or _SINCE[name].reached)
+    applied = (name for name in names if name not in _SINCE or _SINCE[name].is_reached)
     return {name: int(getattr(envs, name)) for name in applied}
 
 
@@ -91,17 +91,17 @@ def subtracts_graphs() -> bool:
     """Return True if startup subtracts its estimate of CUDA graphs (since 0.20, configurable)."""
     from vllm import envs
 
-    return release.VLLM_0_20.reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+    return release.VLLM_0_20.is_reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
-def loads_more(capability: tuple[int, int]) -> bool:
+def uses_more_non_torch(capability: tuple[int, int]) -> bool:
     """Return True for more non-torch memory (benchmarks/memory_allowances.toml)."""
-    return capability >= (9, 0) and release.VLLM_0_20.reached
+    return capability >= (9, 0) and release.VLLM_0_20.is_reached
 
 
 @cache
 def _raising_parser() -> Any:
-    if release.VLLM_0_13.reached:
+    if release.VLLM_0_13.is_reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
         from vllm.utils import FlexibleArgumentParser
@@ -123,7 +123,7 @@ def parsers() -> tuple[Any, Any]:
     return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
 
 
-def run() -> None:
+def run_cli() -> None:
     from vllm.entrypoints.cli.main import main
 
     main()

@@ -60,7 +60,7 @@ def process_item(processor: Any, modality: str, media: Any) -> Any:
 
 def dummy_inputs(processor: Any, modality: str) -> Any:
     """Process one item of vLLM's dummy builder, as the profile does."""
-    if VLLM_0_31.reached:
+    if VLLM_0_31.is_reached:
         return processor.get_dummy_mm_inputs({modality: 1})
     config = processor.info.ctx.model_config
     return MULTIMODAL_REGISTRY.get_dummy_mm_inputs(config, {modality: 1}, processor=processor)
@@ -77,7 +77,7 @@ def audio_rate_hz(processor: Any) -> int | None:
 
 def device_transport() -> dict[str, str]:
     """Return options that keep a processor's output on the device (`_postprocess_output`)."""
-    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.reached else {}
+    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.is_reached else {}
 
 
 def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
@@ -96,7 +96,7 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
     return tiles
 
 
-def own_size(processor: Any, modality: str) -> dict[str, Any]:
+def picture_size_kwargs(processor: Any, modality: str) -> dict[str, Any]:
     """Return `mm_kwargs` with the picture size that Hugging Face's processor uses here, or {}.
 
     vLLM's count only knows the size in the checkpoint, not the one of this setting.
@@ -111,7 +111,7 @@ def own_size(processor: Any, modality: str) -> dict[str, Any]:
 
 
 def item_bytes(kwargs: Any) -> int:
-    if VLLM_0_31.reached:
+    if VLLM_0_31.is_reached:
         from vllm.multimodal.cache.base import MultiModalCache
     else:
         from vllm.multimodal.cache import MultiModalCache
@@ -137,13 +137,13 @@ def feature_frames(item: Any) -> int | None:
     return None if frames is None else int(frames.sum())
 
 
-def resampled_samples(processor: Any, media: Any) -> int:
+def count_resampled_samples(processor: Any, media: Any) -> int:
     """Return the samples of a loaded sound after vLLM resamples it for this model."""
     items = processor.info.parse_mm_data({"audio": [media]})
     return int(items.get_items("audio", AudioProcessorItems).get_audio_length(0))
 
 
-def framing(processor: Any) -> tuple[int, int] | None:
+def audio_framing(processor: Any) -> tuple[int, int] | None:
     """Return samples per frame and padded samples (0: unknown); None without an extractor."""
     extractor = getattr(processor.info.get_hf_processor(), "feature_extractor", None)
     hop = getattr(extractor, "hop_length", None)
@@ -192,7 +192,7 @@ def blank_videos(shape: VideoShape, allow: Allow) -> Any:
 
     The loader still decides which frames to sample. `allow` raises if it forbids that many bytes.
     """
-    if VLLM_0_29.reached:
+    if VLLM_0_29.is_reached:
         return patch.multiple(vllm_video, **_decoder(shape, allow))
     return patch.multiple(vllm_video.OpenCVVideoBackendMixin, **_capture(shape, allow))
 
@@ -297,7 +297,7 @@ def renderer(engine_config: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompting:
+class PromptSettings:
     """How a server renders chat requests, as in `init_app_state` (api_server, 0.32)."""
 
     template: str | None = None
@@ -306,7 +306,7 @@ class Prompting:
     drops_tools: bool = False
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Prompting:
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> PromptSettings:
         """Read the server's arguments. Raises vLLM's error for a missing template file."""
         if template := arguments.get("chat_template"):
             from vllm.renderers import hf
@@ -331,8 +331,8 @@ class Prompting:
         return [tool.model_dump() for tool in request.tools]
 
 
-def rendered(
-    renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any], prompting: Prompting
+def render_prompt(
+    renderer: Any, messages: Sequence[Any], fields: Mapping[str, Any], prompting: PromptSettings
 ) -> tuple[str, list[int]]:
     """Render a chat request without items to text and uncut tokens (`preprocess_chat`, 0.32)."""
     from vllm.renderers.params import TokenizeParams
@@ -348,7 +348,7 @@ def rendered(
     return text, list(renderer.tokenize_prompt(prompt, plain)["prompt_token_ids"])
 
 
-def content_format(renderer: Any, prompting: Prompting) -> Any:
+def content_format(renderer: Any, prompting: PromptSettings) -> Any:
     """Return the template's content format. Raises ValueError if vLLM renders in code."""
     from vllm.renderers import hf
 
@@ -373,7 +373,7 @@ def processor_template(renderer: Any) -> str | None:
 
 
 def enqueue_options(
-    messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: Prompting
+    messages: Sequence[Any], fields: Mapping[str, Any], model_config: Any, prompting: PromptSettings
 ) -> dict[str, Any]:
     """Return arguments of `LLM.enqueue_chat` that render, and refuse, like a server."""
     request = _request(messages, fields)

@@ -22,16 +22,16 @@ class Release:
     patch: int = 0
 
     @property
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """True if the installed version is this one or later; False if not installed."""
-        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed(self.package))
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed_version(self.package))
         if match is None:
             return False
         return tuple(int(n or 0) for n in match.groups()) >= (self.major, self.minor, self.patch)
 
 
 @cache
-def installed(package: str) -> str:
+def installed_version(package: str) -> str:
     for name in _DISTRIBUTIONS.get(package, (package,)):
         try:
             return importlib.metadata.version(name)
@@ -40,7 +40,7 @@ def installed(package: str) -> str:
     return "unknown"
 
 
-class TargetMoved(RuntimeError):  # noqa: N818 - named after the event
+class TargetMissing(RuntimeError):  # noqa: N818 - named after the event
     """mmcalib must replace something that the installed vLLM or torch does not have there."""
 
     def __init__(self, target: str) -> None:
@@ -49,7 +49,7 @@ class TargetMoved(RuntimeError):  # noqa: N818 - named after the event
 
 # Releases that benchmarks/releases.py rehearses: all but 0.12 and 0.14. Each constant below is the
 # first of them with some new rule.
-TRIED = ("0.11", "0.13", *(f"0.{minor}" for minor in range(15, 28)), *TESTED)
+REHEARSED_RELEASES = ("0.11", "0.13", *(f"0.{minor}" for minor in range(15, 28)), *TESTED)
 VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)
 VLLM_0_16 = Release("vllm", 0, 16)

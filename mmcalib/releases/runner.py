@@ -17,19 +17,19 @@ from mmcalib.text import GIB
 
 # Phase → its method in both model runners. The encoder is a method of the model.
 RUNNER_PHASES: Final = {"language model": "_dummy_run", "sampler": "_dummy_sampler_run"}
-ENCODER: Final = "embed_multimodal" if release.VLLM_0_13.reached else "get_multimodal_embeddings"
+ENCODER: Final = "embed_multimodal" if release.VLLM_0_13.is_reached else "get_multimodal_embeddings"
 
 _Method = Callable[..., Any]
 
 
 def uses_v2_runner(worker: Any) -> bool:
     """Return True if the worker has vLLM's V2 model runner; older releases only have V1."""
-    return release.VLLM_0_13.reached and bool(worker.use_v2_model_runner)
+    return release.VLLM_0_13.is_reached and bool(worker.use_v2_model_runner)
 
 
 def estimates_graphs(worker: Any) -> bool:
     """Return True if its model runner estimates CUDA graph memory; V2 does since 0.29."""
-    return release.VLLM_0_29.reached or not uses_v2_runner(worker)
+    return release.VLLM_0_29.is_reached or not uses_v2_runner(worker)
 
 
 def gpu_worker(config: Any) -> Any:
@@ -41,7 +41,7 @@ def gpu_worker(config: Any) -> Any:
 
 
 @contextmanager
-def watched_phases(
+def wrap_phases(
     runner: Any, model: Any, watch: Callable[[str, _Method], _Method]
 ) -> Iterator[None]:
     """While open, `watch` wraps the method of each phase of the profile."""
@@ -104,7 +104,7 @@ def multimodal_budget(config: Any) -> Any:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    options = {"enable_cache": False} if release.VLLM_0_28.reached else {}
+    options = {"enable_cache": False} if release.VLLM_0_28.is_reached else {}
     return MultiModalBudget(config, MULTIMODAL_REGISTRY, **options)
 
 
@@ -119,7 +119,7 @@ def worker_budget(worker: Any) -> Any:
 # Attributes of MultiModalBudget by modality: most tokens per item, items per prompt and per batch.
 _FIGURES: Final = (
     ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
-    if release.VLLM_0_16.reached
+    if release.VLLM_0_16.is_reached
     else (
         "max_tokens_by_modality",
         "max_items_per_prompt_by_modality",
@@ -128,7 +128,7 @@ _FIGURES: Final = (
 )
 
 
-def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
+def to_budget(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
     """Read a MultiModalBudget. The largest clip is unknown before 0.28."""
     # vLLM iterates a set, so the order varies.
     most, per_prompt, per_batch = (
@@ -136,7 +136,7 @@ def budget_of(config: Any, mm: Any, largest_clip: LargestClip) -> Budget:
         for figures in (getattr(mm, figure) for figure in _FIGURES)
     )
     profiled = _modality(mm.get_modality_with_max_tokens()) if most else None
-    has_clip = release.VLLM_0_28.reached and "video" in most
+    has_clip = release.VLLM_0_28.is_reached and "video" in most
     return Budget(
         encoder_compute_budget=mm.encoder_compute_budget,
         encoder_cache_size=mm.encoder_cache_size,
@@ -156,8 +156,8 @@ def read_budget(config: Any, runner: Any, largest_clip: LargestClip) -> Budget |
     """Return the encoder budget of a config, before 0.16 of its runner; None if text-only."""
     if not config.model_config.is_multimodal_model:
         return None
-    mm = multimodal_budget(config) if release.VLLM_0_16.reached else runner.mm_budget
-    return None if mm is None else budget_of(config, mm, largest_clip)
+    mm = multimodal_budget(config) if release.VLLM_0_16.is_reached else runner.mm_budget
+    return None if mm is None else to_budget(config, mm, largest_clip)
 
 
 def _modality(name: str) -> Modality:
@@ -170,7 +170,7 @@ def _modality(name: str) -> Modality:
 
 def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
     """Choose the KV cache's layout; since 0.29 that is a separate step before sizes are known."""
-    if not release.VLLM_0_29.reached:
+    if not release.VLLM_0_29.is_reached:
         return
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
@@ -188,7 +188,7 @@ def bytes_per_token(specs: Iterable[Any]) -> float:
 
 def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) -> Any:
     """Return the engine core's KV cache config for one worker. Raises ValueError if none fits."""
-    if release.VLLM_0_33.reached:
+    if release.VLLM_0_33.is_reached:
         from vllm.v1.core import kv_cache_planning as planning
 
         groups = planning.get_global_kv_cache_groups(config, [specs])
@@ -198,7 +198,7 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
     return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
 
 
-def sequences_at_once(layout: Any) -> int:
+def max_sequences(layout: Any) -> int:
     """Return the most running requests: each needs a block or state per group; one is vLLM's."""
     return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
 
@@ -208,7 +208,7 @@ def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
     from vllm.v1.core import kv_cache_utils as utils
 
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, layout)
-    if release.VLLM_0_20_1.reached:
+    if release.VLLM_0_20_1.is_reached:
         return int(concurrency * config.model_config.max_model_len), concurrency
     groups = layout.kv_cache_groups
     tokens = layout.num_blocks // len(groups) * min(g.kv_cache_spec.block_size for g in groups)
@@ -219,7 +219,7 @@ def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:
 _LEFT_BY_PROFILE_BYTES: Final = 128 << 20
 
 
-def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
+def read_worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
     """Read the startup memory of vLLM's CUDA worker.
 
     `subtracts_graphs`: startup subtracted its graph estimate. 0.32 counts weights in
@@ -261,7 +261,7 @@ def worker_memory(worker: Any, *, subtracts_graphs: bool) -> WorkerMemory:
     )
 
 
-def with_phases(memory: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
+def add_phase_peaks(memory: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory:
     """Add peaks of a second profile, plus the workspaces that the first left in torch."""
     own, highest = memory.activation_peak_bytes or 0, max(peaks.values(), default=0)
     workspaces = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
@@ -286,7 +286,7 @@ class _GraphMemory(logging.Handler):
 
 
 @contextmanager
-def graphs_as_captured() -> Iterator[_GraphMemory]:
+def record_graph_bytes() -> Iterator[_GraphMemory]:
     """While open, the handler receives the size of CUDA graphs captured in this process."""
     handler, logger = _GraphMemory(), logging.getLogger("vllm")
     logger.addHandler(handler)

@@ -17,7 +17,7 @@ from mmcalib.releases.release import (
     VLLM_0_32,
     VLLM_0_33,
     Release,
-    TargetMoved,
+    TargetMissing,
 )
 
 
@@ -47,9 +47,9 @@ def find(target: str | Target) -> tuple[Any, str] | None:
         except AttributeError:
             break
         return holder, parts[-1]
-    if target.optional or (target.since is not None and not target.since.reached):
+    if target.optional or (target.since is not None and not target.since.is_reached):
         return None
-    raise TargetMoved(target.name)
+    raise TargetMissing(target.name)
 
 
 def replace(target: str | Target, value: Any) -> Any:
@@ -75,7 +75,7 @@ def custom_ops(name: str) -> Target:
 
 
 # The platform. The first function recognizes a CPU wheel by its version.
-VERSION_SAYS = Target("vllm.platforms.vllm_version_matches_substr")
+VERSION_CHECK = Target("vllm.platforms.vllm_version_matches_substr")
 PLATFORM = Target("vllm.platforms._current_platform")
 SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
 
@@ -83,7 +83,7 @@ SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
 _WRAPPER = "TorchCompileWithNoGuardsWrapper"
 _WRAPPER_BEFORE = "TorchCompileWrapperWithCustomDispatcher"
 COMPILED = Target(
-    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_13.reached else _WRAPPER_BEFORE}.__init__"
+    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_13.is_reached else _WRAPPER_BEFORE}.__init__"
 )
 MAYBE_COMPILE = Target("vllm.model_executor.custom_op.CustomOp.maybe_compile", VLLM_0_15)
 
@@ -91,7 +91,9 @@ COMPILER_START = Target("vllm.compilation.compiler_interface.trigger_inductor_la
 
 # Loading.
 _LOADER = "vllm.model_executor.model_loader"
-_INITIALIZE = "initialize_single_dummy_weight" if VLLM_0_20.reached else "initialize_dummy_weights"
+_INITIALIZE = (
+    "initialize_single_dummy_weight" if VLLM_0_20.is_reached else "initialize_dummy_weights"
+)
 # Its definition, and the loader's own reference; releases differ in which one they call.
 DUMMY_WEIGHTS = tuple(
     Target(f"{_LOADER}.{module}.{_INITIALIZE}") for module in ("weight_utils", "dummy_loader")
@@ -104,7 +106,7 @@ _QUANTIZATION = "vllm.model_executor.layers.quantization"
 GPTQ_LAYER = Target(f"{_QUANTIZATION}.utils.gptq_utils.is_layer_gptq_quantized", VLLM_0_24)
 
 # Parameters: quantized layers read from them how they are packed.
-PARAMETERS_ARE_FAKED = VLLM_0_24.reached
+FAKES_PARAMETERS = VLLM_0_24.is_reached
 PARAMETER = Target("vllm.model_executor.parameter.BasevLLMParameter.__new__")
 SHALLOW_COPY = Target(
     "vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel._shallow_copy", VLLM_0_33
@@ -112,22 +114,24 @@ SHALLOW_COPY = Target(
 MATERIALIZE = Target(f"{_LOADER}.reload.meta.materialize_meta_tensor")
 
 # Attention: vLLM has its own operation for an encoder's windows.
-WINDOWS_ARE_AN_OPERATION = VLLM_0_32.reached
+HAS_WINDOW_OPERATION = VLLM_0_32.is_reached
 WINDOWS = Target("vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper")
 FLASH_ATTENTION = "vllm.vllm_flash_attn"
 
 # Kernels.
 _VIEW = (
-    "get_accelerator_view_from_cpu_tensor" if VLLM_0_16.reached else "get_cuda_view_from_cpu_tensor"
+    "get_accelerator_view_from_cpu_tensor"
+    if VLLM_0_16.is_reached
+    else "get_cuda_view_from_cpu_tensor"
 )
-_UTILS = "vllm.utils.torch_utils" if VLLM_0_13.reached else "vllm.utils"
+_UTILS = "vllm.utils.torch_utils" if VLLM_0_13.is_reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
 
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
 
 # Functions, at their call sites, that pack experts' weights for Marlin one expert at a time.
 _ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
-PACKED_ONE_BY_ONE = (
+EXPERT_PACKING = (
     Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
 )
@@ -136,10 +140,10 @@ PACKED_ONE_BY_ONE = (
 HUMMING_DEVICE = Target("humming.device._get_device_info_extension", optional=True)
 
 # CUDA wheels contain it in `vllm.third_party`.
-DEEP_GEMM_IS_BROUGHT = VLLM_0_24.reached
+HAS_DEEP_GEMM = VLLM_0_24.is_reached
 
 # Dummy media.
-_BUILDERS = "processing.dummy_inputs" if VLLM_0_15.reached else "profiling"
+_BUILDERS = "processing.dummy_inputs" if VLLM_0_15.is_reached else "profiling"
 DUMMY_PIXELS = Target(f"vllm.multimodal.{_BUILDERS}.np")
 HASH = Target("vllm.multimodal.hasher.MultiModalHasher.hash_kwargs")
 
@@ -191,4 +195,4 @@ WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())
 # Index of the argument that is an operation's output; 0.32's fake takes fewer arguments.
 OUTPUTS = {"moe_wna16_marlin_gemm": 1}
 # Operations that return True in a CUDA build.
-YES = ("moe_permute_unpermute_supported",)
+TRUE_IN_CUDA = ("moe_permute_unpermute_supported",)

@@ -21,9 +21,9 @@ from mmcalib import text
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
-from mmcalib.releases.constants import reaching
+from mmcalib.releases.constants import find_unsafe_settings
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, serving
+from mmcalib.results.calibration import CalibrationDocument, with_server_limits
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
 from mmcalib.results.part import first_failed
 from mmcalib.text import GIB
@@ -47,7 +47,7 @@ class ConfigurationFormat:
     def usage(self, server: Server, name: str) -> str:
         """The command that starts an engine from the file, quoted for a shell."""
         how = self.use.replace("{file}", name)
-        return how if self.variables else serving(server, how)
+        return how if self.variables else with_server_limits(server, how)
 
     def render(self, calibration: CalibrationDocument) -> str:
         """The file's content. Raises OutputError if the form cannot carry a value."""
@@ -67,10 +67,10 @@ def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
     options: `in_yaml` it reads any value with a leading dash so.
     """
     odd = [name for name in config if not _SETTING.fullmatch(name) or name == "config"]
-    far = [*odd, *reaching(config, {}, tuple(config))]
+    far = [*odd, *find_unsafe_settings(config, {}, tuple(config))]
     if far:
         raise OutputError(
-            f"not written: mmcalib never sets {', '.join(map(text.plain, far))}",
+            f"not written: mmcalib never sets {', '.join(map(text.printable, far))}",
             hint="do not serve with this calibration.json: somebody changed it",
         )
     for name, value in config.items():
@@ -80,7 +80,7 @@ def _check_settings(config: Mapping[str, Any], *, in_yaml: bool) -> None:
         for word in words:
             if alone and isinstance(word, str) and word.startswith("-"):
                 raise OutputError(
-                    f"not written: vLLM would read {name} {text.plain(word)} as an option",
+                    f"not written: vLLM would read {name} {text.printable(word)} as an option",
                     hint="write a folder of that name as ./-NAME",
                 )
 
@@ -90,7 +90,7 @@ def _check_visible(line: str, form: str) -> None:
     hidden = next((c for c in line if not c.isprintable() and c != "\n"), None)
     if hidden is not None:
         raise OutputError(
-            f"--emit {form} cannot escape the character {text.plain(hidden)} of a value",
+            f"--emit {form} cannot escape the character {text.printable(hidden)} of a value",
             hint="--emit yaml",
         )
 
@@ -106,11 +106,14 @@ def _image(calibration: CalibrationDocument) -> str:
 
 
 def _title(calibration: CalibrationDocument) -> str:
-    return f"# vLLM configuration for {text.plain(calibration.model.id)}, made by mmcalib.\n"
+    return f"# vLLM configuration for {text.printable(calibration.model.id)}, made by mmcalib.\n"
 
 
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
-    lines = [*(f"# {text.plain(note)}" for note in notes), *_left_out_lines(calibration.wanting)]
+    lines = [
+        *(f"# {text.printable(note)}" for note in notes),
+        *_left_out_lines(calibration.needed_variables),
+    ]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 
 
@@ -127,7 +130,9 @@ def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
 
 def _yaml(calibration: CalibrationDocument) -> str:
     """`engine.yaml`, with the reason of each value as a comment."""
-    return engine_yaml(calibration, serving(calibration.server, "vllm serve --config engine.yaml"))
+    return engine_yaml(
+        calibration, with_server_limits(calibration.server, "vllm serve --config engine.yaml")
+    )
 
 
 def _args(calibration: CalibrationDocument) -> str:
@@ -187,7 +192,7 @@ def _env(calibration: CalibrationDocument) -> str:
         f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
         line,
         *limits,
-        *_left_out_lines(calibration.wanting),
+        *_left_out_lines(calibration.needed_variables),
     ]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
 

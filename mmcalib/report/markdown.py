@@ -12,16 +12,16 @@ from mmcalib import text
 from mmcalib.report import rows
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.rows import cell
-from mmcalib.results.calibration import SERVE, CalibrationDocument, serving
-from mmcalib.results.engine_yaml import engine_yaml, spelled
+from mmcalib.results.calibration import SERVE, CalibrationDocument, with_server_limits
+from mmcalib.results.engine_yaml import engine_yaml, yaml_key
 from mmcalib.results.memory import Rehearsal
-from mmcalib.text import number, plain
+from mmcalib.text import number, printable
 
 
 def environment(package: str, **options: Any) -> Environment:
     """A Jinja environment for the templates of `package`; an undefined name is an error."""
     made = Environment(loader=PackageLoader(package), undefined=StrictUndefined, **options)  # noqa: S701
-    for name in ("number", "gib", "share", "ratio", "seconds", "plain"):
+    for name in ("number", "gib", "share", "ratio", "seconds", "printable"):
         made.filters[name] = getattr(text, name)
     return made
 
@@ -49,7 +49,7 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
 
 def _without_backticks(line: str) -> str:
     """Text that cannot end its code block."""
-    return plain(line).replace("`", "'")
+    return printable(line).replace("`", "'")
 
 
 MOST_LINES: Final = 30
@@ -69,15 +69,15 @@ def issue(calibration: CalibrationDocument) -> str:
         f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
         f"- Verdict: {rows.verdict_of(shown)}",
     ]
-    entries = (spelled(key, value) for key, value in config.items() if value is not None)
+    entries = (yaml_key(key, value) for key, value in config.items() if value is not None)
     # JSON is YAML too.
     settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
     more = len(settings) - _SETTINGS
-    block = [f"# {serving(shown.server, SERVE)}", *settings[:_SETTINGS]]
+    block = [f"# {with_server_limits(shown.server, SERVE)}", *settings[:_SETTINGS]]
     compared = rows.columns(shown)
     reserved = (rows.budget_row(compared), *rows.memory_rows(compared))
     lines = [
-        *map(plain, head),
+        *map(printable, head),
         "",
         "```yaml",
         *map(_without_backticks, block),
@@ -134,7 +134,9 @@ def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
             if before.get(name) != after.get(name)
         ]
         if pairs:
-            found[part] = [(plain(name), plain(was), plain(now)) for name, was, now in pairs]
+            found[part] = [
+                (printable(name), printable(was), printable(now)) for name, was, now in pairs
+            ]
     return found
 
 

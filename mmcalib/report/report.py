@@ -24,7 +24,12 @@ from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.sizes import distributions, sizes
 from mmcalib.report.markdown import environment, issue, markdown
 from mmcalib.report.summary import summary
-from mmcalib.results.calibration import SERVE, CalibrationDocument, grouped, serving
+from mmcalib.results.calibration import (
+    SERVE,
+    CalibrationDocument,
+    group_evidence,
+    with_server_limits,
+)
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.comparison import Comparison
 from mmcalib.results.doctor import BundledModel, Diagnosis
@@ -33,7 +38,7 @@ from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart
 from mmcalib.results.plan import Plan
 from mmcalib.results.validation import Validation
-from mmcalib.text import plain
+from mmcalib.text import printable
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ class Report:
     @property
     def command(self) -> str:
         """The command that serves the configuration, redacted if asked for."""
-        return serving(self.calibration.server, SERVE if self.redact_paths else self.serve_with)
+        return with_server_limits(
+            self.calibration.server, SERVE if self.redact_paths else self.serve_with
+        )
 
     @cached_property
     def items(self) -> list[CostlyItem]:
@@ -117,7 +124,7 @@ def html(report: Report) -> str:
         thumbnails=report.thumbnails,
         redacted=report.redact_paths,
         diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
-        settings=grouped(shown.evidence),
+        settings=group_evidence(shown.evidence),
         verdict=rows.verdict_of(shown),
         checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
         labels=_LABELS,
@@ -132,12 +139,12 @@ def _without_comments(yaml: str) -> str:
 
 def _visible(value: object) -> object:
     """Escape control and bidirectional characters of text that is not markup."""
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _name(value: object) -> Markup:
     """Foreign text: escaped, control characters visible, and its direction its own."""
-    return Markup("<bdi>") + escape(plain(str(value))) + Markup("</bdi>")
+    return Markup("<bdi>") + escape(printable(str(value))) + Markup("</bdi>")
 
 
 def md(report: Report) -> str:

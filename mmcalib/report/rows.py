@@ -11,7 +11,7 @@ from mmcalib.domain.memory import LiveTensor
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.text import gib, number, plain, several, share
+from mmcalib.text import gib, number, plural, printable, share
 
 # The worst first.
 MARKS = {"fail": "FAIL", "warn": "warn", "skip": "skip", "pass": "ok"}
@@ -68,18 +68,18 @@ def diff_heading(yours: YourConfiguration) -> str:
 
 def diff_text(yours: YourConfiguration) -> str:
     """The diff, with control characters escaped."""
-    return "".join(f"{plain(line.expandtabs())}\n" for line in yours.diff.split("\n")[:-1])
+    return "".join(f"{printable(line.expandtabs())}\n" for line in yours.diff.split("\n")[:-1])
 
 
 def yours_note(calibration: CalibrationDocument) -> str:
     """A note on the user's own column, or why it is missing; else empty."""
     # It loads numpy, which `mmcalib check` does not need.
-    from mmcalib.derive.limits import ADEQUATE
+    from mmcalib.derive.limits import MIN_RESERVE_RATIO
 
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:
-        return f"vLLM rejects your configuration: {plain(yours.refused).rstrip('.')}."
-    if budget is None or budget.adequacy is None or budget.adequacy >= ADEQUATE:
+        return f"vLLM rejects your configuration: {printable(yours.refused).rstrip('.')}."
+    if budget is None or budget.adequacy is None or budget.adequacy >= MIN_RESERVE_RATIO:
         return ""
     return (
         f"Your configuration reserves {number(budget.profiled_tokens)} of the "
@@ -122,7 +122,7 @@ def profile(budget: EncoderBudget) -> str:
     """The items of vLLM's startup profile."""
     if budget.profiled_modality is None:
         return "nothing"
-    return f"{budget.profiled_items} × {plain(budget.profiled_modality)}"
+    return f"{budget.profiled_items} × {printable(budget.profiled_modality)}"
 
 
 def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
@@ -154,7 +154,7 @@ def on_gpu(memory: Memory) -> str:
     """Such as ` on L4` or ` on each of 4 × L4`; empty without a GPU."""
     if not memory.gpu:
         return ""
-    gpu = plain(memory.gpu)
+    gpu = printable(memory.gpu)
     return f" on each of {memory.ranks} × {gpu}" if memory.ranks > 1 else f" on {gpu}"
 
 
@@ -174,7 +174,7 @@ def preprocessing(calibration: CalibrationDocument) -> str:
         return ""
     seconds = found.cpu_s_per_item
     spoken = f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
-    files = several(found.measured_files, "measured file")
+    files = plural(found.measured_files, "measured file")
     return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
 
 
@@ -186,7 +186,7 @@ def verdict_of(calibration: CalibrationDocument) -> str:
 
 def check_line(check: CheckResult) -> str:
     """The check's code, name and finding."""
-    return plain(f"{check.code} {check.name}: {check.detail}".lstrip())
+    return printable(f"{check.code} {check.name}: {check.detail}".lstrip())
 
 
 def tensor_cells(tensor: LiveTensor) -> tuple[str, str, str, str]:
@@ -323,7 +323,7 @@ def traffic_line(traffic: TrafficFigures) -> str:
 
 def cell(value: object) -> str:
     """Text for a Markdown table cell, with markup escaped."""
-    text = plain(str(value))
+    text = printable(str(value))
     for special in "\\`*_[]<>|&$~":
         text = text.replace(special, f"\\{special}")
     return text

@@ -78,13 +78,13 @@ def _title(calibration: CalibrationDocument, width: int) -> Text:
     version = tool["mmcalib"].partition(".dev")[0]
     before, after = f"mmcalib {version} · ", f" · vLLM {tool['vllm']}"
     after = f" · {gpu}{size}{after}" if gpu else after
-    model = Text(text.plain(calibration.model.id.rstrip("/")), "bold")
+    model = Text(text.printable(calibration.model.id.rstrip("/")), "bold")
     model.truncate(max(12, width - len(before) - len(after)), overflow="ellipsis")
-    return Text.assemble(text.plain(before), model, text.plain(after))
+    return Text.assemble(text.printable(before), model, text.printable(after))
 
 
 def _failure(failed: CheckResult, took: str, width: int) -> Iterator[Text]:
-    yield Text(text.plain(f"FAIL{took} at {failed.code} {failed.name}"), "bold red")
+    yield Text(text.printable(f"FAIL{took} at {failed.code} {failed.name}"), "bold red")
     yield from _wrapped(failed.detail, "  ", 4, width)
     for remedy in failed.remedies[:3]:
         yield from _wrapped(f"→ {remedy}", "  ", 2, width)
@@ -98,8 +98,8 @@ def corpus_line(corpus: Corpus) -> str:
         most = f"max {text.number(part.tokens['max'])}{'' if parts else ' tokens'}{label}"
         noun = modality if modality == "audio" or part.items == 1 else f"{modality}s"
         parts.append(f"{text.number(part.items)} {noun} ({most})")
-    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    return f"{text.several(corpus.items, 'item')}{requests}: {', '.join(parts)}"
+    requests = f" in {text.plural(corpus.prompts, 'request')}" if corpus.prompts else ""
+    return f"{text.plural(corpus.items, 'item')}{requests}: {', '.join(parts)}"
 
 
 def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
@@ -205,7 +205,7 @@ def _table(cells: Sequence[Row], heads: Sequence[str], width: int) -> Table:
     columns[-1].style = "dim"
     table = Table(*columns, box=None, pad_edge=False, show_header=bool(heads), expand=not heads)
     for row in cells:
-        table.add_row(*(Text(text.plain(cell)) for cell in row))
+        table.add_row(*(Text(text.printable(cell)) for cell in row))
     return table
 
 
@@ -236,8 +236,8 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
         shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
     if groups:
         codes = " ".join(dict.fromkeys(check.code for check in checks))
-        count = text.several(len(groups), "note")
-        yield Text(text.plain(f"{count} (mmcalib list checks {codes})"))
+        count = text.plural(len(groups), "note")
+        yield Text(text.printable(f"{count} (mmcalib list checks {codes})"))
     yield from shown
 
 
@@ -245,7 +245,7 @@ def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -
     first, names = group[0], ", ".join(check.name for check in group)
     style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
     subject = f"{names}: " if len(group) > 1 else ""
-    words = text.plain(f"{first.code} {subject}{first.detail}")
+    words = text.printable(f"{first.code} {subject}{first.detail}")
     if lines == 1 and len(words) > width - 2:
         # Whole clauses, if one fits.
         ends = [end.start() for end in re.finditer(r"[,;:.] ", words[: width - 2])]
@@ -260,7 +260,7 @@ def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -
 def _wrapped(words: str, indent: str, most: int, width: int) -> Iterator[Text]:
     """Up to `most` lines, the last one cut with an ellipsis."""
     room = max(20, width - len(indent))
-    lines = Text(text.plain(words)).wrap(Console(width=room), room, overflow="fold")
+    lines = Text(text.printable(words)).wrap(Console(width=room), room, overflow="fold")
     for place, line in enumerate(lines[:most]):
         is_cut = place == most - 1 and len(lines) > most
         shown = Text(
@@ -282,7 +282,7 @@ def _tail(
     """The verdict, the command that serves, and where the details are."""
     if calibration.verdict == "pass":
         verdict = f"PASS{took}{rows.verdict_of(calibration).removeprefix('pass')}."
-        command = f"Serve:  {text.plain(serve)}"
+        command = f"Serve:  {text.printable(serve)}"
         if len(f"{verdict} {command}") <= width:
             yield Text(f"{verdict} {command}", "bold")
         else:
@@ -291,4 +291,4 @@ def _tail(
     files = ", ".join([os.path.join(folder, "report.html"), *also])
     issue = f"Details: {files} · for an issue: mmcalib report {folder} --format issue"
     fits = folder and len(issue) <= width
-    yield Text(text.plain(issue if fits else f"Details: {files}"))
+    yield Text(text.printable(issue if fits else f"Details: {files}"))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def line(words: str, style: str = "") -> Text:
     """One line, with control characters escaped."""
-    return Text(text.plain(words), style=style)
+    return Text(text.printable(words), style=style)
 
 
 def print_section(console: Console, heading: str, *parts: RenderableType) -> None:
@@ -63,7 +63,7 @@ def checks_table(checks: Sequence[CheckResult]) -> Table:
         for check in (check for check in checks if check.status == status):
             finding = Text(rows.check_line(check))
             for remedy in check.remedies if status in ("fail", "warn") else ():
-                finding.append(f"\n→ {text.plain(remedy)}", style="dim")
+                finding.append(f"\n→ {text.printable(remedy)}", style="dim")
             table.add_row(Text(mark, rows.STYLES[status]), finding)
     return table
 
@@ -75,9 +75,9 @@ def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
     """Print the summary of a scan."""
-    requests = f" in {text.several(corpus.prompts, 'request')}" if corpus.prompts else ""
-    items = text.several(corpus.items, "item") + requests
-    print_section(console, f"{items}, {text.several(corpus.files, 'file')}")
+    requests = f" in {text.plural(corpus.prompts, 'request')}" if corpus.prompts else ""
+    items = text.plural(corpus.items, "item") + requests
+    print_section(console, f"{items}, {text.plural(corpus.files, 'file')}")
     if corpus.items:
         console.print(_census_table(census))
     if corpus.distinct is not None:
@@ -87,7 +87,7 @@ def print_census(
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     # Without the details of each file.
-    counts = Counter(text.without_particulars(entry.reason) for entry in skipped)
+    counts = Counter(text.reason_kind(entry.reason) for entry in skipped)
     reasons = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     if others := sum(count for _, count in reasons[_TOP_REASONS:]):
         reasons[_TOP_REASONS:] = [("other reasons", others)]
@@ -131,10 +131,12 @@ def reason_lines(reason: ReasonCount) -> str:
         more = ["..."] if reason.count > len(names) else []
         count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
         words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
-    answer = f"{_ANSWERS[reason.answer]} {text.plain(words)}"
+    answer = f"{_ANSWERS[reason.answer]} {text.printable(words)}"
     if not reason.remedy:
         return answer
-    return f"{answer}\n  → {'' if reason.same_remedy else 'such as: '}{text.plain(reason.remedy)}"
+    return (
+        f"{answer}\n  → {'' if reason.same_remedy else 'such as: '}{text.printable(reason.remedy)}"
+    )
 
 
 def failure_line(calibration: CalibrationDocument) -> str:

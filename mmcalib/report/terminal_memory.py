@@ -50,7 +50,7 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
     names = [Path(one.config).name for one in rehearsals]
     # With its folders if another file has the same name.
     names = [
-        text.plain(name if names.count(name) == 1 else one.config)
+        text.printable(name if names.count(name) == 1 else one.config)
         for name, one in zip(names, rehearsals, strict=True)
     ]
     size, ranks = text.gib(first.memory.total_bytes), first.tensor_parallel_size
@@ -107,7 +107,7 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 
 def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
     cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
-    shown = [*above, *(tuple(map(text.plain, row)) for row in cells)]
+    shown = [*above, *(tuple(map(text.printable, row)) for row in cells)]
     return plain_table([fold("", "right"), fold(), fold(), fold()], shown)
 
 
@@ -116,7 +116,7 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     columns = [Column(), Column(justify="right"), Column(style="dim")]
     print_section(
         console,
-        f"{text.several(traffic.requests, 'request')} on {gpu}, rehearsed",
+        f"{text.plural(traffic.requests, 'request')} on {gpu}, rehearsed",
         plain_table(columns, rows.traffic_rows(traffic)),
         *(line(f"rejected: {words}", "yellow") for words in traffic.refused[:_REFUSED]),
     )
@@ -168,7 +168,7 @@ def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
             table.add_row(Text(f"costs {cost}"), style="dim")
         for fix in of_this_cost:
             table.add_row(
-                Text(f"  {text.plain(fix.flags)}\n    {text.plain(fix.price)}"),
+                Text(f"  {text.printable(fix.flags)}\n    {text.printable(fix.price)}"),
                 Text(text.room(fix.kv_cache_bytes)),
                 Text("enough" if fix.reaches else text.gib(fix.lacking_bytes)),
                 style="green" if fix.reaches and not fix.warning else "",
@@ -257,7 +257,7 @@ def print_validation(validation: Validation, console: Console) -> None:
         for name, value in validation.engine_config.items():
             shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
             words = shown.removesuffix("\n").removesuffix("\n...")
-            settings.append((text.plain(name), text.plain(words)))
+            settings.append((text.printable(name), text.printable(words)))
         print_section(console, "Settings in vLLM", plain_table([fold(), fold()], settings))
     if validation.corpus is not None:
         found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"

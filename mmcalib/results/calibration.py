@@ -19,9 +19,9 @@ from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
 from mmcalib.errors import UsageError
 from mmcalib.files import read_json
 from mmcalib.releases.constants import PROCESSOR_CACHES
-from mmcalib.results.costs import Costs, gate_of
+from mmcalib.results.costs import Costs, build_gate
 from mmcalib.results.memory import Budgets, Memories, Rehearsal, ServedTraffic, Startup
-from mmcalib.results.part import CheckResult, DocumentPart, said_of
+from mmcalib.results.part import CheckResult, DocumentPart, error_text
 from mmcalib.text import GIB
 
 
@@ -36,7 +36,7 @@ class Evidence(DocumentPart):
     effect: str = Field(default="", description="Effect of removing the setting")
 
 
-def grouped(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
+def group_evidence(evidence: Iterable[Evidence]) -> list[tuple[list[str], list[str], Evidence]]:
     """Merge neighbours that share a reason: (settings, their values, the first evidence)."""
     groups = groupby(evidence, key=lambda e: (e.reason, e.label, e.exemplar))
     runs = [list(group) for _, group in groups]
@@ -132,7 +132,7 @@ class ProcessorCache(DocumentPart):
     curve: tuple[tuple[int, float], ...] = Field(description="Capacity in bytes, hit rate")
 
     @property
-    def most_hit_rate(self) -> float:
+    def max_hit_rate(self) -> float:
         """Hit rate of a cache that never evicts."""
         return self.curve[-1][1] if self.curve else 0.0
 
@@ -142,7 +142,7 @@ class ProcessorCache(DocumentPart):
         return round(self.mm_processor_cache_gb * GIB) * PROCESSOR_CACHES
 
 
-def with_variables(values: Mapping[str, int], command: str) -> str:
+def with_environment(values: Mapping[str, int], command: str) -> str:
     """Return the shell command with these environment variables."""
     return " ".join([*(f"{name}={value}" for name, value in values.items()), command])
 
@@ -150,9 +150,9 @@ def with_variables(values: Mapping[str, int], command: str) -> str:
 SERVE: Final = "vllm serve --config engine.yaml"
 
 
-def serving(server: Server, command: str) -> str:
+def with_server_limits(server: Server, command: str) -> str:
     """Return the serve command with the media limits that were set while the corpus was read."""
-    return with_variables(server.environment, command)
+    return with_environment(server.environment, command)
 
 
 SCHEMA_VERSION: Final = 2
@@ -246,11 +246,11 @@ class CalibrationDocument(DocumentPart):
         if cached is None or not all(map(is_, cached[0], inputs)):
             budget = self.budget.calibrated.encoder_budget_tokens
             args = self.costs, self.engine_config, budget, self.server, self.model.architecture
-            cached = self._gate = inputs, gate_of(*args)
+            cached = self._gate = inputs, build_gate(*args)
         return cached[1]
 
     @property
-    def wanting(self) -> dict[str, int]:
+    def needed_variables(self) -> dict[str, int]:
         """`needed`, limited to known variables: the file may come from elsewhere."""
         return {n: self.needed[n] for n in VARIABLES if n in self.needed}
 
@@ -277,7 +277,7 @@ C = TypeVar("C", bound=CalibrationDocument)
 _MAX_BYTES: Final = 1 << 28
 
 
-def calibration_in(source: Path) -> Path:
+def find_calibration(source: Path) -> Path:
     """Return the file itself, or the one in a results folder."""
     return source / "calibration.json" if source.is_dir() else source
 
@@ -298,7 +298,7 @@ def read_calibration(path: str | Path, kind: type[C]) -> C:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
     except (ValueError, RecursionError) as error:
-        message = f"{path} is not a calibration: {said_of(error)}"
+        message = f"{path} is not a calibration: {error_text(error)}"
         raise UsageError(message, hint=MADE_BY) from error
 
 

@@ -17,7 +17,7 @@ _EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedItem:
     """The answer for one item or prompt; `shapes` is empty if nothing could be read."""
 
     origin: str
@@ -37,7 +37,7 @@ class Tally:
     def checked(self) -> int:
         return sum(self.answers.values())
 
-    def offenders(self, *, allow_unknown: bool) -> int:
+    def count_offenders(self, *, allow_unknown: bool) -> int:
         """Count the answers that make the check fail."""
         return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
 
@@ -54,11 +54,11 @@ class ReasonCount:
     remedy: str
     count: int = 0
     same_remedy: bool = True
-    examples: list[Checked] = field(default_factory=list)
+    examples: list[CheckedItem] = field(default_factory=list)
     least: list[str] = field(default_factory=list)
     most: list[str] = field(default_factory=list)
 
-    def add(self, numbers: list[str], remedy: str, example: Checked | None) -> None:
+    def add(self, numbers: list[str], remedy: str, example: CheckedItem | None) -> None:
         self.count += 1
         self.same_remedy &= remedy == self.remedy
         if example and len(self.examples) < _EXAMPLES:
@@ -85,7 +85,7 @@ class ReasonCounts:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, Answer, str], ReasonCount] = {}
 
-    def add(self, kind: str, admission: Admission, example: Checked | None = None) -> None:
+    def add(self, kind: str, admission: Admission, example: CheckedItem | None = None) -> None:
         reason = admission.unread or admission.reason
         key = kind, admission.answer, _NUMBER.sub("0", reason)
         if key not in self._counts:
@@ -112,9 +112,9 @@ class Offender(DocumentPart):
     shapes: tuple[Shape, ...]
 
     @classmethod
-    def of(cls, checked: Checked) -> Self:
+    def of(cls, checked: CheckedItem) -> Self:
         kind, origin = checked.kind, checked.origin
-        return cls.showing(checked.admission, kind=kind, origin=origin, shapes=checked.shapes)
+        return cls.from_value(checked.admission, kind=kind, origin=origin, shapes=checked.shapes)
 
 
 class Summary(DocumentPart):
@@ -131,4 +131,4 @@ class Summary(DocumentPart):
 
     @classmethod
     def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
-        return cls.showing(tally, kind="summary", all_fit=all_fit, share=share, **tally.answers)
+        return cls.from_value(tally, kind="summary", all_fit=all_fit, share=share, **tally.answers)

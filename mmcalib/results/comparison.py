@@ -37,7 +37,7 @@ class ComparedRun(DocumentPart):
         failed = first_failed(run.checks) if run.verdict == "fail" else None
         parts = run.corpus.modalities.values()
         kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
-        return cls.showing(
+        return cls.from_value(
             memory,
             model=run.model.id,
             gpu=gpu,
@@ -51,7 +51,7 @@ class ComparedRun(DocumentPart):
         )
 
     @classmethod
-    def ended_by(
+    def from_error(
         cls, error: MmcalibError, model: str, gpu: str | None, folder: str, *, starts: bool | None
     ) -> Self:
         """Summarize a run that ended early."""

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 
-from mmcalib.derive.admission import Gate, Hearing, Known
+from mmcalib.derive.admission import AudioLimits, Gate, ShapeCost
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.derive.distribution import SizeCell, TokenBin
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.errors import UsageError
-from mmcalib.releases.constants import ENGINE_DIES_OF, RESAMPLED_HZ
-from mmcalib.results.part import POSITIVE, DocumentPart, complaint
+from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
+from mmcalib.results.part import POSITIVE, DocumentPart, first_error
 
 # Each type has fields that the next one does not, so the first match is the right one.
 _AnyShape = Annotated[
@@ -78,7 +78,7 @@ class Costs(DocumentPart):
     encoder_decoder: bool = Field(default=False, description="True: items take no context")
 
 
-def gate_of(
+def build_gate(
     costs: Costs,
     engine_config: Mapping[str, Any],
     budget_tokens: int,
@@ -92,35 +92,35 @@ def gate_of(
         served = _Served.model_validate(engine_config)
     except ValidationError as error:
         raise UsageError(
-            f"the calibration's engine_config is not usable: {complaint(error)}",
+            f"the calibration's engine_config is not usable: {first_error(error)}",
             hint="mmcalib run writes a usable one",
         ) from error
     limits = served.limit_mm_per_prompt.items()
     limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
     parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
     rules = {m: part.rule for m, part in parts if part.rule is not None}
-    audio, dies_of = rules.get("audio"), ENGINE_DIES_OF.get(architecture, range(0))
+    audio, dies_of = rules.get("audio"), CRASHING_AUDIO_SAMPLES.get(architecture, range(0))
     # For encoder-decoder models (transcription), FFmpeg resamples
     # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
-    rate_hz = audio.rate_hz if isinstance(audio, Ladder) else RESAMPLED_HZ
-    hearing = Hearing(None) if costs.encoder_decoder else Hearing(rate_hz, dies_of)
+    rate_hz = audio.rate_hz if isinstance(audio, Ladder) else AUDIO_RATE_HZ
+    hearing = AudioLimits(None) if costs.encoder_decoder else AudioLimits(rate_hz, dies_of)
     return Gate(
         budget_tokens=budget_tokens,
         max_model_len=served.max_model_len,
         text_reserve_tokens=costs.text_reserve_tokens,
         counts={m: limited[m] for m in MODALITIES if m in limited},
-        known={
-            entry.shape: Known(entry.tokens, entry.embeds, entry.basis)
+        known_costs={
+            entry.shape: ShapeCost(entry.tokens, entry.embeds, entry.basis)
             for _, part in parts
             for entry in part.known
         },
-        refused=dict(refused for _, part in parts for refused in part.refused),
+        refusals=dict(refused for _, part in parts for refused in part.refused),
         rules=rules,
         server=server or Server(),
         text=costs.text,
-        counted=dict(costs.counted),
+        text_counts=dict(costs.counted),
         encoder_decoder=costs.encoder_decoder,
-        hearing=hearing,
+        audio_limits=hearing,
     )
 
 

@@ -93,4 +93,4 @@ class BundledModel(DocumentPart):
     @classmethod
     def of(cls, geometry: Geometry) -> Self:
         statuses = Counter(fact.status for _, fact in geometry.facts())
-        return cls.showing(geometry, facts=dict(sorted(statuses.items())))
+        return cls.from_value(geometry, facts=dict(sorted(statuses.items())))

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from mmcalib import text as wording
-from mmcalib.results.calibration import CalibrationDocument, Evidence, grouped
+from mmcalib.results.calibration import CalibrationDocument, Evidence, group_evidence
 from mmcalib.text import flag
 
 
@@ -63,11 +63,11 @@ def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
         f"Serve with: {serve_with}",
         "Each setting below: why, (what set it), [how that is known].",
     )
-    lines = [*(f"# {wording.plain(line)}" for line in head), ""]
+    lines = [*(f"# {wording.printable(line)}" for line in head), ""]
     for key, value in calibration.engine_config.items():
         if value is not None:
             lines += _reasons(key, calibration.evidence)
-            lines.append(entry(key, value))
+            lines.append(yaml_entry(key, value))
     return "\n".join(lines)
 
 
@@ -80,15 +80,15 @@ _OneLine.add_representer(
 )
 
 
-def spelled(key: str, value: Any) -> tuple[str, Any]:
+def yaml_key(key: str, value: Any) -> tuple[str, Any]:
     """Return a setting as `vllm serve --config` reads it."""
     name = key.replace("_", "-")
     return (f"no-{name}", True) if value is False else (name, value)
 
 
-def entry(key: str, value: Any) -> str:
+def yaml_entry(key: str, value: Any) -> str:
     """Return one setting as a line of the file, without its reason."""
-    name, value = spelled(key, value)
+    name, value = yaml_key(key, value)
     return visible_yaml(_OneLine, {name: value}, width=_WIDTH)
 
 
@@ -105,12 +105,12 @@ def visible_yaml(dumper: type[yaml.SafeDumper], document: Mapping[str, Any], *, 
 
 def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
     mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
-    for settings, _, entry in grouped(mine):
+    for settings, _, entry in group_evidence(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
         by = f" ({entry.exemplar})" if entry.exemplar else ""
         # `plain` keeps line breaks of file names from ending the comment.
         yield from textwrap.wrap(
-            wording.plain(f"{names}: {entry.reason}{by} [{entry.label}]"),
+            wording.printable(f"{names}: {entry.reason}{by} [{entry.label}]"),
             _WIDTH,
             initial_indent="# ",
             subsequent_indent="#   ",

@@ -184,7 +184,7 @@ class TrafficFigures(DocumentPart):
         """Pass within the reserve, warn above it but within the GPU's free memory, else fail."""
         if not self.margin.fits:
             return "fail"
-        return "pass" if self.margin.within else "warn"
+        return "pass" if self.margin.fits_reserve else "warn"
 
 
 class ServedTraffic(DocumentPart):

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.text import several
+from mmcalib.text import plural
 
 
 class DocumentPart(BaseModel):
@@ -17,23 +17,23 @@ class DocumentPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     @classmethod
-    def showing(cls, value: object, **more: Any) -> Self:
+    def from_value(cls, value: object, **more: Any) -> Self:
         """Copy the value's fields of the same names; `more` overrides them."""
         shared = (n for n in cls.model_fields if n not in more and hasattr(value, n))
         return cls(**{name: getattr(value, name) for name in shared}, **more)
 
 
-def complaint(error: ValidationError, *behind: str | int) -> str:
+def first_error(error: ValidationError, *behind: str | int) -> str:
     """Return the first error and its path; `behind` is the path of the validated part."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(step) for step in (*behind, *first["loc"]))
     return ": ".join(filter(None, (where, first["msg"])))
 
 
-def said_of(error: ValueError | RecursionError) -> str:
+def error_text(error: ValueError | RecursionError) -> str:
     """Return why a file is not a valid document."""
     if isinstance(error, ValidationError):
-        return complaint(error)
+        return first_error(error)
     return str(error) if type(error) is ValueError else f"not JSON: {error}"
 
 
@@ -85,10 +85,10 @@ def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[
     moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
     assumptions = sum(check.code in moving for check in warned)
     others = sum(check.code != ids.ASSUMED_LOAD.code for check in warned) - assumptions
-    words = [f"{verdict}, on {several(assumptions, 'assumption')}" if assumptions else verdict]
+    words = [f"{verdict}, on {plural(assumptions, 'assumption')}" if assumptions else verdict]
     words += [check.name for check in checks if check.code == ids.KEEP_DEFAULTS.code]
     words += losses
-    words += [several(others, "warning")] if others else []
+    words += [plural(others, "warning")] if others else []
     words += [check.name for check in checks if check.code == ids.NOT_STARTED_WITH.code]
     return " · ".join(words)
 

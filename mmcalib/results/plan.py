@@ -48,7 +48,7 @@ class Combination(DocumentPart):
     memory: Memory
 
 
-class Logged(DocumentPart):
+class LogSummary(DocumentPart):
     """Facts from a server's log."""
 
     vllm: str
@@ -76,7 +76,7 @@ class Plan(DocumentPart):
     others: list[Combination] = Field(
         default_factory=list, description="Also reach the goal; each avoids a cost of `combination`"
     )
-    log: Logged | None
+    log: LogSummary | None
     model: str
     source: Literal["local", "hub", "bundled"]
     config: str

@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 from mmcalib.domain.items import Item
 from mmcalib.processes import Closing
 from mmcalib.storage.location import Location, Opened, member_name, open_whole, path_version
-from mmcalib.storage.remote import foreign, plain_errors
+from mmcalib.storage.remote import translate_errors, wrap_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Member:
 
 
 class Archive(Closing):
-    """The archive at a path or URL. Its kind has names with these `endings`. If it is `compressed`,
-    reading a member unpacks those before it. Raises as `open_whole` does.
+    """The archive at a path or URL. Its kind has names with these `extensions`. If it is
+    `compressed`, reading a member unpacks those before it. Raises as `open_whole` does.
     """
 
-    endings: tuple[str, ...]
+    extensions: tuple[str, ...]
     compressed = False
 
     def __init__(self, path: str) -> None:
         self.version, self._file, self.size_bytes = open_whole(path)
-        with plain_errors():
-            self.begin(self._file)
+        with translate_errors():
+            self.open_archive(self._file)
 
-    def begin(self, file: BinaryIO) -> None:
+    def open_archive(self, file: BinaryIO) -> None:
         raise NotImplementedError
 
     def members(self) -> Iterator[Member]:
@@ -101,7 +101,7 @@ class _Tar(Archive):
         return self._members[name]
 
     def _next(self) -> Member | None:
-        with plain_errors():
+        with translate_errors():
             info = self._tar.next()
         if info is None:
             return None
@@ -136,16 +136,16 @@ def open_item(item: Item, location: Location) -> Opened:
         raise ValueError(f"unsupported archive: {location.scheme}")
     path = location.archive or ""
     is_local = Location.of(path).is_file
-    version = item.held.version if item.held and not is_local else path_version(path)
-    if item.held and item.held.version != version:
+    version = item.byte_source.version if item.byte_source and not is_local else path_version(path)
+    if item.byte_source and item.byte_source.version != version:
         raise ValueError("the archive changed after it was listed")
     archive = _open_archive(location.scheme, path, version, threading.get_ident())
     member = archive.find(member_name(location.member or ""))
-    with plain_errors():
+    with translate_errors():
         file = member.open() if member.is_file else None
     if file is None:
         raise ValueError("not a regular file in the archive")
-    return Opened(foreign(file), member.size_bytes, within=archive)
+    return Opened(wrap_file(file), member.size_bytes, within=archive)
 
 
 # Keeps the last archive open, because its other members come next.

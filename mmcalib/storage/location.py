@@ -27,7 +27,7 @@ from mmcalib.text import MIB
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.ASCII)
 
 # fsspec's separator between a member and its archive.
-BEHIND = "::"
+MEMBER_MARK = "::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Location:
         scheme = _SCHEME.match(path)
         if path.startswith("/") or not scheme:
             return cls(path)
-        member, mark, archive = path[scheme.end() :].partition(BEHIND)
+        member, mark, archive = path[scheme.end() :].partition(MEMBER_MARK)
         return cls(path, scheme[1], member, archive) if mark else cls(path, scheme[1])
 
     @property
@@ -55,12 +55,12 @@ class Location:
         return self.scheme is None
 
 
-def inside(scheme: str, member: str, archive: str) -> str:
+def member_path(scheme: str, member: str, archive: str) -> str:
     """Return the path of a member; percent-encodes `%`, `::` and a final `:` in its name."""
-    name = member.replace("%", "%25").replace(BEHIND, "%3A%3A")
+    name = member.replace("%", "%25").replace(MEMBER_MARK, "%3A%3A")
     if name.endswith(":"):
         name = name[:-1] + "%3A"
-    return f"{scheme}://{name}{BEHIND}{archive}"
+    return f"{scheme}://{name}{MEMBER_MARK}{archive}"
 
 
 def member_name(member: str) -> str:
@@ -73,9 +73,9 @@ def url_of(path: str) -> str:
     return "file://" + quote(os.fsencode(path)) if path.startswith("/") else path
 
 
-def is_here(path: str) -> bool:
+def is_local(path: str) -> bool:
     """True if the bytes are on this machine's file system, where reading them all is cheap."""
-    return path.rpartition(BEHIND)[2].startswith("/")
+    return path.rpartition(MEMBER_MARK)[2].startswith("/")
 
 
 NOT_ALLOWED = "its host is not in --allowed-media-domains"
@@ -84,7 +84,7 @@ _HOSTS: ContextVar[frozenset[str]] = ContextVar("allowed_hosts", default=frozens
 
 
 @contextmanager
-def allowing(domains: Iterable[str]) -> Iterator[None]:
+def allow_hosts(domains: Iterable[str]) -> Iterator[None]:
     """Let this thread also read from these hosts; each may be a comma-separated list."""
     names = (name for one in domains for name in one.lower().split(",") if name)
     before = _HOSTS.set(allowed_hosts().union(names))
@@ -132,7 +132,7 @@ _BLOCK_BYTES = MIB
 _PRIVATE = 0o700
 
 
-def keep(source: BinaryIO, path: Path, size_bytes: int) -> str:
+def write_copy(source: BinaryIO, path: Path, size_bytes: int) -> str:
     """Write `size_bytes` of `source` to `path` atomically, and return the path with links resolved.
     Raises OutputError, and what reading raises.
     """
@@ -171,7 +171,7 @@ def _unwritable(path: Path, error: OSError) -> OutputError:
 
 # Limit for media in archives and on servers, which could send data forever. vLLM itself fetches at
 # most 256 MB.
-MOST_COPIED_BYTES = 1 << 32
+MAX_COPIED_BYTES = 1 << 32
 
 
 @dataclass(slots=True)
@@ -203,8 +203,8 @@ def open_item(item: Item) -> Opened:
     """Open an item. Raises OSError or ValueError if it is missing or damaged, UsageError if a
     library is not installed.
     """
-    if item.held and item.held.data is not None:
-        return Opened(io.BytesIO(item.held.data), len(item.held.data))
+    if item.byte_source and item.byte_source.data is not None:
+        return Opened(io.BytesIO(item.byte_source.data), len(item.byte_source.data))
     location = Location.of(item.path)
     if location.is_file:
         file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
@@ -244,10 +244,10 @@ def local_copy(path: str, scratch: Path) -> str:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()
     with open_item(Item(path)) as opened:
-        if opened.size_bytes > MOST_COPIED_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MOST_COPIED_BYTES >> 30} GiB, not copied")
-        suffix = Path(path.partition(BEHIND)[0]).suffix
-        return keep(opened.file, scratch / f"{name}{suffix}", opened.size_bytes)
+        if opened.size_bytes > MAX_COPIED_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MAX_COPIED_BYTES >> 30} GiB, not copied")
+        suffix = Path(path.partition(MEMBER_MARK)[0]).suffix
+        return write_copy(opened.file, scratch / f"{name}{suffix}", opened.size_bytes)
 
 
 # A file may change again within one tick of the clock that sets its time: milliseconds for the
@@ -257,12 +257,12 @@ _COARSE_TICK_NS = 2_000_000_000
 _SECOND_NS = 1_000_000_000
 
 
-def version(item: Item) -> str:
+def item_version(item: Item) -> str:
     """Return size and time of a file, or the source's version; empty if a result cannot name it."""
-    if not in_unicode(item.path):
+    if not is_utf8(item.path):
         return ""
-    if item.held is not None:
-        return item.held.version
+    if item.byte_source is not None:
+        return item.byte_source.version
     try:
         status = os.stat(item.path)
     except (OSError, ValueError):
@@ -270,7 +270,7 @@ def version(item: Item) -> str:
     return status_version(status) if stat.S_ISREG(status.st_mode) else ""
 
 
-def in_unicode(path: str) -> bool:
+def is_utf8(path: str) -> bool:
     """True if the path is UTF-8, as results and requests must be."""
     if path.isascii():
         return True

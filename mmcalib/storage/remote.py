@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.storage.location import (
-    BEHIND,
+    MEMBER_MARK,
     NOT_ALLOWED,
     NOT_REGULAR,
     Location,
@@ -32,23 +32,23 @@ from mmcalib.text import one_line
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
-def need(module: str, extra: str) -> Any:
+def import_optional(module: str, extra: str) -> Any:
     """Import an optional module. Raises UsageError if it is not installed or fails to load."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError):
             raise UsageError(one_line(f"{module} fails to load: {error}")) from error
-        raise missing(module.partition(".")[0], extra) from error
+        raise missing_package(module.partition(".")[0], extra) from error
 
 
-def missing(package: str, extra: str) -> UsageError:
+def missing_package(package: str, extra: str) -> UsageError:
     """Return the error that names the extra with `package`."""
     return UsageError(f"{package} is not installed", hint=f"pip install 'mmcalib[{extra}]'")
 
 
 @contextmanager
-def plain_errors(extra: str = "remote") -> Iterator[None]:
+def translate_errors(extra: str = "remote") -> Iterator[None]:
     """Turn a library's errors into OSError or ValueError, and a missing package into UsageError."""
     try:
         yield
@@ -56,7 +56,7 @@ def plain_errors(extra: str = "remote") -> Iterator[None]:
         # fsspec raises it for any error of a web server.
         if error.__cause__ is None or isinstance(error.__cause__, FileNotFoundError):
             raise
-        with plain_errors(extra):
+        with translate_errors(extra):
             raise error.__cause__ from error
     except (OSError, ValueError, MemoryError, MmcalibError):
         raise
@@ -80,7 +80,7 @@ class _Foreign(io.RawIOBase):
         self._file = file
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        with plain_errors():
+        with translate_errors():
             data = self._file.read(len(buffer))
         if len(data) > len(buffer):
             raise OSError(errno.EIO, "the server sent more bytes than requested")
@@ -88,7 +88,7 @@ class _Foreign(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with plain_errors():
+        with translate_errors():
             return self._file.seek(offset, whence)
 
     def tell(self) -> int:
@@ -106,7 +106,7 @@ class _Foreign(io.RawIOBase):
         super().close()
 
 
-def foreign(file: object) -> BinaryIO:
+def wrap_file(file: object) -> BinaryIO:
     """Wrap a file of fsspec or zipfile to buffer reads and raise plain errors."""
     return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file))))
 
@@ -148,7 +148,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
     """Return a seekable file and its size. Raises as `file_system` does."""
     fs, path = file_system(url)
     is_local = Location.of(url).scheme in _ON_DISK
-    with plain_errors(extra_of(url)):
+    with translate_errors(extra_of(url)):
         if is_local and not os.path.isfile(path):
             # Opening a pipe would wait for a writer.
             raise OSError(errno.EINVAL, NOT_REGULAR)
@@ -161,7 +161,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
             file.seek(0)
         if not isinstance(size, int) or size < 0:
             raise OSError(errno.EIO, "the server does not send its size")
-    return foreign(file), size
+    return wrap_file(file), size
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
@@ -181,19 +181,19 @@ def file_system(url: str) -> tuple[Any, str]:
     Raises OSError or ValueError, and UsageError for an unknown scheme or a missing package.
     """
     scheme = Location.of(url).scheme or "file"
-    fsspec = need("fsspec", "remote")
+    fsspec = import_optional("fsspec", "remote")
     if is_http(url) and not is_allowed(url):
         raise OSError(errno.EIO, NOT_ALLOWED)
     make: Callable[..., Any] = fsspec.filesystem
     try:
         kind = fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        raise missing(f"fsspec's file system for {scheme}://", extra_of(url)) from error
+        raise missing_package(f"fsspec's file system for {scheme}://", extra_of(url)) from error
     except ValueError as error:
         raise UsageError(
             f"unsupported scheme: {scheme}://", hint="use s3://, gs://, https:// or similar"
         ) from error
-    with plain_errors(extra_of(url)):
+    with translate_errors(extra_of(url)):
         options: dict[str, Any] = {}
         if scheme in ("s3", "s3a"):
             timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
@@ -208,7 +208,7 @@ def file_system(url: str) -> tuple[Any, str]:
 @cache
 def _client(hosts: frozenset[str]) -> dict[str, Any]:
     """Return options that restrict aiohttp to these hosts, after redirects too, and to timeouts."""
-    aiohttp = need("aiohttp", "remote")
+    aiohttp = import_optional("aiohttp", "remote")
 
     def check_host(url: Any, prefix: str = "") -> None:
         """Raises OSError if the host of aiohttp's `url` is not allowed."""
@@ -233,7 +233,7 @@ def _client(hosts: frozenset[str]) -> dict[str, Any]:
     return {"trace_configs": [trace], "timeout": timeout, "trust_env": True}
 
 
-def held(info: Mapping[str, Any]) -> ByteSource | None:
+def listed_source(info: Mapping[str, Any]) -> ByteSource | None:
     """Return size and ETag or time of an object in fsspec's listing; None without a size."""
     tag = next((info[key] for key in _TAGS if info.get(key)), None)
     size_bytes = info.get("size")
@@ -245,11 +245,11 @@ def held(info: Mapping[str, Any]) -> ByteSource | None:
 def version_of(url: str) -> str:
     """Fetch the version of an object; empty if it has none. Raises as `open_url` does."""
     fs, path = file_system(url)
-    with plain_errors(extra_of(url)):
-        source = held(fs.info(path))
+    with translate_errors(extra_of(url)):
+        source = listed_source(fs.info(path))
     return source.version if source else ""
 
 
 def extra_of(url: str) -> str:
     """Return the extra with the packages that read `url`."""
-    return _EXTRAS.get(Location.of(url.rpartition(BEHIND)[2]).scheme or "", "remote")
+    return _EXTRAS.get(Location.of(url.rpartition(MEMBER_MARK)[2]).scheme or "", "remote")

@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
-from mmcalib.storage.location import BEHIND, Location, Opened, member_name, open_whole
-from mmcalib.storage.remote import need, plain_errors
+from mmcalib.storage.location import MEMBER_MARK, Location, Opened, member_name, open_whole
+from mmcalib.storage.remote import import_optional, translate_errors
 from mmcalib.text import MIB, one_line
 
 
@@ -91,8 +91,8 @@ _BATCH_BYTES = 1 << 26
 @contextmanager
 def open_table(path: str) -> Iterator[tuple[str, Any]]:
     """Open a parquet file, and yield its version and the file. Raises as `open_cell` does."""
-    parquet = need("pyarrow.parquet", "parquet")
-    with plain_errors("parquet"):
+    parquet = import_optional("pyarrow.parquet", "parquet")
+    with translate_errors("parquet"):
         version, file, _ = open_whole(path)
         try:
             with (
@@ -102,7 +102,7 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
                 yield version, table
         finally:
             # Arrow would keep the memory for the next table.
-            need("pyarrow", "parquet").default_memory_pool().release_unused()
+            import_optional("pyarrow", "parquet").default_memory_pool().release_unused()
 
 
 def batch_rows(metadata: Any) -> int:
@@ -115,7 +115,7 @@ def batch_rows(metadata: Any) -> int:
 def open_cell(item: Item, location: Location) -> Opened:
     """Open a table's cell. Raises OSError or ValueError, UsageError without pyarrow."""
     cell = Cell.of(location.member)
-    version = item.held.version if item.held else ""
+    version = item.byte_source.version if item.byte_source else ""
     data = cell.bytes_of(_cell_cursor(location.archive or "", version, cell.column).row(cell.row))
     return Opened(io.BytesIO(data), len(data))
 
@@ -192,7 +192,7 @@ class Query:
     def hosts(self) -> tuple[str, ...]:
         """The hosts of the URLs that the user named, with their schemes."""
         names = (self.options.get("data_dir", ""), self.options.get("data_files", ""))
-        urls = (urlsplit(one.rpartition(BEHIND)[2]) for one in names if "://" in one)
+        urls = (urlsplit(one.rpartition(MEMBER_MARK)[2]) for one in names if "://" in one)
         return tuple(f"{one.scheme}://{one.netloc}/" for one in urls if one.netloc)
 
 
@@ -201,18 +201,18 @@ def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]
 
     Raises OSError or ValueError, also while iterating, and UsageError without `datasets`.
     """
-    datasets = need("datasets", "hf")
-    with plain_errors("hf"):
+    datasets = import_optional("datasets", "hf")
+    with translate_errors("hf"):
         datasets.disable_progress_bars()
         # Its log repeats the error for each attempt.
-        need("huggingface_hub.utils", "hf").logging.set_verbosity_error()
+        import_optional("huggingface_hub.utils", "hf").logging.set_verbosity_error()
         rows = datasets.load_dataset(query.path, streaming=True, **query.options)
         rows = rows.decode(False)
         return _plain(iter(rows.skip(start) if start else rows))
 
 
 def _plain(rows: Iterator[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
-    with plain_errors("hf"):
+    with translate_errors("hf"):
         yield from rows
 
 

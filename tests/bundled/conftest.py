@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.engine.host import EngineHost
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from tests.bundled.subject import Subject
 from tests.engine.conftest import NEEDS, Lab, folder_of
 
@@ -63,6 +63,6 @@ def lab(
 def subject(request: pytest.FixtureRequest, lab: Callable[[str], Lab]) -> Subject:
     if request.param in NEEDS:
         pytest.importorskip(NEEDS[request.param])
-    geometry = find(request.param)
+    geometry = find_model(request.param)
     assert geometry is not None
     return Subject(geometry, lab(geometry.id))

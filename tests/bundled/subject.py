@@ -13,7 +13,7 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
-from mmcalib.engine.messages import Blank, Counted, CountEmbeds
+from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts
 from mmcalib.models.catalogue import Geometry
 from tests.bundled.shapes import PROBES, SHAPES
 from tests.engine.conftest import Lab
@@ -65,11 +65,11 @@ class Subject:
             for name, cost in self.costs(modality).items()
             if isinstance(cost, Cost)
         }
-        shapes = Shapes.of(modality, loaded)
+        shapes = Shapes.from_shapes(modality, loaded)
         return Tried(shapes, sampled_rows(modality, (loaded[shape] for shape in shapes)))
 
     @cached_property
-    def counted(self) -> dict[Modality, Counted]:
+    def counted(self) -> dict[Modality, EmbedCounts]:
         return {
             modality: self.lab.host.ask(
                 CountEmbeds(DEFAULT, tuple(Blank(shape) for shape in SHAPES[modality].values())),

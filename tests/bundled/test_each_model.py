@@ -14,15 +14,15 @@ from mmcalib.domain.knobs import Knob
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.media.blank import write_blank
-from mmcalib.models.catalogue import Geometry, bundled
+from mmcalib.models.catalogue import Geometry, bundled_models
 from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.workflows.run.document import assemble
+from mmcalib.workflows.run.document import build_calibration
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Session, read_corpus
-from mmcalib.workflows.run.stages import Reviewed, derive, prove_decision
+from mmcalib.workflows.run.session import Session, read_job_corpus
+from mmcalib.workflows.run.stages import Review, derive, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
 from tests.bundled.subject import Subject
@@ -55,7 +55,7 @@ def each(
         pytest.param(
             geometry.id, *case, marks=marks(geometry, line, case), id="-".join((geometry.id, *case))
         )
-        for geometry in bundled()
+        for geometry in bundled_models()
         for case in cases(geometry)
     ]
     # Where some are not indirect, pytest takes a fixture for the test's own unless it is told.
@@ -69,7 +69,7 @@ def test_it_opens_as_its_facts_say(subject: Subject) -> None:
     assert subject.opened.architecture == subject.geometry.architecture
     # What vLLM takes beside them, the facts cannot promise.
     assert set(subject.modalities) >= set(subject.geometry.modalities)
-    assert not subject.opened.moved
+    assert not subject.opened.unavailable
 
 
 @each(Line.TAKES, items, "modality", "item")
@@ -125,7 +125,7 @@ def test_a_dummy_costs_what_the_budget_counts(subject: Subject, modality: Modali
 @each(Line.KNOBS, whole)
 def test_each_knob_moves_items_of_its_modality_alone(subject: Subject) -> None:
     for knob in subject.opened.knobs:
-        turned = frontier.at(knob, _turned(knob, subject))
+        turned = frontier.setting_at(knob, _turned(knob, subject))
         moved = {m for m in subject.modalities if subject.probes(m, turned) != subject.probes(m)}
         assert moved == {knob.modality, *knob.bleeds}, knob.name
 
@@ -153,12 +153,12 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     session = Session(job, subject.lab.host, None, tmp_path, Silent())
     resolved = resolve(job.model, cache_dir=job.cache)
     opened = open_to_calibrate(session, resolved)
-    served = prepare(session, resolved, read_corpus(job, Silent()), opened)
+    served = prepare(session, resolved, read_job_corpus(job, Silent()), opened)
     assert served.items == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
-    reviewed = Reviewed(derive(session, served), {}, {}, ())
-    made = assemble(job, reviewed)
-    proven = prove_decision(session, reviewed.decided, engine_yaml(made, "vllm serve"))
+    reviewed = Review(derive(session, served), {}, {}, ())
+    made = build_calibration(job, reviewed)
+    proven = prove_decision(session, reviewed.derived, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == CONFIG_PARSING)
     assert read_back.status == "pass", read_back.detail
     limits = made.engine_config["limit_mm_per_prompt"]

@@ -13,7 +13,7 @@ from mmcalib.checks.catalogue import ENGINE_START, REPLAY
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.media.blank import write_blank
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from tests.bundled.shapes import CORPUS
 from tests.e2e.media import requests
 
@@ -36,7 +36,7 @@ def test_an_engine_starts_with_its_configuration_and_answers(
     model_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache"))
-    geometry = find(model_id)
+    geometry = find_model(model_id)
     assert geometry is not None
     media = tmp_path / "media"
     media.mkdir()

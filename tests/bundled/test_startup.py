@@ -9,7 +9,7 @@ import pytest
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import VllmRefused
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from tests.bundled.known import SLICE, Line, failing
 from tests.rehearsal.conftest import Theatre
 
@@ -31,7 +31,7 @@ def theatre(
 
 def cases() -> Iterator[object]:
     for gpu in (SMALL, LARGE):
-        for geometry in bundled():
+        for geometry in bundled_models():
             marks = [pytest.mark.xdist_group(gpu), *failing(geometry, Line.STARTS, (gpu,))]
             if geometry.id not in SLICE:
                 marks.append(pytest.mark.models)

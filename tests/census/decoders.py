@@ -8,12 +8,12 @@ import signal
 import time
 from pathlib import Path
 
-from mmcalib.domain.items import Item, Seen
+from mmcalib.domain.items import Item, ProbedMedia
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import UsageError
 
 
-def behave(item: Item) -> Seen | str:
+def behave(item: Item) -> ProbedMedia | str:
     """A picture as wide as the name is long, unless the name says otherwise."""
     name = os.path.basename(item.path)
     if "hang" in name:
@@ -52,6 +52,6 @@ def behave(item: Item) -> Seen | str:
 
 def held_bytes(item: Item) -> ImageShape:
     """A look at bytes that came with the item."""
-    assert item.held is not None
-    assert item.held.data is not None
-    return ImageShape(len(item.held.data), 1)
+    assert item.byte_source is not None
+    assert item.byte_source.data is not None
+    return ImageShape(len(item.byte_source.data), 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from mmcalib.domain.items import Item, Seen
+from mmcalib.domain.items import Item, ProbedMedia
 from mmcalib.domain.shapes import ImageShape
 
 time.sleep(1.5)
 
 
-def look(_: Item) -> Seen:
+def look(_: Item) -> ProbedMedia:
     return ImageShape(1, 1)

@@ -129,6 +129,6 @@ def test_the_first_requests_say_where_they_stand(media: Path) -> None:
     log.add(Prompt("r.jsonl:2", (), ChatRequest.of_user("hello")), [])
     log.add(Prompt("r.jsonl:3", (image(media / "copy"), image(media / "b"))), [SHAPE, SHAPE])
     accesses = log.accesses()
-    found = [(one.origin, list(one.items), one.answer_tokens) for one in accesses.first()]
+    found = [(one.origin, list(one.items), one.answer_tokens) for one in accesses.known_origins()]
     assert found == [("r.jsonl:1", [0], 7), ("r.jsonl:2", [], None), ("r.jsonl:3", [0, 1], None)]
     assert [list(request) for request in accesses.requests()] == [[0], [0, 1]]

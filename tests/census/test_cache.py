@@ -17,10 +17,10 @@ from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache
 from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.census.prober import Prober
-from mmcalib.census.worker import answer
+from mmcalib.census.worker import probe_task
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
-from mmcalib.storage.location import is_settled, version
+from mmcalib.storage.location import is_settled, item_version
 from tests.census.decoders import behave
 from tests.census.looking import Inline, seen_now
 
@@ -39,11 +39,11 @@ def file(tmp_path: Path) -> Path:
 def order(path: Path | str, how: str = "", **held: Any) -> ProbeTask:
     declared: Any = how.rstrip("+") or None
     item = Item(str(path), declared, **held)
-    return ProbeTask(item, how.endswith("+"), version(item))
+    return ProbeTask(item, how.endswith("+"), item_version(item))
 
 
 def kept(cache: Cache, *orders: ProbeTask) -> None:
-    cache.keep(
+    cache.store(
         (order, ProbeResult(f'["image",{n},1]', order.version or ""))
         for n, order in enumerate(orders, 1)
     )
@@ -90,9 +90,9 @@ def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
 
 
 def test_what_could_still_change_unseen_is_not_kept(file: Path) -> None:
-    assert answer(order(file), behave).version == order(file).version
+    assert probe_task(order(file), behave).version == order(file).version
     os.utime(file)
-    assert not answer(order(file), behave).version
+    assert not probe_task(order(file), behave).version
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,9 @@ def scanned(database: Path, file: Path) -> tuple[list[str], list[str]]:
 
 def is_known(database: Path, file: Path) -> bool:
     with Cache(database) as opened:
-        return opened.find([ProbeTask(Item(str(file)), version=version(Item(str(file))))]) == [SEEN]
+        return opened.find([ProbeTask(Item(str(file)), version=item_version(Item(str(file))))]) == [
+            SEEN
+        ]
 
 
 def spoilt(database: Path, file: Path, statement: str, *values: object) -> None:
@@ -351,7 +353,7 @@ def test_nobody_else_can_read_it(database: Path, file: Path) -> None:
     before = os.umask(0)
     try:
         with Cache(database) as opened:
-            opened.keep([(ProbeTask(Item(str(file))), ProbeResult(SEEN, "1:1"))])
+            opened.store([(ProbeTask(Item(str(file))), ProbeResult(SEEN, "1:1"))])
             opened.commit()
             assert {path.name for path in database.parent.iterdir()} == {
                 *(f"{database.name}{end}" for end in ("", "-wal", "-shm"))
@@ -374,8 +376,10 @@ def test_no_name_and_no_signature_is_kept(database: Path) -> None:
         "/media/secret/secret.png",
     ]
     with Cache(database) as opened:
-        orders = [ProbeTask(Item(url, held=ByteSource("tag", 1)), version="tag") for url in urls]
-        opened.keep((order, ProbeResult(SEEN, "tag")) for order in orders)
+        orders = [
+            ProbeTask(Item(url, byte_source=ByteSource("tag", 1)), version="tag") for url in urls
+        ]
+        opened.store((order, ProbeResult(SEEN, "tag")) for order in orders)
         opened.commit()
         assert opened.find(orders) == [SEEN] * len(urls)
         assert all(b"secret" not in path.read_bytes() for path in database.parent.iterdir())
@@ -385,8 +389,8 @@ def test_no_name_and_no_signature_is_kept(database: Path) -> None:
     "reason", ["no permission to read it", "no answer in time", "cannot be read: the server says 5"]
 )
 def test_what_may_pass_is_not_remembered(reason: str, database: Path) -> None:
-    order = ProbeTask(Item("s3://b/a.png", held=ByteSource("tag", 1)), version="tag")
+    order = ProbeTask(Item("s3://b/a.png", byte_source=ByteSource("tag", 1)), version="tag")
     with Cache(database) as opened:
-        opened.keep([(order, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
+        opened.store([(order, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
         opened.commit()
         assert opened.find([order]) == [None]

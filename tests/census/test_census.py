@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.census.census import Census
-from mmcalib.domain.items import decode, encode, is_sound
-from mmcalib.domain.shape_columns import EXEMPLARS, ShapeCount
-from mmcalib.domain.shapes import AudioShape, Encoded, Encoding, ImageShape, Shape, VideoShape
+from mmcalib.domain.items import decode_line, encode_line, is_valid_line
+from mmcalib.domain.shape_columns import MAX_EXEMPLARS, ShapeCount
+from mmcalib.domain.shapes import AudioShape, EncodedItem, Encoding, ImageShape, Shape, VideoShape
 
 SMALL = st.integers(1, 3)
 SHAPES: st.SearchStrategy[Shape] = st.one_of(
@@ -52,12 +52,12 @@ def test_what_is_read_in_between_changes_nothing(items) -> None:
         unread.add(shape, path, encoding=encoding)
         if looks:
             read.items()
-    assert list(read.encoded()) == list(unread.encoded())
-    expected = Counter(Encoded(shape, encoding) for shape, encoding, _, _ in items)
-    assert {file: found.count for file, found in read.encoded()} == expected
-    for file, found in read.encoded():
-        mine = {path for shape, how, path, _ in items if Encoded(shape, how) == file}
-        assert found.exemplars == tuple(sorted(mine)[:EXEMPLARS])
+    assert list(read.encoded_counts()) == list(unread.encoded_counts())
+    expected = Counter(EncodedItem(shape, encoding) for shape, encoding, _, _ in items)
+    assert {file: found.count for file, found in read.encoded_counts()} == expected
+    for file, found in read.encoded_counts():
+        mine = {path for shape, how, path, _ in items if EncodedItem(shape, how) == file}
+        assert found.exemplars == tuple(sorted(mine)[:MAX_EXEMPLARS])
 
 
 def test_a_census_of_more_shapes_than_are_kept_apart_is_exact() -> None:
@@ -69,7 +69,7 @@ def test_a_census_of_more_shapes_than_are_kept_apart_is_exact() -> None:
             taken.add(ImageShape(width, height), f"/media/{turn}/{width}/{height}.png")
     found = taken.counts("image")
     assert (len(found), taken.items()) == (len(sizes), 2 * len(sizes))
-    assert found.of(ImageShape(7, 9)).exemplars == ("/media/0/7/9.png", "/media/1/7/9.png")
+    assert found.count_of(ImageShape(7, 9)).exemplars == ("/media/0/7/9.png", "/media/1/7/9.png")
     assert list(found.shapes) == sorted(ImageShape(*size) for size in sizes)
 
 
@@ -81,13 +81,13 @@ def test_paths_that_others_took_the_place_of_are_let_go() -> None:
         taken.items()
     found = taken.counts("image")
     assert found.paths.lists < 4 * len(found), "150,000 were made"
-    assert found.of(ImageShape(5, 1)).exemplars == ("/5/5", "/6/5", "/7/5")
+    assert found.count_of(ImageShape(5, 1)).exemplars == ("/5/5", "/6/5", "/7/5")
 
 
 def test_exemplars_are_the_first_paths_whatever_the_order() -> None:
     shape = ImageShape(2, 1)
     taken = census([(shape, path) for path in ("d", "b", "a", "b", "c")])
-    assert list(taken.shapes("image")) == [ShapeCount(shape, 5, ("a", "b", "c")[:EXEMPLARS])]
+    assert list(taken.shapes("image")) == [ShapeCount(shape, 5, ("a", "b", "c")[:MAX_EXEMPLARS])]
 
 
 def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
@@ -96,9 +96,9 @@ def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
     taken.add(shape, "a.wav", encoding=Encoding(channels=1))
     taken.add(shape, "c.wav", encoding=Encoding(channels=1))
     assert list(taken.shapes()) == [ShapeCount(shape, 3, ("a.wav", "b.flac", "c.wav"))]
-    left = taken.without(lambda file: file.encoding.channels > 1)
+    left = taken.exclude_files(lambda file: file.encoding.channels > 1)
     assert list(left.shapes()) == [ShapeCount(shape, 2, ("a.wav", "c.wav"))]
-    counts = [found.count for _, found in taken.encoded()]
+    counts = [found.count for _, found in taken.encoded_counts()]
     assert counts == [2, 1]
 
 
@@ -113,23 +113,23 @@ def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
     ],
 )
 def test_lines_that_nobody_wrote_are_not_believed(line: str) -> None:
-    assert not is_sound(line)
+    assert not is_valid_line(line)
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        Encoded(ImageShape(640, 480), Encoding(file_mib=3)),
-        Encoded(VideoShape(9, 1.5, 6.0, 8, 8), Encoding(codec="h264", promised_frames=20)),
-        Encoded(AudioShape(9, 8000), Encoding(channels=2, sample_format="s16", fetched=True)),
+        EncodedItem(ImageShape(640, 480), Encoding(file_mib=3)),
+        EncodedItem(VideoShape(9, 1.5, 6.0, 8, 8), Encoding(codec="h264", promised_frames=20)),
+        EncodedItem(AudioShape(9, 8000), Encoding(channels=2, sample_format="s16", fetched=True)),
     ],
 )
-def test_how_a_file_holds_its_shape_crosses_on_the_same_line(file: Encoded) -> None:
-    line = encode(file)
-    assert decode("a", line) == file
-    assert is_sound(line)
+def test_how_a_file_holds_its_shape_crosses_on_the_same_line(file: EncodedItem) -> None:
+    line = encode_line(file)
+    assert decode_line("a", line) == file
+    assert is_valid_line(line)
 
 
 def test_of_a_small_picture_nothing_more_is_said() -> None:
-    assert encode(Encoded(ImageShape(640, 480))) == encode(ImageShape(640, 480))
-    assert decode("a", '["image",640,480]') == ImageShape(640, 480)
+    assert encode_line(EncodedItem(ImageShape(640, 480))) == encode_line(ImageShape(640, 480))
+    assert decode_line("a", '["image",640,480]') == ImageShape(640, 480)

@@ -142,7 +142,7 @@ class Carried:
     def items(self) -> Iterator[Item]:
         for number in range(6):
             held = ByteSource("1", len(self.data), data=self.data)
-            yield Item(f"tar://{number}.png::/a.tgz", held=held)
+            yield Item(f"tar://{number}.png::/a.tgz", byte_source=held)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for item in self.items():

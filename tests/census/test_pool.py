@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.executor import Executor, Named, ProbeTask
-from mmcalib.census.pool import LocalPool, Process
+from mmcalib.census.executor import Executor, FunctionRef, ProbeTask
+from mmcalib.census.pool import LocalPool, ProbeWorker
 from mmcalib.census.worker import pack_task
-from mmcalib.domain.items import Item, Seen, Skipped, decode
+from mmcalib.domain.items import Item, ProbedMedia, Skipped, decode_line
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.storage.location import version
+from mmcalib.storage.location import item_version
 from tests.census.decoders import behave
 from tests.census.looking import Inline
 
@@ -27,15 +27,15 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, ns=(OLD_NS, OLD_NS))
     items = [Item(str(folder / name)) for name in names]
-    return [ProbeTask(item, version=version(item)) for item in items]
+    return [ProbeTask(item, version=item_version(item)) for item in items]
 
 
-def seen(pool: Executor[Any], chunk: list[ProbeTask]) -> list[Seen]:
+def seen(pool: Executor[Any], chunk: list[ProbeTask]) -> list[ProbedMedia]:
     answers = pool.result(pool.submit(chunk))
-    return [decode(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
+    return [decode_line(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
 
 
-def reasons(found: list[Seen]) -> list[str]:
+def reasons(found: list[ProbedMedia]) -> list[str]:
     return [one.reason if isinstance(one, Skipped) else "" for one in found]
 
 
@@ -88,21 +88,21 @@ def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
         assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
 
 
-class AllOfACore(Process):
+class AllOfACore(ProbeWorker):
     """However busy the machine is."""
 
     def cpu_s(self) -> float:
         return time.monotonic()
 
 
-class NoneOfACore(Process):
+class NoneOfACore(ProbeWorker):
     def cpu_s(self) -> float:
         return 0.0
 
 
 @pytest.mark.parametrize(("process", "tried"), [(AllOfACore, b"x"), (NoneOfACore, b"xx")])
 def test_who_computes_without_end_is_not_asked_again(
-    tmp_path: Path, process: type[Process], tried: bytes
+    tmp_path: Path, process: type[ProbeWorker], tried: bytes
 ) -> None:
     """It would take as long the second time, unless it had got too little of a core to tell."""
     chunk = orders(tmp_path, "a", "compute", "b")
@@ -112,7 +112,7 @@ def test_who_computes_without_end_is_not_asked_again(
 
 
 def test_the_processor_time_of_a_worker_is_told(tmp_path: Path) -> None:
-    process = Process(behave, GIB, 60)
+    process = ProbeWorker(behave, GIB, 60)
     try:
         process.send([pack_task(order) for order in orders(tmp_path, "compute")])
         until_s = time.monotonic() + 60
@@ -126,7 +126,7 @@ def test_the_processor_time_of_a_worker_is_told(tmp_path: Path) -> None:
 def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1, timeout_s=2) as pool:
         ticket = pool.submit(orders(tmp_path, "a", "stop-once", "b"))
-        assert reasons([decode("", one.line) for one in pool.result(ticket)]) == ["", "", ""]
+        assert reasons([decode_line("", one.line) for one in pool.result(ticket)]) == ["", "", ""]
 
 
 def test_what_a_look_says_in_words_is_the_line(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
         answers = pool.result(pool.submit(chunk))
     assert "changed while being read" in answers[1].line
     assert not answers[1].version
-    assert answers[0].version == version(chunk[0].item)
+    assert answers[0].version == item_version(chunk[0].item)
 
 
 def test_a_file_that_changed_once_is_read_again(tmp_path: Path) -> None:
     stale = [order._replace(version="1:1") for order in orders(tmp_path, "a")]
     with LocalPool(behave, workers=1) as pool:
         (answer,) = pool.result(pool.submit(stale))
-    assert answer.version == version(stale[0].item)
+    assert answer.version == item_version(stale[0].item)
 
 
 def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -163,7 +163,7 @@ def test_a_process_that_cannot_begin_is_named(tmp_path: Path, monkeypatch) -> No
 
 
 def test_the_start_of_a_worker_is_no_time_of_its_first_item(tmp_path: Path) -> None:
-    look = Named("tests.census.slow_to_import", "look")
+    look = FunctionRef("tests.census.slow_to_import", "look")
     with LocalPool(look, workers=1, timeout_s=0.5) as pool:
         assert seen(pool, orders(tmp_path, "a")) == [ImageShape(1, 1)]
 
@@ -182,16 +182,16 @@ def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None
     asked = orders(tmp_path, "a")
     with LocalPool(behave, workers=1) as pool:
         answers = pool.result(pool.submit([*asked, asked[0]._replace(version=None)]))
-    assert [answer.version for answer in answers] == [version(asked[0].item), ""]
+    assert [answer.version for answer in answers] == [item_version(asked[0].item), ""]
 
 
 def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:
-    process = Process(behave, GIB, 5)
+    process = ProbeWorker(behave, GIB, 5)
     try:
         process.pipe.send([pack_task(order) for order in orders(tmp_path, "slow", "hang")])
         deadline = time.monotonic() + 10
-        while process.begun() < 2 and time.monotonic() < deadline:
+        while process.items_begun() < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert process.begun() == 2
+        assert process.items_begun() == 2
     finally:
         process.close()

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from mmcalib.census.census import shape_order
 from mmcalib.census.prompts import (
-    PER_RANK,
+    SIGNATURES_PER_WEIGHT,
     PromptCensus,
     PromptCount,
     PromptSignature,
-    decode,
-    encode,
+    decode_signature,
+    encode_signature,
 )
 from mmcalib.corpus.chat import ChatRequest, Prompt
-from mmcalib.domain.items import Asked
+from mmcalib.domain.items import RequestText
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from tests.corpus.listed import width_of
 
@@ -33,7 +33,7 @@ def census(prompts: list[tuple[list[Shape], str]], file: str = "r") -> PromptCen
 
 
 def admitted(taken: PromptCensus, counts: Mapping[Modality, int]) -> int:
-    return sum(e.count for e in taken.signatures() if e.signature.within(counts))
+    return sum(e.count for e in taken.signatures() if e.signature.fits(counts))
 
 
 def test_a_signature_is_what_decides_the_cost() -> None:
@@ -74,10 +74,10 @@ def test_the_quantile_covers_its_share(counts: list[int], quantile: float) -> No
 )
 def test_a_joint_cover_admits_its_share_and_grows_with_it(pairs, one: float, two: float) -> None:
     taken = census([([*[A] * images, *[CLIP] * videos], "") for images, videos in pairs])
-    less, more = (taken.covering(("image", "video"), share) for share in sorted((one, two)))
+    less, more = (taken.items_covering(("image", "video"), share) for share in sorted((one, two)))
     assert admitted(taken, less) / len(pairs) >= min(one, two) - 1e-9
     assert all(less[modality] <= more[modality] for modality in less)
-    whole = taken.covering(("image", "video"), 1.0)
+    whole = taken.items_covering(("image", "video"), 1.0)
     assert whole == {m: taken.items_per_prompt(m) for m in ("image", "video")}
 
 
@@ -96,9 +96,9 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order) -> Non
         sorted_.add(*kinds[n])
     assert whole == sorted_
     kept = {e.signature for e in whole.signatures() if e.exemplar.request.messages}
-    assert PER_RANK <= len(kept) <= 4 * PER_RANK
+    assert SIGNATURES_PER_WEIGHT <= len(kept) <= 4 * SIGNATURES_PER_WEIGHT
     by_width = sorted(whole.signatures(), key=lambda e: width_of(e.signature.shapes[0]))
-    assert all(e.signature in kept for e in by_width[-PER_RANK + 10 :])
+    assert all(e.signature in kept for e in by_width[-SIGNATURES_PER_WEIGHT + 10 :])
     assert whole.prompts() == 1200
     assert all(e.exemplar.origin for e in whole.signatures())
 
@@ -115,25 +115,25 @@ SIGNATURES = st.builds(
     PromptSignature,
     st.lists(ODD, max_size=4).map(lambda shapes: tuple(sorted(shapes, key=shape_order))),
     WHOLE,
-    st.builds(Asked, WHOLE, WHOLE, WHOLE, st.none() | WHOLE, st.booleans(), WHOLE),
+    st.builds(RequestText, WHOLE, WHOLE, WHOLE, st.none() | WHOLE, st.booleans(), WHOLE),
 )
 
 
 def code(signature: PromptSignature) -> bytes:
-    return encode(signature.shapes, signature.text_chars, signature.asked)
+    return encode_signature(signature.shapes, signature.text_chars, signature.asked)
 
 
 def order(signature: PromptSignature) -> tuple[object, ...]:
     shapes = [shape_order(shape) for shape in signature.shapes]
-    return shapes, signature.text_chars, signature.asked.order
+    return shapes, signature.text_chars, signature.asked.sort_key
 
 
 @given(SIGNATURES, SIGNATURES)
 def test_codes_are_as_distinct_as_their_signatures_and_in_their_order(one, other) -> None:
-    assert (decode(code(one)), decode(code(other))) == (one, other)
+    assert (decode_signature(code(one)), decode_signature(code(other))) == (one, other)
     assert (code(one) == code(other)) == (one == other)
     assert (code(one) < code(other)) == (order(one) < order(other))
-    assert encode(reversed(one.shapes), one.text_chars, one.asked) == code(one)
+    assert encode_signature(reversed(one.shapes), one.text_chars, one.asked) == code(one)
 
 
 @given(st.lists(st.tuples(SIGNATURES, st.integers(1, 9), st.integers(0, 9)), max_size=9))

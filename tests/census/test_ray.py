@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mmcalib.census import ray as subject
-from mmcalib.census.executor import Executor, Look, ProbeResult, ProbeTask
+from mmcalib.census.executor import Executor, ProbeFunction, ProbeResult, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.ray import RayExecutor
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import version
+from mmcalib.storage.location import item_version
 from tests.census.decoders import behave, held_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
     for name in names:
         (folder / name).write_bytes(b"x")
     items = [Item(str(folder / name)) for name in names]
-    return [ProbeTask(item, version=version(item)) for item in items]
+    return [ProbeTask(item, version=item_version(item)) for item in items]
 
 
 def answered(
@@ -174,7 +174,7 @@ def test_bytes_that_only_the_source_has_travel_along(cluster) -> None:
     item = Item(
         "zip://a.jpg::/nowhere.zip", "image", ByteSource("1:1", 1 << 20, data=b"x" * (1 << 20))
     )
-    chunk = [ProbeTask(item, version=version(item))]
+    chunk = [ProbeTask(item, version=item_version(item))]
     seen = answered(RayExecutor(held_bytes, address=cluster.address), [chunk])
     assert seen[0][0].line == f'["image",{1 << 20},1]'
 
@@ -252,7 +252,7 @@ def test_a_node_without_the_files_is_named(cluster, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         here_alone = Item(f"/proc/self/fd/{folder}/here")
-        unseen = ProbeTask(here_alone, version=version(here_alone))
+        unseen = ProbeTask(here_alone, version=item_version(here_alone))
         with RayExecutor(probe, address=cluster.address) as executor:
             (answer,) = executor.result(executor.submit([gone]))
             assert answer == ProbeResult('["skipped", "no such file"]')
@@ -269,7 +269,7 @@ def test_nodes_that_cannot_import_the_look_are_one_error(
     monkeypatch.syspath_prepend(tmp_path)
     import only_here  # type: ignore[import-not-found]
 
-    look: Look = only_here.look
+    look: ProbeFunction = only_here.look
     with pytest.raises(MmcalibError, match="No module named 'only_here'") as raised:
         answered(RayExecutor(look, address=cluster.address), [orders(tmp_path, "a")])
     assert "\n" not in raised.value.message

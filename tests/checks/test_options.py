@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mmcalib.checks.check import Check, Dialect, OptionFacts, Taken
+from mmcalib.checks.check import Check, OptionFacts, RemedyStyle, Taken
 from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import Adequacy, Count
+from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.workflows.judging import SUBJECTS, judge
@@ -52,9 +52,9 @@ def every(
     most = {"image": 2, "video": 1, **limits}
     counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
     judged = JudgedConfig(
-        dict(args), counts, budget, budget, Adequacy(0, 0), CostTable(DEFAULT, {})
+        dict(args), counts, budget, budget, ProfileReserve(0, 0), CostTable(DEFAULT, {})
     )
-    facts = CheckFacts(Dialect.LINES, judged, given_options=known)
+    facts = CheckFacts(RemedyStyle.LINES, judged, given_options=known)
     return list(judge(CheckStage.OPTIONS, facts))
 
 

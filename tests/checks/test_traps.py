@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from mmcalib.checks import file, items, limits, reserve
-from mmcalib.checks.check import Check, Dialect
-from mmcalib.checks.facts import CheckFacts, Fullest, JudgedConfig, Tries
-from mmcalib.checks.file import Written, file_findings
+from mmcalib.checks.check import Check, RemedyStyle
+from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig, LargestPrompt
+from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
-from mmcalib.derive.limits import Adequacy
+from mmcalib.derive.limits import ProfileReserve
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
@@ -92,8 +92,8 @@ def from_file(text: str, *flags: str, values: Any = PARSED, refusal: str = "") -
     settings = yaml.safe_load(text)
     keys = [entry.partition(":")[0] for entry in text.splitlines() if entry[:1].strip()]
     twice = [key for key in settings if keys.count(key) > 1]
-    written = Written(settings, twice, flags, OPTIONS)
-    return {check.name: check for check in file_findings(written, refusal, values)}
+    written = WrittenFile(settings, twice, flags, OPTIONS)
+    return {check.name: check for check in check_file(written, refusal, values)}
 
 
 def test_a_file_that_arrives_has_one_finding() -> None:
@@ -140,13 +140,13 @@ def test_a_key_that_is_there_twice_and_a_flag_that_wins() -> None:
 def test_a_value_that_is_refused_and_how_limits_were_once_spelled() -> None:
     text = "limit-mm-per-prompt: image=2,video=1\nmax-num-seqs: many\n"
     refusal = "argument --limit-mm-per-prompt: Value image=2,video=1 cannot be converted to JSON."
-    written = Written(yaml.safe_load(text), [], (), OPTIONS)
-    assert written.at_fault(refusal) == "limit-mm-per-prompt"
-    assert written.at_fault("argument --max-num-seqs: invalid int value: 'x'") == "max-num-seqs"
-    assert written.at_fault("unrecognized arguments: --bogus") is None
-    assert written.at_fault("argument --max-model-len: bad") is None
+    written = WrittenFile(yaml.safe_load(text), [], (), OPTIONS)
+    assert written.key_at_fault(refusal) == "limit-mm-per-prompt"
+    assert written.key_at_fault("argument --max-num-seqs: invalid int value: 'x'") == "max-num-seqs"
+    assert written.key_at_fault("unrecognized arguments: --bogus") is None
+    assert written.key_at_fault("argument --max-model-len: bad") is None
     bad = {"limit-mm-per-prompt": refusal, "max-num-seqs": "argument --max-num-seqs: bad"}
-    found = {c.name: c for c in file_findings(written, refusal, PARSED, bad)}
+    found = {c.name: c for c in check_file(written, refusal, PARSED, bad)}
     limit = found["value of limit-mm-per-prompt"]
     assert (limit.status, limit.remedy) == ("fail", "limit-mm-per-prompt: {image: 2, video: 1}")
     assert found["value of max-num-seqs"].remedy == "correct or remove: max-num-seqs: many"
@@ -169,11 +169,11 @@ def facts(
     args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
 ) -> CheckFacts:
     """Of a file with these arguments."""
-    counts = limits.counts(args, OPENED)
-    reserved = reserve.reserved(args, asked, counts)
+    counts = limits.count_limits(args, OPENED)
+    reserved = reserve.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
-    known = {"given_model": OPENED, "given_tries": Tries(), **known}
-    return CheckFacts(Dialect.LINES, judged, **known)
+    known = {"given_model": OPENED, "given_tries": Alternatives(), **known}
+    return CheckFacts(RemedyStyle.LINES, judged, **known)
 
 
 GIB = 2**30
@@ -185,18 +185,18 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    judged = facts(HINTED, asked, PLAIN, given_tries=Tries(cures=["the cure"]))
+    judged = facts(HINTED, asked, PLAIN, given_tries=Alternatives(cures=["the cure"]))
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, but vLLM still admits 16,384" in check.detail
-    served = limits.counts(HINTED, OPENED)
-    found = reserve.reserved(HINTED, asked, served)
+    served = limits.count_limits(HINTED, OPENED)
+    found = reserve.token_adequacy(HINTED, asked, served)
     assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
     assert reserve.reserved_check(found, "image", []).status == "fail"
 
 
 def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
-    capped, plain = reserve.cures(HINTED, PLAIN, OPENED)
+    capped, plain = reserve.reserve_remedies(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
     assert (capped.knob, capped.value, plain.knob) == (KNOB, area, None)
     assert capped.engine_args == {
@@ -228,8 +228,10 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    judged = facts(args, PLAIN, given_tries=Tries(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB)))
-    assert judged.configuration.adequacy == Adequacy(0, 16_384)
+    judged = facts(
+        args, PLAIN, given_tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB))
+    )
+    assert judged.configuration.adequacy == ProfileReserve(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)
     assert "16,384 tokens and take 3.00 GiB" in check.detail
     assert check.remedy == "remove skip-mm-profiling, or gpu-memory-utilization: 0.8"
@@ -239,7 +241,7 @@ def test_a_skipped_profile_reserves_nothing() -> None:
 def test_a_modality_that_nobody_limits() -> None:
     args = {"limit_mm_per_prompt": {"image": 2}}
     both = budget({"image": 16_384, "video": 114_688})
-    tries = Tries(without=PLAIN, gain=" and more")
+    tries = Alternatives(without=PLAIN, gain=" and more")
     (check,) = limits.check_every_limited(facts(args, both, given_tries=tries))
     assert (check.name, check.status) == ("unlimited modalities", "warn")
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
@@ -252,8 +254,8 @@ def test_a_modality_that_nobody_limits() -> None:
 
 def fitting(args: dict[str, Any], context: int, *, own: bool = False) -> list[Check]:
     asked = budget({"image": 16_384}, max_model_len=context)
-    most = items.fullest(limits.counts(args, OPENED), args, asked.max_tokens_per_item)
-    return list(items.check_prompts_fit(facts(args, asked, prompt=Fullest(most, own))))
+    most = items.largest_prompt(limits.count_limits(args, OPENED), args, asked.max_tokens_per_item)
+    return list(items.check_prompts_fit(facts(args, asked, prompt=LargestPrompt(most, own))))
 
 
 def test_more_items_than_the_context_holds() -> None:
@@ -279,10 +281,10 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_limits_are_numbers_as_vllm_reads_them() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
-    assert limits.as_read(args) == {
+    assert limits.normalize_limits(args) == {
         "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
     }
-    assert limits.as_read({"max_num_seqs": 4}) == {"max_num_seqs": 4}
+    assert limits.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
 
 
 def cost(tokens: int) -> ItemCost:
@@ -310,9 +312,11 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
 
 
 def test_fewer_frames_as_the_loader_spells_them() -> None:
-    assert items.slower((KNOB, FPS), {}, 0.456) == {"video": {"fps": 0.91}}
-    assert items.slower((KNOB,), {}, 0.5) is None
-    check = items.probed("a clip", 9000, budget({"video": 8192}), {"video": {"fps": 0.91}})
+    assert items.with_fewer_frames((KNOB, FPS), {}, 0.456) == {"video": {"fps": 0.91}}
+    assert items.with_fewer_frames((KNOB,), {}, 0.5) is None
+    check = items.common_video_check(
+        "a clip", 9000, budget({"video": 8192}), {"video": {"fps": 0.91}}
+    )
     assert check.status == "warn"
     assert "media-io-kwargs: {video: {fps: 0.91}}" in check.remedy
 
@@ -322,14 +326,14 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
-    assert limits.flat(args) == ["max_pixels"]
+    assert limits.flat_options(args) == ["max_pixels"]
     less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
-    moved = limits.changed(
+    moved = limits.most_changed_items(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
     )
-    alone = limits.scoped(args, "max_pixels", "image")
+    alone = limits.scope_option(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
-    check = limits.bleeding("max_pixels", moved, {"image": alone})
+    check = limits.flat_option_check("max_pixels", moved, {"image": alone})
     assert check is not None
     assert (check.name, check.status) == ("scope of max_pixels", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
@@ -337,22 +341,22 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
         "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
     }
     assert check.remedy.endswith("# only for image")
-    one = limits.changed(
+    one = limits.most_changed_items(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
     )
-    assert limits.bleeding("max_pixels", one, {}) is None
+    assert limits.flat_option_check("max_pixels", one, {}) is None
 
 
 def test_a_config_class_arrives_with_what_was_written_of_it() -> None:
     """vLLM makes a class of `compilation-config`; what is at its default is not named again."""
     options = {"compilation-config": "compilation_config"}
     wrote = {"cudagraph_mm_encoder": True, "compile_mm_encoder": False}
-    written = Written({"compilation-config": wrote}, [], (), options)
+    written = WrittenFile({"compilation-config": wrote}, [], (), options)
     values = {"compilation_config": {"cudagraph_mm_encoder": True}}
-    (check,) = file_findings(written, "", values)
+    (check,) = check_file(written, "", values)
     assert check.status == "pass"
     lost = {"compilation_config": {"cudagraph_mm_encoder": False}}
-    (check,) = file_findings(written, "", lost)
+    (check,) = check_file(written, "", lost)
     assert check.status == "fail"
     assert "vLLM reads other values" in check.detail
 
@@ -362,7 +366,9 @@ HEAVY = CacheFloor({"video": (9, GIB // 2)})
 
 
 def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
-    return list(reserve.check_cache_floor(facts(args, PLAIN, given_tries=Tries(cache_floor=floor))))
+    return list(
+        reserve.check_cache_floor(facts(args, PLAIN, given_tries=Alternatives(cache_floor=floor)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from PIL import Image
 from mmcalib import Calibration
 from mmcalib.admission.check import check
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.results.check import Checked
+from mmcalib.results.check import CheckedItem
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.odd_media import silence
@@ -311,7 +311,7 @@ def test_answers_come_before_the_next_line_is_read_and_inline_media_go(
     answers = check(calibration(), lines=lines())
     for number in (1, 2, 3):
         answer = next(answers)
-        assert isinstance(answer, Checked)
+        assert isinstance(answer, CheckedItem)
         assert answer.admission.fits
         assert len(read) == number
         assert not list((tmp_path / "temporary").glob("mmcalib-*/*.png"))

@@ -15,7 +15,7 @@ from typing import Any
 import av
 import pytest
 
-from mmcalib.engine.messages import Looked
+from mmcalib.engine.messages import EnvironmentReport
 from mmcalib.models import gpus
 from mmcalib.releases import constants
 from mmcalib.results.doctor import Folder, Host
@@ -23,13 +23,13 @@ from mmcalib.workflows import doctor
 from mmcalib.workflows.doctor import (
     TIMEOUT_S,
     EngineProbe,
-    ask_hub,
-    engine_checks,
-    folder_checks,
-    folders,
-    host,
-    hub_check,
-    machine_checks,
+    check_engine,
+    check_folders,
+    check_hub,
+    check_machine,
+    probe_folders,
+    probe_host,
+    probe_hub,
 )
 from tests.corpus.serving import serving
 
@@ -62,7 +62,7 @@ def test_every_problem_comes_with_something_to_type(cli) -> None:
 
 
 def test_media_libraries_read_back_what_they_write() -> None:
-    found = doctor.media_check()
+    found = doctor.check_media_libraries()
     assert (found.status, found.remedy) == ("pass", "")
 
 
@@ -78,7 +78,7 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
         return opens(file, mode, **options)
 
     monkeypatch.setattr(av, "open", moved)
-    found = doctor.media_check()
+    found = doctor.check_media_libraries()
     assert found.status == "fail"
     assert found.detail.startswith(f"av {av.__version__} cannot read video files: ")
     assert "TypeError: unexpected keyword argument" in found.detail
@@ -89,7 +89,7 @@ def test_a_library_that_is_not_there_fails_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    found = doctor.media_check()
+    found = doctor.check_media_libraries()
     assert (found.status, found.remedy) == (
         "fail",
         "pip install --force-reinstall --no-deps soundfile",
@@ -97,7 +97,7 @@ def test_a_library_that_is_not_there_fails_with_what_installs_it(
 
 
 def test_a_base_install_lacks_nothing_that_doctor_calls_media() -> None:
-    found = {package.name: package for package in doctor.packages()}
+    found = {package.name: package for package in doctor.list_packages()}
     assert found["librosa"].need == found["vl-convert-python"].need == "optional"
 
 
@@ -111,7 +111,7 @@ def test_a_cache_that_cannot_be_written_is_a_no(cli, monkeypatch) -> None:
 
 def test_looking_leaves_nothing_behind(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache" / "deep"))
-    found = {folder.purpose: folder for folder in folders()}
+    found = {folder.purpose: folder for folder in probe_folders()}
     assert found["cache"].writable
     assert list(tmp_path.iterdir()) == []
 
@@ -126,24 +126,24 @@ def test_what_it_installs_is_what_the_project_asks_for() -> None:
     assert f"vLLM {constants.TESTED_RANGE}" in readme
     assert f"ARG VLLM=v{constants.TESTED[-1]}.0\n" in (ROOT / "Dockerfile").read_text("utf-8")
     wanted = {one for name, extra in extras.items() if name not in ("dev", "test") for one in extra}
-    for package in doctor.packages():
+    for package in doctor.list_packages():
         if package.need == "optional":
             quoted = re.search(r'"(.*)"', package.install)
             assert quoted is not None, package.name
             assert quoted[1] in wanted, package.name
     named = {one.partition(">")[0] for one in project["dependencies"]}
-    assert {p.name for p in doctor.packages() if p.need == "media"} <= named
+    assert {p.name for p in doctor.list_packages() if p.need == "media"} <= named
 
 
 CPU = {"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu", "torchaudio": "2.13.0+cpu"}
 CUDA = {"torch": "2.13.0", "torchvision": "0.28.0", "torchaudio": "2.13.0"}
-L4 = gpus.find("L4")
+L4 = gpus.find_gpu("L4")
 
 
 def looked(device: str, free: float | None = None, **failing: str) -> EngineProbe:
     total = int(22 * GIB) if free is not None else None
     return EngineProbe(
-        Looked(device, int(free * GIB) if free else None, total, failing), "", "", 5.0
+        EnvironmentReport(device, int(free * GIB) if free else None, total, failing), "", "", 5.0
     )
 
 
@@ -175,7 +175,7 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
 def test_what_vllm_answers_becomes_a_finding(
     asked: EngineProbe, versions, gpu, check: str, status: str, says: str, remedy: str
 ) -> None:
-    (found,) = [one for one in engine_checks(asked, versions, gpu) if one.name == check]
+    (found,) = [one for one in check_engine(asked, versions, gpu) if one.name == check]
     assert found.status == status
     assert says in found.detail
     assert remedy in found.remedy
@@ -184,7 +184,7 @@ def test_what_vllm_answers_becomes_a_finding(
 
 @pytest.mark.parametrize("version", ["0.28.0", "0.30.1", "0.33.0+cu129", "0.33.1rc1.dev7"])
 def test_a_tested_release_stays_as_it_is(version: str) -> None:
-    found = doctor.release_check("vllm", version)
+    found = doctor.check_release("vllm", version)
     assert (found.status, found.detail, found.remedy) == ("pass", f"vllm {version}", "")
 
 
@@ -198,7 +198,7 @@ def test_a_tested_release_stays_as_it_is(version: str) -> None:
     ],
 )
 def test_another_release_is_warned_of_and_kept(name: str, version: str, remedy: str) -> None:
-    found = doctor.release_check(name, version)
+    found = doctor.check_release(name, version)
     assert found.status == "warn"
     assert found.detail.endswith("is untested; mmcalib is tested with 0.28 to 0.33")
     assert found.remedy == f"in a separate environment: {remedy}"
@@ -206,7 +206,7 @@ def test_another_release_is_warned_of_and_kept(name: str, version: str, remedy: 
 
 def test_a_hub_that_answers_is_found_through_its_variable() -> None:
     with serving() as server:
-        hub = ask_hub({"HF_ENDPOINT": f"{server.url}/", "NO_PROXY": "*"})
+        hub = probe_hub({"HF_ENDPOINT": f"{server.url}/", "NO_PROXY": "*"})
     assert (hub.endpoint, hub.state) == (server.url, "reachable")
 
 
@@ -214,19 +214,19 @@ def test_a_hub_that_keeps_silent_costs_a_moment_and_is_no_reason_to_stop() -> No
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         started = time.monotonic()
-        hub = ask_hub(env)
+        hub = probe_hub(env)
     assert time.monotonic() - started < TIMEOUT_S + 1
     assert hub.state == "unreachable"
-    check = hub_check(hub, env)
+    check = check_hub(hub, env)
     assert check.status == "warn"
     assert "export HF_HUB_OFFLINE=1" in check.remedy
 
 
 def test_offline_the_hub_is_not_asked() -> None:
     env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1", "HF_HOME": "/hf"}
-    hub = ask_hub(env)
+    hub = probe_hub(env)
     assert hub.state == "offline"
-    assert "/hf/hub" in hub_check(hub, env).detail
+    assert "/hf/hub" in check_hub(hub, env).detail
 
 
 def test_a_container_s_own_limit_is_what_is_free(tmp_path: Path) -> None:
@@ -235,15 +235,15 @@ def test_a_container_s_own_limit_is_what_is_free(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {GIB}\n")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: 1 kB\nMemAvailable:  {16 * GIB // 1024} kB\n")
-    assert host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 2 * GIB
+    assert probe_host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 2 * GIB
     (tmp_path / "memory.max").write_text("max\n")
-    assert host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 16 * GIB
+    assert probe_host(cgroup=tmp_path, meminfo=meminfo).ram_available_bytes == 16 * GIB
 
 
 def test_a_system_that_says_nothing_is_not_guessed_at(tmp_path: Path) -> None:
-    found = host(cgroup=tmp_path, shm=tmp_path / "none", meminfo=tmp_path / "none")
+    found = probe_host(cgroup=tmp_path, shm=tmp_path / "none", meminfo=tmp_path / "none")
     assert (found.ram_available_bytes, found.shm_free_bytes) == (None, None)
-    statuses = [check.status for check in machine_checks(found, wanted_bytes=GIB)]
+    statuses = [check.status for check in check_machine(found, wanted_bytes=GIB)]
     assert statuses == ["skip", "pass"]
 
 
@@ -255,7 +255,7 @@ def test_a_small_machine_is_told_what_to_change() -> None:
         shm_free_bytes=64 << 20,
         open_files=256,
     )
-    checks = list(machine_checks(small, wanted_bytes=8 * GIB))
+    checks = list(check_machine(small, wanted_bytes=8 * GIB))
     assert [check.status for check in checks] == ["warn", "warn", "warn"]
     remedies = " ".join(check.remedy for check in checks)
     assert all(words in remedies for words in ("--validate budget", "--shm-size", "ulimit -n"))
@@ -264,6 +264,6 @@ def test_a_small_machine_is_told_what_to_change() -> None:
 def test_a_full_disk_is_a_warning_and_a_locked_one_a_no() -> None:
     full = Folder(purpose="results", path="/a", writable=True, free_bytes=5)
     locked = Folder(purpose="temporary", path="/b", writable=False, free_bytes=None)
-    checks = list(folder_checks([full, locked], wanted_bytes=GIB))
+    checks = list(check_folders([full, locked], wanted_bytes=GIB))
     assert [check.status for check in checks] == ["warn", "fail"]
     assert "TMPDIR" in checks[1].remedy

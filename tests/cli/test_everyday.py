@@ -16,10 +16,10 @@ import typer.main
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.app import app
-from mmcalib.cli.output import claim
+from mmcalib.cli.output import check_output_dir
 from mmcalib.errors import UsageError
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from mmcalib.report.markdown import issue
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
@@ -71,7 +71,9 @@ def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
 
 def test_gpus(cli) -> None:
     said = cli("list", "gpus")
-    assert [line.split()[0] for line in said.out.splitlines()] == [gpu.name for gpu in gpus.all()]
+    assert [line.split()[0] for line in said.out.splitlines()] == [
+        gpu.name for gpu in gpus.catalogue_gpus()
+    ]
     (line,) = cli("list", "gpus", "4090").out.splitlines()
     assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
     listed = json.loads(cli("list", "gpus", "h100", "--json").out)
@@ -89,7 +91,7 @@ def test_models(cli) -> None:
         "Qwen/Qwen2.5-Omni-7B  image, video, audio",
     ]
     every = cli("list", "models").out.splitlines()
-    assert [line.split()[0] for line in every] == [geometry.id for geometry in bundled()]
+    assert [line.split()[0] for line in every] == [geometry.id for geometry in bundled_models()]
     assert max(map(len, every)) <= 80
     listed = json.loads(cli("list", "models", "glm", "ocr", "--json").out)
     fits("models", listed)
@@ -172,14 +174,14 @@ def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "skipped.jsonl").touch()
-    claim(out, force=False)
+    check_output_dir(out, force=False)
     unfinished = CheckResult(name=RUN_COMPLETION.name, status="fail", detail="not at its end")
     calibration().model_copy(update={"checks": [unfinished]}).save(out / "calibration.json")
-    claim(out, force=False)
+    check_output_dir(out, force=False)
     calibration().save(out / "calibration.json")
     with pytest.raises(UsageError, match="is not empty"):
-        claim(out, force=False)
+        check_output_dir(out, force=False)
     (out / "calibration.json").unlink()
     (out / "mine.txt").touch()
     with pytest.raises(UsageError, match="is not empty"):
-        claim(out, force=False)
+        check_output_dir(out, force=False)

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
-from mmcalib.cli.output import FILES, claim, finish, save
+from mmcalib.cli.output import FILES, check_output_dir, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import VerdictError
-from mmcalib.workflows.run.job import RunSoFar
+from mmcalib.workflows.run.job import RunOutcome
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 
@@ -39,19 +39,19 @@ def failed() -> Calibration:
 
 def test_claiming_makes_nothing(tmp_path: Path) -> None:
     """The job may still turn out to be impossible."""
-    claim(tmp_path / "a" / "b", force=False)
+    check_output_dir(tmp_path / "a" / "b", force=False)
     assert os.listdir(tmp_path) == []
     (tmp_path / "a").mkdir()
-    claim(tmp_path / "a", force=False)
+    check_output_dir(tmp_path / "a", force=False)
 
 
 def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
     for name in (*FILES, "mine.txt"):
         (tmp_path / name).write_text("old")
-    save(RunSoFar(skipped=[Skipped("a.jpg", "truncated")]), tmp_path)
+    save(RunOutcome(skipped=[Skipped("a.jpg", "truncated")]), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["mine.txt", "skipped.jsonl"]
     assert json.loads((tmp_path / "skipped.jsonl").read_text())["path"] == "a.jpg"
-    save(RunSoFar(calibration=calibration()), tmp_path)
+    save(RunOutcome(calibration=calibration()), tmp_path)
     assert Calibration.load(tmp_path / "calibration.json") == calibration()
 
 
@@ -141,7 +141,7 @@ def test_strict_says_no_where_anything_was_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
-    save(RunSoFar(calibration=named(name), skipped=[Skipped(name, name)]), tmp_path)
+    save(RunOutcome(calibration=named(name), skipped=[Skipped(name, name)]), tmp_path)
     leave(named(name), tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(FILES)
     for file in FILES:

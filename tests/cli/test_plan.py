@@ -13,7 +13,7 @@ from mmcalib.derive.demand import ObservedOom
 from mmcalib.report.terminal_memory import print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
-from mmcalib.results.plan import Combination, Logged, Plan, Price, TriedFix
+from mmcalib.results.plan import Combination, LogSummary, Plan, Price, TriedFix
 from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
 from tests.report.golden import check_golden
 
@@ -124,14 +124,14 @@ def test_golden() -> None:
     assert best is not None
     price = Price(name="short", flags="--short", cost="requests", price="shorter")
     other = best.model_copy(update={"fixes": [price], "flags": "--short"})
-    log = Logged(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
+    log = LogSummary(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
     shown = page(a_plan(others=[other], kept=["max_model_len=32k"], log=log))
     check_golden("plan.txt", "\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
 
 
 def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
     oom = ObservedOom("serving", GIB, 0, None, None, None, 0, 0, 0, GIB, 0)
-    log = Logged(vllm="", model="", failures=[], notes=[], oom=oom)
+    log = LogSummary(vllm="", model="", failures=[], notes=[], oom=oom)
     plan = a_plan(verdict="reached already", memory=ENOUGH, fixes=[], combination=None, log=log)
     assert "already" not in page(plan)
     assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in page(plan)

@@ -13,7 +13,7 @@ from mmcalib.cli.output import finish, save
 from mmcalib.domain.model import Server
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.run.job import RunSoFar
+from mmcalib.workflows.run.job import RunOutcome
 from tests.report.example import calibration
 
 
@@ -151,5 +151,5 @@ def test_a_later_run_removes_forms_that_it_does_not_write(tmp_path: Path) -> Non
     """They would say something else than its engine.yaml."""
     (tmp_path / "engine.args").write_text("of an earlier run")
     (tmp_path / "mine.txt").write_text("mine")
-    save(RunSoFar(), tmp_path)
+    save(RunOutcome(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "skipped.jsonl"]

@@ -13,9 +13,9 @@ from PIL import Image
 from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError, unexpected
-from mmcalib.options.option import make_options, options_of, read_words
+from mmcalib.options.option import iter_options, make_options, read_words
 from mmcalib.options.run import RunOptions
-from mmcalib.options.validation import policy_of
+from mmcalib.options.validation import build_policy
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import REPORTS
@@ -61,9 +61,9 @@ def test_a_startup_budget_is_a_time(seconds: str) -> None:
 
 def asked(**said: object) -> RunOptions:
     """As the command line gives them to `mmcalib run`: every option, most of them with nothing."""
-    silent = {field.name: field.default for field in options_of(RunOptions)}
+    silent = {field.name: field.default for field in iter_options(RunOptions)}
     words = {**silent, "model": MODEL, "data": ["media"], **said}
-    return make_options(RunOptions, read_words(options_of(RunOptions), words))
+    return make_options(RunOptions, read_words(iter_options(RunOptions), words))
 
 
 def job_of(**said: object) -> Job:
@@ -80,7 +80,7 @@ def test_the_words_arrive_in_the_job() -> None:
 
 
 def test_a_reserve_of_nothing_is_not_the_default() -> None:
-    assert policy_of(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
+    assert build_policy(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
 
 
 def results(folder: Path) -> dict[str, str]:

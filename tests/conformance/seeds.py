@@ -19,10 +19,10 @@ from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
 # Such a test fails where they agree: whoever cures one takes its line away.
 _BEFORE_0_31 = "before 0.31 any request may bring media_io_kwargs"
 NOT_CURED: dict[str, str] = {}
-if not VLLM_0_31.reached:
+if not VLLM_0_31.is_reached:
     NOT_CURED["qwen2.5-vl: more frames, by the request"] = _BEFORE_0_31
     NOT_CURED["qwen3-vl: more frames, by the request"] = _BEFORE_0_31
-if VLLM_0_29.reached and not VLLM_0_30.reached:
+if VLLM_0_29.is_reached and not VLLM_0_30.is_reached:
     _NO_FRAME = "0.29 answers 500 where its loader finds no frame"
     NOT_CURED["qwen2.5-vl: a transport stream"] = _NO_FRAME
 

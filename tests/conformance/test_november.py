@@ -22,16 +22,16 @@ from mmcalib.corpus.requests import RequestsSource
 from mmcalib.derive.admission import Admission
 from mmcalib.derive.logs import read_log
 from mmcalib.domain.items import Item
-from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, VideoShape
-from mmcalib.engine.config_forms import pasted_flags, read_configuration
+from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape
+from mmcalib.engine.config_forms import extract_serve_flags, read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskGrammar, ListServeOptions
-from mmcalib.engine.vllm_config import model_beside, refusal, refused_flags
+from mmcalib.engine.messages import FindGrammar, ListServeOptions
+from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error, split_model
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import examine_sound, examine_whole
-from mmcalib.memory.rehearse import gpu_of, rehearse
-from mmcalib.results.check import Checked
+from mmcalib.memory.rehearse import rehearse, resolve_gpu
+from mmcalib.results.check import CheckedItem
 from tests.derive.test_logs import LOGS, PACKED, wrapped
 from tests.engine.conftest import QWEN, Lab, folder_of
 from tests.schemas import CALIBRATION, ROOT
@@ -82,27 +82,27 @@ def answers(calibration: Calibration, requests: Path) -> dict[str, str]:
     """The verdict of each line by its `custom_id`."""
     names = [json.loads(line)["custom_id"] for line in requests.read_text().splitlines()]
     found = check(calibration, requests=[requests])
-    said = [one.admission.answer for one in found if isinstance(one, Checked)]
+    said = [one.admission.answer for one in found if isinstance(one, CheckedItem)]
     return dict(zip(names, said, strict=True))
 
 
 def admitted(calibration: Calibration, path: str) -> Admission:
     (found,) = check(calibration, [path])
-    assert isinstance(found, Checked)
+    assert isinstance(found, CheckedItem)
     return found.admission
 
 
 def voice_message(case: Case) -> object:
     item = Item(case.file("voice_20s.amr"))
     seen = examine_whole(item)
-    assert isinstance(seen, Encoded)
+    assert isinstance(seen, EncodedItem)
     return seen.shape, seen.encoding.fault, decode_check(item, "audio")
 
 
 def parts(case: Case) -> object:
     model = Lab(case.host, folder_of(QWEN, case.scratch))
     document = Calibration.load(CALIBRATION)
-    grammar = model.host.ask(AskGrammar(("image", "video")), "asking").grammar
+    grammar = model.host.ask(FindGrammar(("image", "video")), "asking").grammar
     costs = document.costs.model_copy(update={"grammar": grammar})
     calibration = document.model_copy(update={"costs": costs})
     return answers(calibration, case.folder / "parts.jsonl")
@@ -129,8 +129,8 @@ def eaten(case: Case) -> object:
         words = ["vllm", "serve", "Qwen/Qwen2.5-VL-7B-Instruct", *command.split()]
         written = read_configuration(None, words)
         with pytest.raises(VllmRefused) as caught:
-            case.host.ask(written.question, "reading")
-        error = refused_flags(refusal(caught.value), written.flags, options)
+            case.host.ask(written.parse_request, "reading")
+        error = rejected_flags_error(refusal_text(caught.value), written.flags, options)
         proposed.append(error and error.hint)
     return proposed
 
@@ -139,7 +139,7 @@ def words_that_help(case: Case) -> object:
     document = Calibration.load(CALIBRATION)
     heic, tga = (admitted(document, case.file(name)) for name in ("photo.heic", "scan.tga"))
     with pytest.raises(UsageError, match="an AMD GPU") as caught:
-        gpu_of("Radeon AI PRO R9700")
+        resolve_gpu("Radeon AI PRO R9700")
     named = "--capability" in caught.value.hint
     return (heic.answer, heic.remedy), (tga.answer, tga.tokens), named
 
@@ -153,7 +153,7 @@ def gone_quantization(case: Case) -> object:
 
 def spend_log(case: Case) -> object:
     (found,) = check(Calibration.load(CALIBRATION), requests=[case.folder / "litellm_trunc.jsonl"])
-    assert isinstance(found, Checked)
+    assert isinstance(found, CheckedItem)
     return found.admission.answer, found.admission.reason
 
 
@@ -177,7 +177,7 @@ def wrapped_log(case: Case) -> object:
 def meeting(case: Case) -> object:
     path = case.file("meeting.mp4")
     seen = examine_sound(Item(path))
-    assert isinstance(seen, Encoded)
+    assert isinstance(seen, EncodedItem)
     assert isinstance(seen.shape, AudioShape)
     admission = admitted(whisper(), path)
     return round(seen.shape.duration_s, 1), admission.answer, admission.tokens
@@ -186,7 +186,7 @@ def meeting(case: Case) -> object:
 def trimmed(case: Case) -> object:
     path = case.file("trimmed.mp4")
     seen = examine_whole(Item(path))
-    assert isinstance(seen, Encoded)
+    assert isinstance(seen, EncodedItem)
     assert isinstance(seen.shape, VideoShape)
     return seen.shape.num_frames, admitted(Calibration.load(CALIBRATION), path).answer
 
@@ -209,7 +209,7 @@ def pasted(case: Case) -> object:
         "CUDA_VISIBLE_DEVICES=0 vllm serve Qwen/Qwen2.5-VL-7B-Instruct",
         "vllm serve Qwen/Qwen2.5-VL-7B-Instruct --max-num-seqs 8",
     )
-    return [model_beside(None, pasted_flags(command.split())) for command in commands]
+    return [split_model(None, extract_serve_flags(command.split())) for command in commands]
 
 
 def responses(case: Case) -> object:
@@ -222,7 +222,7 @@ def responses(case: Case) -> object:
 
 def shape_of(item: Item) -> str:
     seen = examine_whole(item)
-    assert isinstance(seen, Encoded)
+    assert isinstance(seen, EncodedItem)
     assert isinstance(seen.shape, ImageShape)
     return f"{seen.shape.width_px}x{seen.shape.height_px}"
 

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
     pytest.mark.xfail(
-        VLLM_0_29.reached and not VLLM_0_31.reached,
+        VLLM_0_29.is_reached and not VLLM_0_31.is_reached,
         reason="0.29 and 0.30 cut off no sound: ten minutes are longer than the context",
         run=False,
     ),

@@ -25,8 +25,8 @@ def prompts_of(source: Source) -> list[Prompt]:
 
 def held(item: Item) -> ByteSource:
     """What the source knows of the item's bytes."""
-    assert item.held is not None
-    return item.held
+    assert item.byte_source is not None
+    return item.byte_source
 
 
 def width(item: Item) -> int:

@@ -20,7 +20,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
 
 def found(**fields: Any) -> Any:
     request, _ = parse_line(json.dumps({"messages": [USER], **fields}).encode())
-    return request.asked()
+    return request.measure_context()
 
 
 def test_the_answer_that_is_asked_for_is_read() -> None:
@@ -35,21 +35,23 @@ def test_a_batch_line_asks_in_its_body() -> None:
     body = {"messages": [USER], "max_tokens": 9, "tools": [{"type": "function"}]}
     request, _ = parse_line(json.dumps({"custom_id": "1", "body": body, "max_tokens": 1}).encode())
     assert request.answer_tokens == 9
-    assert request.asked().tool_bytes > 0
+    assert request.measure_context().tool_bytes > 0
 
 
 def test_every_message_and_all_that_a_template_may_write_count() -> None:
     """Finding §2 of the server conformance work: messages, tools and tool_calls count."""
-    one = ChatRequest([USER]).asked()
+    one = ChatRequest([USER]).measure_context()
     assert (one.messages, one.text_bytes) == (1, len("user") + len("why?") + 1)
-    assert ChatRequest([USER] * 400).asked().messages == 400
+    assert ChatRequest([USER] * 400).measure_context().messages == 400
     call = {"function": {"name": "f", "arguments": '{"a":1}'}}
     turn = {"role": "assistant", "content": None, "tool_calls": [call]}
-    called = ChatRequest([turn]).asked()
+    called = ChatRequest([turn]).measure_context()
     # vLLM parses the arguments, and a template writes them anew, with spaces.
     assert called.text_bytes > len("assistant") + len(json.dumps([call]))
     tools = [{"type": "function", "function": {"name": "f", "description": "é"}}]
-    assert ChatRequest([USER], {"tools": tools}).asked().tool_bytes > len(json.dumps(tools))
+    assert ChatRequest([USER], {"tools": tools}).measure_context().tool_bytes > len(
+        json.dumps(tools)
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,10 +80,10 @@ def test_a_bare_request_names_no_file() -> None:
     request = ChatRequest.of_user([PICTURE, sound, {"type": "text", "text": "a"}, "b"])
     media = [("image_url", "a.png"), ("audio_url", "data:audio/wav;base64,AAAA")]
     assert (request.media(), request.text()) == (media, "a\nb")
-    bare = request.bare()
+    bare = request.strip_media()
     assert bare.media() == [("image_url", ""), ("audio_url", "")]
     assert (bare.items(), bare.text()) == ({"image": 1, "audio": 1}, "a\nb")
-    assert bare.asked() == request.asked()
+    assert bare.measure_context() == request.measure_context()
     assert not re.search("a.png|AAAA", json.dumps(bare.messages))
 
 

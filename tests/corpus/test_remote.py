@@ -26,7 +26,7 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from mmcalib.storage import remote
-from mmcalib.storage.location import allowing, local_copy
+from mmcalib.storage.location import allow_hosts, local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav
@@ -91,7 +91,7 @@ def test_patterns(memory, pattern: str, found: list[str]) -> None:
 def test_what_changes_has_another_version(memory) -> None:
     def held() -> Any:
         (item,) = items_of(RemoteSource("memory://bucket/b.png"))
-        return item.held
+        return item.byte_source
 
     first = held()
     assert first.size_bytes == len(png(40, 24))
@@ -197,7 +197,7 @@ SIDE = 2700
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with serving() as served, allowing(["127.0.0.1"]):
+    with serving() as served, allow_hosts(["127.0.0.1"]):
         yield served
 
 

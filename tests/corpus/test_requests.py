@@ -27,7 +27,7 @@ from mmcalib.corpus.requests import RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.storage.location import allowing
+from mmcalib.storage.location import allow_hosts
 from mmcalib.text import decode_base64
 from tests.census.looking import prober
 from tests.corpus.media import png
@@ -543,7 +543,7 @@ def test_what_is_wrong_with_a_line(loose: Path, line: object, says: str) -> None
 
 @pytest.fixture
 def allowed() -> Iterator[None]:
-    with allowing(["example.com,127.0.0.1", "bucket"]):
+    with allow_hosts(["example.com,127.0.0.1", "bucket"]):
         yield
 
 

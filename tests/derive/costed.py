@@ -45,7 +45,7 @@ def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:
     return CostTable(
         setting,
         {
-            modality: CostColumns.of(modality, mine)
+            modality: CostColumns.from_costs(modality, mine)
             for modality in MODALITIES
             if (mine := [cost for cost in every if cost.shape.modality == modality])
         },
@@ -62,7 +62,7 @@ def sized(sizes: list[tuple[int, int]]) -> CostTable:
 
 def counts_of(images: Mapping[Shape, VllmCount]) -> VllmCounts:
     """These, in whatever order they come."""
-    shapes = Shapes.of("image", images)
+    shapes = Shapes.from_shapes("image", images)
     rows = [images[shape] for shape in shapes]
     embeds, sampled = [one.embeds for one in rows], [one.sampled for one in rows]
-    return VllmCounts.of(shapes, embeds, sampled, [one.parts for one in rows])
+    return VllmCounts.from_columns(shapes, embeds, sampled, [one.parts for one in rows])

@@ -6,15 +6,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import Admission, Gate, Known, admit, admit_prompt
+from mmcalib.derive.admission import Admission, Gate, ShapeCost, admit, admit_prompt
 from mmcalib.derive.bounds import Area, Frames, Sampling
-from mmcalib.derive.fit import Between
+from mmcalib.derive.fit import TokenRange
 from mmcalib.derive.remedies import (
-    prompts_needed,
-    with_prompt_remedy,
-    with_remedy,
+    add_prompt_remedy,
+    add_remedy,
+    count_prompts,
 )
-from mmcalib.domain.items import Asked, TextBound
+from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
@@ -25,8 +25,8 @@ GATE = Gate(
     max_model_len=4096,
     text_reserve_tokens=1024,
     counts={"image": 2, "video": 1, "audio": 0},
-    known={PAGE: Known(1269, 1269, "real")},
-    refused={SLIVER: "aspect ratio"},
+    known_costs={PAGE: ShapeCost(1269, 1269, "real")},
+    refusals={SLIVER: "aspect ratio"},
     rules={"image": AREA, "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA)},
     text=TextBound(item_tokens={"image": 0, "video": 0}, tools_tokens=0, compared=1),
 )
@@ -34,13 +34,13 @@ ORDER = ("no", "unknown", "fits")
 
 
 def remedied(gate: Gate, shape: Shape) -> Admission:
-    return with_remedy(gate, shape, admit(gate, shape))
+    return add_remedy(gate, shape, admit(gate, shape))
 
 
 def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: Any) -> Admission:
-    asked = Asked(text_bytes=text_bytes, **asks)
+    asked = RequestText(text_bytes=text_bytes, **asks)
     answer = admit_prompt(gate, shapes, asked)
-    return with_prompt_remedy(gate, shapes, asked, answer)
+    return add_prompt_remedy(gate, shapes, asked, answer)
 
 
 def test_what_vllm_refused_does_not_fit() -> None:
@@ -128,14 +128,14 @@ def test_a_long_text_may_decide() -> None:
 
 
 def test_a_text_that_was_counted_takes_the_place_of_its_bound() -> None:
-    asked = Asked(text_bytes=9000)
+    asked = RequestText(text_bytes=9000)
     assert admit_prompt(GATE, [PAGE], asked).answer == "unknown"
-    assert admit_prompt(GATE, [PAGE], asked, Between.exactly(2826)).answer == "fits"
-    assert admit_prompt(GATE, [PAGE], asked, Between.exactly(2827)).answer == "no"
+    assert admit_prompt(GATE, [PAGE], asked, TokenRange.exactly(2826)).answer == "fits"
+    assert admit_prompt(GATE, [PAGE], asked, TokenRange.exactly(2827)).answer == "no"
 
 
 def test_what_nothing_bounds_is_unknown() -> None:
-    tooled, odd = Asked(tool_bytes=9), Asked(plain=False)
+    tooled, odd = RequestText(tool_bytes=9), RequestText(plain=False)
     bound = TextBound(compared=1)
     assert admit_prompt(replace(GATE, text=bound), [], tooled).answer == "unknown"
     assert admit_prompt(replace(GATE, text=bound), [], odd).answer == "unknown"
@@ -154,7 +154,7 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
         max_model_len=448,
         text_reserve_tokens=224,
         counts={"audio": 1},
-        known={clip: Known(1500, 1500, "real")},
+        known_costs={clip: ShapeCost(1500, 1500, "real")},
         encoder_decoder=True,
     )
     assert admit(gate, clip).answer == "fits"
@@ -174,7 +174,7 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
 def test_the_item_that_does_not_fit_decides_for_its_prompt() -> None:
     found = prompt(GATE, [PAGE, SLIVER])
     assert (found.answer, found.reason) == ("no", "vLLM: aspect ratio")
-    assert prompts_needed(GATE, [PAGE, SLIVER], Asked()) is None
+    assert count_prompts(GATE, [PAGE, SLIVER], RequestText()) is None
 
 
 images = st.builds(ImageShape, st.integers(1, 6000), st.integers(1, 6000))
@@ -205,7 +205,7 @@ def test_more_room_never_turns_a_better_answer_into_a_worse(
 @given(st.lists(shapes, max_size=4), st.integers(0, 5000), st.integers(0, 20000))
 def test_more_room_never_hurts_a_prompt(found: list[Shape], text: int, more: int) -> None:
     large = replace(GATE, max_model_len=GATE.max_model_len + more)
-    asked = Asked(text_bytes=text)
+    asked = RequestText(text_bytes=text)
     before = admit_prompt(GATE, found, asked).answer
     assert ORDER.index(admit_prompt(large, found, asked).answer) >= ORDER.index(before)
 

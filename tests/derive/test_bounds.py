@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from mmcalib.derive.bounds import (
     Area,
     Bound,
+    BoundResult,
     Ceiling,
-    Found,
     Frames,
     Ladder,
-    Refused,
     Rung,
     Sampling,
+    ShapeRejection,
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 
@@ -23,7 +23,7 @@ QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)
 
 
-def tokens(found: Found) -> int:
+def tokens(found: BoundResult) -> int:
     assert isinstance(found, Bound)
     return found.tokens
 
@@ -45,7 +45,7 @@ def test_half_a_cell_rounds_to_even() -> None:
 
 
 def test_too_slim_an_image_is_refused() -> None:
-    assert isinstance(QWEN.bound(ImageShape(10, 2001)), Refused)
+    assert isinstance(QWEN.bound(ImageShape(10, 2001)), ShapeRejection)
     assert isinstance(QWEN.bound(ImageShape(10, 2000)), Bound)
 
 
@@ -78,7 +78,7 @@ def test_frames_are_kept_as_the_loader_keeps_them(
 def test_a_video_costs_a_picture_per_pair_of_frames_and_may_have_two_frames_more() -> None:
     rule = Frames(Sampling("qwen2_vl", 32, 2), 2, QWEN)
     assert rule.bound(CLIP) == Bound(11 * 230, 11 * 230, 10 * 230, 10 * 230)
-    assert isinstance(rule.bound(VideoShape(1, 1.0, 1.0, 64, 64)), Refused)
+    assert isinstance(rule.bound(VideoShape(1, 1.0, 1.0, 64, 64)), ShapeRejection)
     assert rule.bound(VideoShape(300, 30.0, 10.0, 640, 4)) is None
 
 
@@ -105,8 +105,8 @@ def test_a_clip_lies_between_two_rungs() -> None:
 
 def test_what_is_shorter_than_a_sound_that_was_refused_is_refused() -> None:
     rule = Ladder(16000, (Rung(480, 1, 1), Rung(1600, 3, 3)), refused_samples=320)
-    assert isinstance(rule.bound(AudioShape(80, 8000)), Refused)
-    assert isinstance(rule.bound(AudioShape(160, 16000)), Refused)
+    assert isinstance(rule.bound(AudioShape(80, 8000)), ShapeRejection)
+    assert isinstance(rule.bound(AudioShape(160, 16000)), ShapeRejection)
     assert rule.bound(AudioShape(161, 16000)) is None
 
 

@@ -14,10 +14,10 @@ from mmcalib.derive.costs import (
     CostMap,
     ItemCost,
     cpu_line,
-    heaviest,
+    find_heaviest,
     mean_cpu_s,
     quantile,
-    spread,
+    token_quantiles,
 )
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
@@ -49,7 +49,7 @@ CORPORA = st.lists(items(), max_size=8, unique_by=lambda cost: cost.shape)
 
 
 def columns(costs: list[ItemCost]) -> CostColumns:
-    return CostColumns.of("video", costs)
+    return CostColumns.from_costs("video", costs)
 
 
 @given(CORPORA)
@@ -57,9 +57,9 @@ def test_every_item_comes_out_as_it_went_in(costs: list[ItemCost]) -> None:
     found = columns(costs)
     ordered = sorted(costs, key=lambda cost: cost.shape)
     assert list(found) == [found[row] for row in range(len(costs))] == ordered
-    assert found.items() == sum(cost.count for cost in costs)
+    assert found.item_count() == sum(cost.count for cost in costs)
     assert dict(CostMap({"video": found})) == {cost.shape: cost for cost in costs}
-    assert found.heaviest == heaviest(ordered)
+    assert found.heaviest == find_heaviest(ordered)
 
 
 @given(CORPORA, st.data())
@@ -73,12 +73,12 @@ def test_some_rows_are_those_items(costs: list[ItemCost], data: st.DataObject) -
 
 def test_a_shape_of_another_modality_stands_nowhere() -> None:
     """A clip has a width and a height too, and a sound has neither."""
-    pictures = Shapes.of("image", [ImageShape(64, 48)])
+    pictures = Shapes.from_shapes("image", [ImageShape(64, 48)])
     others: list[Shape] = [VideoShape(8, 8.0, 1.0, 64, 48), AudioShape(64, 48)]
-    assert pictures.places([*others, ImageShape(64, 48)]).tolist() == [-1, -1, 0]
+    assert pictures.positions([*others, ImageShape(64, 48)]).tolist() == [-1, -1, 0]
     costs = [ItemCost(ImageShape(64, 48), 1, "a", 4, 4, 1, 0.0, (), "blank")]
-    found = CostColumns.of("image", costs)
-    assert list(found.but(dict.fromkeys(others))) == costs
+    found = CostColumns.from_costs("image", costs)
+    assert list(found.replace_costs(dict.fromkeys(others))) == costs
     assert not any(shape in CostMap({"image": found}) for shape in others)
 
 
@@ -99,12 +99,12 @@ def images_of(pairs: list[tuple[int, int]]) -> CostColumns:
         )
         for number, (tokens, count) in enumerate(pairs)
     ]
-    return CostColumns.of("image", every)
+    return CostColumns.from_costs("image", every)
 
 
 @given(WEIGHTED)
 def test_the_spread_is_ordered(pairs) -> None:
-    found = spread(images_of(pairs))
+    found = token_quantiles(images_of(pairs))
     assert list(found) == ["min", "p50", "p90", "p99", "max"]
     assert list(found.values()) == sorted(found.values())
     assert (found["min"], found["max"]) == (min(t for t, _ in pairs), max(t for t, _ in pairs))

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.derive.counting import (
-    SPOTS,
-    WITNESSES,
+    PROBES,
+    SPOT_CHECKS,
     CostRule,
     VllmCount,
     VllmCounts,
-    as_counted,
-    cost_rule,
+    choose_probe_shapes,
+    choose_spot_checks,
+    counts_match,
     fill_table,
-    follows,
-    reproduces,
-    spots,
-    witnesses,
+    fit_cost_rule,
+    fit_relation,
+    match_counts,
 )
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column
@@ -30,7 +30,7 @@ from mmcalib.domain.shapes import ImageShape, Shape, weight
 from tests.derive.costed import UNIT, counts_of, sized, table, table_of
 
 SIDES = st.integers(28, 4000)
-CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOTS + 1, max_size=40, unique=True)
+CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOT_CHECKS + 1, max_size=40, unique=True)
 CAPS = st.integers(1, 200)
 
 
@@ -42,7 +42,7 @@ def counts(costs: CostColumns, cap: int = 10**9) -> VllmCounts:
 
 
 def changed(found: VllmCounts, costs: CostColumns) -> Column:
-    return np.flatnonzero(~as_counted(found, costs))
+    return np.flatnonzero(~match_counts(found, costs))
 
 
 def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0) -> CostTable:
@@ -60,12 +60,12 @@ def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0)
 def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
     default = sized(sizes)
     every = list(default.costs)
-    found = counts(default.of("image"), cap)
-    moved = changed(found, default.of("image"))
+    found = counts(default.columns_of("image"), cap)
+    moved = changed(found, default.columns_of("image"))
     if not len(moved):
         return
-    looked_at = spots(default.of("image"), moved, found)
-    assert len(looked_at) <= SPOTS + 2 * 16
+    looked_at = choose_spot_checks(default.columns_of("image"), moved, found)
+    assert len(looked_at) <= SPOT_CHECKS + 2 * 16
     table_ = fill_table(measured(default, looked_at, cap), default, found, looked_at)
     assert table_ is not None
     truth = measured(default, every, cap)
@@ -74,18 +74,18 @@ def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
     ]
     bases = {s: c.basis for s, c in table_.costs.items()}
     assert {s for s, basis in bases.items() if basis == "counted"} == {
-        default.of("image").shapes[row] for row in moved
+        default.columns_of("image").shapes[row] for row in moved
     } - set(looked_at)
 
 
 @given(CORPORA, CAPS)
 def test_a_processor_that_does_not_do_what_is_counted_is_found_out(sizes, cap: int) -> None:
     default = sized(sizes)
-    found = counts(default.of("image"), cap)
-    moved = changed(found, default.of("image"))
+    found = counts(default.columns_of("image"), cap)
+    moved = changed(found, default.columns_of("image"))
     if not len(moved):
         return
-    looked_at = spots(default.of("image"), moved, found)
+    looked_at = choose_spot_checks(default.columns_of("image"), moved, found)
     deaf = measured(default, looked_at, 10**9)
     assert fill_table(deaf, default, found, looked_at) is None
 
@@ -93,10 +93,10 @@ def test_a_processor_that_does_not_do_what_is_counted_is_found_out(sizes, cap: i
 def test_tokens_beside_the_embeds_follow_the_level() -> None:
     """Gemma 3's crops: two sizes of embeds, each with words of its own around it."""
     default = sized([(280, 280 + 28 * n) for n in range(20)])
-    costs = default.of("image")
+    costs = default.columns_of("image")
     embeds = {c.shape: 256 if c.embeds < 150 else 768 for c in costs}
     found = counts_of({shape: VllmCount(n, ()) for shape, n in embeds.items()})
-    looked_at = spots(costs, np.arange(20), found)
+    looked_at = choose_spot_checks(costs, np.arange(20), found)
     now = dict(measured(default, looked_at, 10**9).costs)
     for shape in looked_at:
         around = 4 if embeds[shape] == 256 else 88
@@ -104,7 +104,7 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
         now[shape] = replace(now[shape], embeds=embeds[shape], tokens=tokens)
     table_ = fill_table(table_of(default.setting, now), default, found, looked_at)
     assert table_ is not None
-    assert {c.tokens for c in table_.of("image")} == {260, 856}
+    assert {c.tokens for c in table_.columns_of("image")} == {260, 856}
     wide = next(s for s in looked_at if embeds[s] == 768)
     now[wide] = replace(now[wide], tokens=857)
     odd = table_of(default.setting, now)
@@ -114,28 +114,31 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
 def test_bytes_and_seconds_are_scaled() -> None:
     default = sized([(280, 280 + 28 * n) for n in range(20)])
     default = table(
-        *(replace(c, tensor_bytes=c.embeds * 1000, process_s=1.0) for c in default.of("image"))
+        *(
+            replace(c, tensor_bytes=c.embeds * 1000, process_s=1.0)
+            for c in default.columns_of("image")
+        )
     )
-    found = counts(default.of("image"), 50)
-    looked_at = spots(default.of("image"), np.arange(20), found)
+    found = counts(default.columns_of("image"), 50)
+    looked_at = choose_spot_checks(default.columns_of("image"), np.arange(20), found)
     table_ = fill_table(measured(default, looked_at, 50), default, found, looked_at)
     assert table_ is not None
-    computed = [c for c in table_.of("image") if c.basis == "counted"]
+    computed = [c for c in table_.columns_of("image") if c.basis == "counted"]
     assert computed
     assert {(c.tensor_bytes, round(c.process_s, 6)) for c in computed} == {(50_000, 0.1)}
 
 
 def test_what_was_sampled_is_part_of_the_proof() -> None:
     shape = ImageShape(280, 280)
-    costs = sized([(280, 280)]).of("image")
+    costs = sized([(280, 280)]).columns_of("image")
 
     def says(*counted: VllmCount) -> bool:
-        return reproduces(counts_of(dict.fromkeys([shape], *counted)), costs)
+        return counts_match(counts_of(dict.fromkeys([shape], *counted)), costs)
 
     assert says(VllmCount(100, ()))
     assert not says(VllmCount(100, (140, 140)))
     assert not says(VllmCount(99, ()))
-    assert not reproduces(counts_of({}), costs)
+    assert not counts_match(counts_of({}), costs)
 
 
 EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
@@ -148,7 +151,7 @@ def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
 def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> CostRule | None:
     of = parts or (None,) * len(costs)
     pairs = zip(costs, of, strict=True)
-    return cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
+    return fit_cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
 
 
 def says(rule: CostRule, embeds: int, parts: int | None = None) -> tuple[int, int]:
@@ -160,7 +163,7 @@ def says(rule: CostRule, embeds: int, parts: int | None = None) -> tuple[int, in
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
 def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) -> None:
-    found = follows((e, start + slope * e) for e in embeds)
+    found = fit_relation((e, start + slope * e) for e in embeds)
     assert found is not None
     assert all(found(e) == start + slope * e for e in range(min(embeds), max(embeds) + 1))
     assert found(max(embeds) + 1) is None
@@ -169,19 +172,21 @@ def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) 
 
 def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
     """Tiles of Gemma 3: a frame of words around each crop beside the whole."""
-    found = follows([(256, 2), (768, 9), (1024, 12), (1024, 12)])
+    found = fit_relation([(256, 2), (768, 9), (1024, 12), (1024, 12)])
     assert found is not None
     assert [found(n) for n in (256, 768, 1024, 512)] == [2, 9, 12, None]
 
 
 def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
-    assert follows([(1, 1), (2, 2), (2, 3)]) is None
+    assert fit_relation([(1, 1), (2, 2), (2, 3)]) is None
     assert rule_of(item(5), item(6), item(7), item(7, nbytes=1)) is None
 
 
 def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> None:
     """Sounds longer than a processor pads to, of which it cuts off the rest."""
-    found = follows([*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)])
+    found = fit_relation(
+        [*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)]
+    )
     assert found is not None
     assert [found(n) for n in (45, 90, 93, 95, 98, 120)] == [135, 270, None, 280, None, 280]
 
@@ -190,14 +195,14 @@ def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> No
 def test_pieces_of_a_line_agree_with_all_that_is_known(others, rising: int, level: int) -> None:
     pairs = {**{n: 2 * n for n in range(rising)}, **{100 + 3 * n: 50 for n in range(level)}}
     pairs |= {1_000 + other: other**2 for other in others}
-    found = follows(pairs.items())
+    found = fit_relation(pairs.items())
     assert found is not None
     assert all(found(first) == second for first, second in pairs.items())
     assert (found(101), found(90)) == (50, None)
 
 
 def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
-    found = follows([(0, 0), (2, 1), (4, 2)])
+    found = fit_relation([(0, 0), (2, 1), (4, 2)])
     assert found is not None
     assert [found(n) for n in range(5)] == [0, None, 1, None, 2]
 
@@ -232,7 +237,7 @@ def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None
 
 
 def picked_of(counts: dict[Shape, VllmCount]) -> list[Shape]:
-    return witnesses(counts_of(counts))
+    return choose_probe_shapes(counts_of(counts))
 
 
 def slope(shape: Shape) -> float:
@@ -248,8 +253,8 @@ def corpus(shapes: int, seed: int = 1) -> dict[Shape, VllmCount]:
 
 def test_enough_are_picked_and_no_more_of_a_large_corpus() -> None:
     few, many = picked_of(corpus(2_000)), picked_of(corpus(40_000))
-    assert len(set(few)) == len(few) == WITNESSES
-    assert len(set(many)) == len(many) == WITNESSES
+    assert len(set(few)) == len(few) == PROBES
+    assert len(set(many)) == len(many) == PROBES
 
 
 def test_all_of_a_small_corpus() -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.checks.check import Dialect
+from mmcalib.checks.check import RemedyStyle
 from mmcalib.checks.items import excess_check
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.demand import (
-    Engine,
+    EngineSettings,
     Excess,
     Headroom,
     LanguageStep,
@@ -21,10 +21,10 @@ from mmcalib.derive.demand import (
     Resident,
     Shortfall,
     WorstStep,
-    excesses,
-    fixed_pool,
-    larger,
-    smaller,
+    find_excesses,
+    fix_kv_cache_size,
+    raise_reserve,
+    shrink_step,
     worst_step,
 )
 from mmcalib.domain.memory import Budget, Dummy
@@ -90,25 +90,25 @@ def clips(items: int, each: int, reserved: int) -> Shortfall:
 def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
     """Finding §3 of the server conformance work: Qwen3-VL-8B, max_num_seqs 4."""
     found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
-    engine = smaller(found, at, {"image": 1})
+    engine = shrink_step(found, at, {"image": 1})
     assert engine is not None
     batch = engine.max_num_batched_tokens
     assert batch is not None
     assert (batch % 324, engine.max_num_seqs) == (0, None)
     assert (batch - 1296) * 32_768 <= VLLM_SLACK_BYTES < (batch + 324 - 1296) * 32_768
-    assert larger(found, at, {"image": 1}) == Engine(max_num_seqs=51)
+    assert raise_reserve(found, at, {"image": 1}) == EngineSettings(max_num_seqs=51)
 
 
 def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
     """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
     found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
-    assert smaller(found, at, {"audio": 1}) == Engine(max_num_seqs=7)
+    assert shrink_step(found, at, {"audio": 1}) == EngineSettings(max_num_seqs=7)
     # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
-    assert larger(found, at, {"audio": 1}) == Engine(90, 54 * 750)
-    assert smaller(found, at, {"audio": 10}) is None
-    assert larger(found, at, {"audio": 2}) == Engine(45, 54 * 750)
+    assert raise_reserve(found, at, {"audio": 1}) == EngineSettings(90, 54 * 750)
+    assert shrink_step(found, at, {"audio": 10}) is None
+    assert raise_reserve(found, at, {"audio": 2}) == EngineSettings(45, 54 * 750)
     hungry = clips(90, 200 * MIB, 248 * MIB)
-    assert larger(hungry, at, {"audio": 1}) == Engine(90, 90 * 750)
+    assert raise_reserve(hungry, at, {"audio": 1}) == EngineSettings(90, 90 * 750)
 
 
 def prompts(
@@ -122,25 +122,27 @@ def prompts(
 def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
     """The language model alone of vllm#52872; items are prefilled in parts, so in blocks of 256."""
     found = prompts(1, 1680, 0, 1344)
-    engine = smaller(found, budget(8192, 16_384, 4), {"image": 1})
-    assert engine == Engine(max_num_batched_tokens=(1344 + 150) * 8192 // 1680 // 256 * 256)
-    assert smaller(found, budget(8192, 1000, 4), {"image": 1}) == Engine(
+    engine = shrink_step(found, budget(8192, 16_384, 4), {"image": 1})
+    assert engine == EngineSettings(max_num_batched_tokens=(1344 + 150) * 8192 // 1680 // 256 * 256)
+    assert shrink_step(found, budget(8192, 1000, 4), {"image": 1}) == EngineSettings(
         max_num_batched_tokens=7000
     )
-    assert smaller(prompts(1, 1680, 0, 1344, 200), budget(8192, 16_384, 4), {}) == Engine(
-        max_num_batched_tokens=(1344 + 150) * 8192 // 1880 // 256 * 256
-    )
+    assert shrink_step(
+        prompts(1, 1680, 0, 1344, 200), budget(8192, 16_384, 4), {}
+    ) == EngineSettings(max_num_batched_tokens=(1344 + 150) * 8192 // 1880 // 256 * 256)
 
 
 def test_prompts_that_bring_their_states_are_fewer() -> None:
     found, at = prompts(82, 1340, 6, 1600), budget(8192, 324, 256)
-    assert smaller(found, at, {"image": 1}) == Engine(max_num_seqs=1 + (1600 + 150 - 1340) // 6)
-    assert larger(found, at, {"image": 1}) is None
+    assert shrink_step(found, at, {"image": 1}) == EngineSettings(
+        max_num_seqs=1 + (1600 + 150 - 1340) // 6
+    )
+    assert raise_reserve(found, at, {"image": 1}) is None
 
 
 def test_what_is_the_least_already_has_no_cure() -> None:
-    assert smaller(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
-    assert larger(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+    assert shrink_step(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+    assert raise_reserve(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
 
 
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
@@ -148,7 +150,7 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
     items: int, each: int, reserved: int, count: int
 ) -> None:
     found = clips(items, each * MIB, reserved * MIB)
-    engine = smaller(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
+    engine = shrink_step(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
     if engine is not None and engine.max_num_seqs is not None:
         taken = engine.max_num_seqs * count * each * MIB
         assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB
@@ -156,10 +158,10 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
 
 def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
     beyond = VLLM_SLACK_BYTES + MIB
-    assert Headroom(MIB, MIB, 100, 100).within
-    assert Headroom(MIB, MIB, VLLM_SLACK_BYTES, 0).within
+    assert Headroom(MIB, MIB, 100, 100).fits_reserve
+    assert Headroom(MIB, MIB, VLLM_SLACK_BYTES, 0).fits_reserve
     eats = Headroom(MIB, 0, beyond, 0)
-    assert (eats.nbytes, eats.within, eats.fits) == (-beyond, False, True)
+    assert (eats.nbytes, eats.fits_reserve, eats.fits) == (-beyond, False, True)
     assert not Headroom(MIB, 1, beyond, 0).fits
 
 
@@ -206,7 +208,7 @@ LISTENER = encoder_budget(2250, {"audio": Dummy(750, PADDED, {})})
 
 
 def excess_of(*costs: ItemCost, of: Budget = LISTENER, count: int = 1) -> list[Excess]:
-    return list(excesses(table(*costs), of, of, {costs[0].shape.modality: count}))
+    return list(find_excesses(table(*costs), of, of, {costs[0].shape.modality: count}))
 
 
 def test_clips_that_are_padded_are_as_heavy_as_the_longest() -> None:
@@ -221,7 +223,7 @@ def test_more_tiles_for_as_many_tokens_are_one() -> None:
     model = encoder_budget(8748, {"image": Dummy(8748, 15_000, {})})
     (excess,) = excess_of(item_of(ImageShape(4000, 1000), 7309, 37_000), of=model)
     assert (excess.items, excess.max_num_seqs) == (1, 0)
-    check = excess_check(excess, Dialect.FLAGS)
+    check = excess_check(excess, RemedyStyle.FLAGS)
     assert check.name == "image input memory"
     assert check.status == "warn"
     assert "max-num-seqs" not in check.remedy
@@ -240,7 +242,7 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
 def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     """Of both, the encoder's step and what the experts keep."""
     step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
-    engine = smaller(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
+    engine = shrink_step(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
     assert engine is not None
     batch = engine.max_num_batched_tokens
     assert batch is not None
@@ -251,7 +253,7 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
 
 @given(st.integers(200 * MIB, 1 << 40))
 def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
-    pool = fixed_pool(rehearsed(kv_cache_bytes=left))
+    pool = fix_kv_cache_size(rehearsed(kv_cache_bytes=left))
     assert pool is not None
     assert pool.kv_cache_memory_bytes % MIB == 0
     assert 0 <= left - VLLM_SLACK_BYTES - pool.kv_cache_memory_bytes < MIB
@@ -261,4 +263,4 @@ def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
     "changes", [{"kv_cache_tokens": None}, {"kv_cache_bytes": VLLM_SLACK_BYTES + MIB - 1}]
 )
 def test_where_nothing_is_left_there_is_none(changes: dict[str, int | None]) -> None:
-    assert fixed_pool(rehearsed(**changes)) is None
+    assert fix_kv_cache_size(rehearsed(**changes)) is None

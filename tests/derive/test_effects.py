@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from mmcalib.derive.effects import (
     Footprint,
     ItemOutcome,
-    compare,
-    settings,
+    compare_footprints,
+    list_settings,
+    remove_setting,
     value_at,
-    without,
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import ImageShape
@@ -55,10 +55,10 @@ NESTED = st.dictionaries(NAMES, INNER, min_size=1, max_size=3)
 @given(NESTED)
 def test_leaving_out_every_setting_in_turn_leaves_nothing(kwargs: dict[str, Any]) -> None:
     left: dict[str, Any] = {"mm_processor_kwargs": kwargs, "max_num_seqs": 8}
-    for path in settings(left):
-        before = settings(left)
-        left = without(left, path)
-        assert settings(left) == [other for other in before if other != path]
+    for path in list_settings(left):
+        before = list_settings(left)
+        left = remove_setting(left, path)
+        assert list_settings(left) == [other for other in before if other != path]
     assert left == {}
 
 
@@ -69,8 +69,8 @@ def test_what_moves_is_said_with_both_figures() -> None:
         max_tokens_per_item={"image": 16384, "video": 900},
         profiled_items=1,
     )
-    found = compare(CAP, 1003520, Footprint(budget()), Footprint(free))
-    assert found.moved
+    found = compare_footprints(CAP, 1003520, Footprint(budget()), Footprint(free))
+    assert found.has_effect
     assert found.words == (
         "without it: largest image 1,269 → 16,384 tokens; largest video none → 900 tokens; "
         "encoder budget 6,345 → 16,384 tokens"
@@ -94,7 +94,7 @@ def test_what_moves_is_said_with_both_figures() -> None:
 def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
     built = budget(dummies={"image": Dummy(1269, 80, {})})
     with_ = Footprint(built, "", {STAMP: ItemOutcome(4, 80)}, {"kv_cache_bytes": 1000})
-    assert compare(CAP, 1, with_, less).words == f"without it: {words}"
+    assert compare_footprints(CAP, 1, with_, less).words == f"without it: {words}"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
 )
 def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) -> None:
     same = Footprint(budget(), items={STAMP: ItemOutcome(4, 80)})
-    assert compare(path, 1, same, same).outcome == outcome
+    assert compare_footprints(path, 1, same, same).outcome == outcome
 
 
 def test_an_effect_concerns_what_stands_and_falls_with_it() -> None:
     same = Footprint(budget())
     path = ("mm_processor_kwargs", "images_kwargs", "size")
-    size = compare(path, value_at(CONFIG, path), same, same)
+    size = compare_footprints(path, value_at(CONFIG, path), same, same)
     assert size.concerns("mm_processor_kwargs.images_kwargs.size.shortest_edge")
     assert not size.concerns("mm_processor_kwargs.images_kwargs.sizes")
-    count = compare(("limit_mm_per_prompt", "image", "count"), 4, same, same)
+    count = compare_footprints(("limit_mm_per_prompt", "image", "count"), 4, same, same)
     assert count.concerns("limit_mm_per_prompt.image")
     assert not count.concerns("limit_mm_per_prompt.image.width")

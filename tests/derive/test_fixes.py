@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.fix_search import Found, cheapest
+from mmcalib.derive.fix_search import SearchResult, find_cheapest
 from mmcalib.derive.fixes import (
     COSTS,
     HOST_ONLY,
@@ -19,11 +19,11 @@ from mmcalib.derive.fixes import (
     Fix,
     Goal,
     Outcome,
-    changed,
-    effective,
-    every_fix,
+    changed_args,
+    highest_levels,
+    parse_constraints,
     parse_goal,
-    parse_kept,
+    propose_fixes,
 )
 from mmcalib.domain.knobs import (
     AreaCap,
@@ -79,13 +79,13 @@ def toys(draw: st.DrawFn) -> tuple[list[Fix], Callable[[tuple[Fix, ...]], Outcom
     )
 
     def lacking(chosen: tuple[Fix, ...]) -> int:
-        levels = {f.knob: f.level for f in effective(chosen)}
+        levels = {f.knob: f.level for f in highest_levels(chosen)}
         return min(sum(levels.get(f.knob, -1) < f.level for f in need) for need in needs)
 
     return fixes, lambda chosen: Outcome(lacking(chosen) == 0, lacking(chosen))
 
 
-def search(toy, most: int = PLENTY) -> tuple[Found, list[tuple[Fix, ...]]]:
+def search(toy, most: int = PLENTY) -> tuple[SearchResult, list[tuple[Fix, ...]]]:
     fixes, evaluate = toy
     asked: list[tuple[Fix, ...]] = []
 
@@ -93,7 +93,7 @@ def search(toy, most: int = PLENTY) -> tuple[Found, list[tuple[Fix, ...]]]:
         asked.append(chosen)
         return evaluate(chosen)
 
-    return cheapest(fixes, evaluate(()), watched, most), asked
+    return find_cheapest(fixes, evaluate(()), watched, most), asked
 
 
 @given(toys())
@@ -130,7 +130,7 @@ def test_it_never_asks_more_than_it_may(toy, most: int) -> None:
 @given(toys())
 def test_what_else_reaches_it_spares_a_cost_of_the_best(toy) -> None:
     fixes, evaluate = toy
-    found = cheapest(fixes, evaluate(()), evaluate, PLENTY, PLENTY)
+    found = find_cheapest(fixes, evaluate(()), evaluate, PLENTY, PLENTY)
     paid = {f.cost for f in found.best}
     for other in found.others:
         assert evaluate(other).reached
@@ -143,16 +143,16 @@ def test_what_else_reaches_it_spares_a_cost_of_the_best(toy) -> None:
 
 
 def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> None:
-    every = {name for f in every_fix({}, FACTS, Goal()) for name in f.changes}
+    every = {name for f in propose_fixes({}, FACTS, Goal()) for name in f.changes}
     assert every <= set(KEEPABLE)
-    kept = parse_kept(["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"])
-    fixes = every_fix({}, FACTS, Goal(), kept)
+    kept = parse_constraints(["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"])
+    fixes = propose_fixes({}, FACTS, Goal(), kept)
     assert not any("kv_cache_dtype" in f.changes for f in fixes)
     lengths = [f.changes["max_model_len"] for f in fixes if f.knob == "max_model_len"]
     assert lengths == [32_768, 20_000]
     assert [f.changes["max_num_seqs"] for f in fixes if f.knob == "max_num_seqs"] == [64, 32]
     assert all(kept.allows(f) for f in fixes)
-    whole = every_fix({}, FACTS, Goal(), parse_kept(["max_model_len"]))
+    whole = propose_fixes({}, FACTS, Goal(), parse_constraints(["max_model_len"]))
     assert not any("max_model_len" in f.changes for f in whole)
 
 
@@ -168,7 +168,7 @@ def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> N
 )
 def test_what_cannot_be_kept_is_said(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        parse_kept([text])
+        parse_constraints([text])
 
 
 def test_where_nothing_reaches_the_best_is_named() -> None:
@@ -240,7 +240,7 @@ def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
         of("one", {"limit_mm_per_prompt": {"image": 1, "video": 1}}),
         of("cap", {"mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 8}}}}),
     ]
-    assert changed(given_args, fixes) == {
+    assert changed_args(given_args, fixes) == {
         "limit_mm_per_prompt": {"image": {"count": 1, "width": 512}, "audio": 2, "video": 0},
         "mm_processor_kwargs": {
             "videos_kwargs": {"size": {"longest_edge": 7}},
@@ -250,7 +250,7 @@ def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
 
 
 def test_every_fix_of_the_guides_is_there() -> None:
-    fixes = every_fix({}, FACTS, Goal())
+    fixes = propose_fixes({}, FACTS, Goal())
     changes = {name for one in fixes for name in one.changes}
     assert changes >= {
         *("tensor_parallel_size", "quantization", "max_model_len", "max_num_seqs"),
@@ -295,7 +295,7 @@ GEMMA4 = TokenCap(
 def caps(knob: Knob) -> list[Fix]:
     """The fixes of one knob, mildest first."""
     facts = replace(FACTS, knobs=(knob,))
-    return [f for f in every_fix({}, facts, Goal()) if f.knob == knob.name]
+    return [f for f in propose_fixes({}, facts, Goal()) if f.knob == knob.name]
 
 
 def said(knob: Knob) -> dict[Any, str]:
@@ -348,7 +348,7 @@ def test_a_cap_that_is_set_is_only_made_lower() -> None:
     facts = replace(FACTS, knobs=(AREA,))
     size = {"longest_edge": 2_000_000, "shortest_edge": 3_136}
     args = {"mm_processor_kwargs": {"images_kwargs": {"size": size}}}
-    found = [f for f in every_fix(args, facts, Goal()) if f.knob == AREA.name]
+    found = [f for f in propose_fixes(args, facts, Goal()) if f.knob == AREA.name]
     assert [f.name for f in found] == ["images_kwargs.size.longest_edge=1003520"]
 
 
@@ -380,7 +380,7 @@ def test_what_is_set_already_is_not_proposed() -> None:
         "limit_mm_per_prompt": {"image": 1, "video": 1},
     }
     facts = replace(FACTS, max_model_len=4_096, max_num_seqs=16, tensor_parallel_size=8)
-    fixes = {f.name: f for f in every_fix(args, facts, Goal())}
+    fixes = {f.name: f for f in propose_fixes(args, facts, Goal())}
     assert not {name for name in fixes if name.startswith(("max_model_len", "max_num_seqs"))}
     assert not fixes.keys() & {*args, "tensor_parallel_size=2", "one item of each modality"}
     assert not fixes["no video"].combines

@@ -8,30 +8,37 @@ from hypothesis import strategies as st
 
 from mmcalib.derive import frontier
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point, Rated, affected, choose, dominated, witness
+from mmcalib.derive.frontier import (
+    Point,
+    RatedPoint,
+    affected_shapes,
+    choose_point,
+    find_dominated,
+    unaffected_shape,
+)
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import DEFAULT, Knob, Setting, TileCap, Value, merged_settings
+from mmcalib.domain.knobs import DEFAULT, Knob, Setting, TileCap, Value, merge_settings
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from tests.derive.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:
-    assert frontier.at(AREA, 100 * UNIT) == Setting(
+    assert frontier.setting_at(AREA, 100 * UNIT) == Setting(
         {"images_kwargs": {"size": {"longest_edge": 100 * UNIT, "shortest_edge": 4 * UNIT}}}
     )
-    assert frontier.at(TILES, 3) == Setting({"max_dynamic_patch": 3})
+    assert frontier.setting_at(TILES, 3) == Setting({"max_dynamic_patch": 3})
 
 
 def test_merging_keeps_each_knobs_scope() -> None:
     video = replace(AREA, modality="video", path=("videos_kwargs", "size", "longest_edge"))
     tiles = TileCap(path=("images_kwargs", "num_crops"), value=16)
     parts = [
-        frontier.at(AREA, 8 * UNIT),
-        frontier.at(video, 9 * UNIT),
-        frontier.at(tiles, 2),
+        frontier.setting_at(AREA, 8 * UNIT),
+        frontier.setting_at(video, 9 * UNIT),
+        frontier.setting_at(tiles, 2),
         Setting(media_io_kwargs={"video": {"num_frames": 8}}),
     ]
-    together = merged_settings(parts)
+    together = merge_settings(parts)
     assert together == Setting(
         {
             "images_kwargs": {
@@ -42,35 +49,44 @@ def test_merging_keeps_each_knobs_scope() -> None:
         },
         {"video": {"num_frames": 8}},
     )
-    assert together.key == merged_settings(parts[::-1]).key
-    assert parts[0] == frontier.at(AREA, 8 * UNIT), "the parts are not changed by merging"
-    assert merged_settings([]) == DEFAULT
+    assert together.key == merge_settings(parts[::-1]).key
+    assert parts[0] == frontier.setting_at(AREA, 8 * UNIT), "the parts are not changed by merging"
+    assert merge_settings([]) == DEFAULT
 
 
 def test_a_point_counts_items_not_shapes() -> None:
     a, b = ImageShape(280, 280), ImageShape(560, 280)
     default = table(cost(a, 100, count=3), cost(b, 200, count=1))
     capped = table(
-        cost(a, 100, count=3), cost(b, 50, count=1), setting=frontier.at(AREA, 50 * UNIT)
+        cost(a, 100, count=3), cost(b, 50, count=1), setting=frontier.setting_at(AREA, 50 * UNIT)
     )
-    point = frontier.point(AREA, 50 * UNIT, capped, default)
+    point = frontier.make_point(AREA, 50 * UNIT, capped, default)
     assert (point.items, point.items_downscaled, point.share_downscaled) == (4, 1, 0.25)
     assert (point.worst_retention, point.max_tokens, point.p50_tokens) == (0.25, 100, 100)
-    assert point.setting == frontier.at(AREA, 50 * UNIT)
+    assert point.setting == frontier.setting_at(AREA, 50 * UNIT)
 
 
 def test_an_item_refused_under_a_setting_keeps_nothing() -> None:
     """Else the setting that refuses most would look like the one that harms least."""
     a, b = ImageShape(280, 280), ImageShape(560, 280)
     default = table(cost(a, 100), cost(b, 200))
-    point = frontier.point(AREA, 50 * UNIT, table(cost(a, 100)), default)
+    point = frontier.make_point(AREA, 50 * UNIT, table(cost(a, 100)), default)
     assert (point.items, point.items_downscaled, point.worst_retention) == (2, 1, 0.0)
 
 
 def points(knob: Knob, *rows: tuple[float, int, int]) -> list[Point]:
     """Of ten items each: (value, largest item's tokens, items downscaled)."""
     return [
-        Point(knob, value, frontier.at(knob, value), most, most, 10, down, 0.5 if down else 1.0)
+        Point(
+            knob,
+            value,
+            frontier.setting_at(knob, value),
+            most,
+            most,
+            10,
+            down,
+            0.5 if down else 1.0,
+        )
         for value, most, down in rows
     ]
 
@@ -83,12 +99,12 @@ TILED = points(TILES, (1, 256, 9), (2, 768, 5), (3, 1024, 0), (12, 1024, 0))
 
 @pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
 def test_quality_takes_the_smallest_value_that_downscales_nothing(ladder: list[Point]) -> None:
-    assert choose(ladder, Policy()) is ladder[2]
+    assert choose_point(ladder, Policy()) is ladder[2]
 
 
 @pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
 def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
-    assert choose(ladder, Policy(prefer="throughput")) is ladder[1]
+    assert choose_point(ladder, Policy(prefer="throughput")) is ladder[1]
 
 
 @pytest.mark.parametrize(
@@ -104,16 +120,20 @@ def test_a_cap_in_tokens_takes_the_largest_value_within_it(
     ladder: list[Point], cap: int, expected: int
 ) -> None:
     policy = Policy(max_tokens_per_item=cap)
-    assert choose(ladder, policy) is ladder[expected]
+    assert choose_point(ladder, policy) is ladder[expected]
 
 
 def test_a_switch_stands_beside_its_value() -> None:
     on = replace(CROPS, value=4)
     scope = "images_kwargs"
     name = "pan_and_scan_max_num_crops"
-    assert frontier.at(CROPS, 3).mm_processor_kwargs == {scope: {name: 3, "do_pan_and_scan": True}}
-    assert frontier.at(on, 0).mm_processor_kwargs == {scope: {name: 0, "do_pan_and_scan": False}}
-    assert frontier.at(CROPS, 0) == DEFAULT
+    assert frontier.setting_at(CROPS, 3).mm_processor_kwargs == {
+        scope: {name: 3, "do_pan_and_scan": True}
+    }
+    assert frontier.setting_at(on, 0).mm_processor_kwargs == {
+        scope: {name: 0, "do_pan_and_scan": False}
+    }
+    assert frontier.setting_at(CROPS, 0) == DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -123,12 +143,12 @@ def test_more_than_the_model_makes_of_an_item_is_never_chosen(policy: Policy) ->
     slim = ImageShape(1600, 400)
     default = table(cost(slim, 256))
     found = [
-        frontier.point(CROPS, crops, table(cost(slim, 256 * (1 + crops))), default)
+        frontier.make_point(CROPS, crops, table(cost(slim, 256 * (1 + crops))), default)
         for crops in CROPS.steps
     ]
     assert [point.items_enlarged for point in found] == [0, 1, 1, 1]
-    assert choose(found, policy).value == 0
-    assert choose(found, policy, at_most=10_000).value == 0
+    assert choose_point(found, policy).value == 0
+    assert choose_point(found, policy, at_most=10_000).value == 0
 
 
 def test_a_point_sums_up_what_items_keep_and_take() -> None:
@@ -142,20 +162,20 @@ def test_a_point_sums_up_what_items_keep_and_take() -> None:
         replace(before[1], tokens=100, process_s=0.2),
         replace(before[2], tokens=500, embeds=480, process_s=1.2, basis="counted"),
     ]
-    point = frontier.point(AREA, 500 * UNIT, table(*after), table(*before))
+    point = frontier.make_point(AREA, 500 * UNIT, table(*after), table(*before))
     assert point.mean_retention == pytest.approx((90 + 9 * 0.5 + 0.25) / 100)
     assert (point.max_tokens, point.p99_tokens, point.p50_tokens) == (500, 100, 100)
     assert point.max_embeds == 480
     assert point.process_s == pytest.approx((9 * 0.2 + 1.2) / 100)
     assert point.counted
-    assert not frontier.point(AREA, AREA.value, table(*before), table(*before)).counted
+    assert not frontier.make_point(AREA, AREA.value, table(*before), table(*before)).counted
 
 
 def rated_point(
     value: float, most: int, downscaled: int = 0, worst: float = 1.0, knob: Knob = AREA
 ) -> Point:
     mean = 1 - downscaled / 10 * (1 - worst)
-    setting = frontier.at(knob, value)
+    setting = frontier.setting_at(knob, value)
     return Point(knob, value, setting, most, most, 10, downscaled, worst, mean_retention=mean)
 
 
@@ -164,7 +184,7 @@ UNCAPPED = rated_point(AREA.value, 200)
 
 RATED = st.lists(
     st.builds(
-        Rated,
+        RatedPoint,
         st.builds(rated_point, st.just(UNIT), st.integers(1, 3), st.integers(0, 2), st.just(0.5)),
         st.integers(1, 3),
         st.none() | st.integers(1, 3),
@@ -175,37 +195,43 @@ RATED = st.lists(
 
 
 def test_the_default_is_beaten_by_the_cap_that_takes_nothing_and_reserves_less() -> None:
-    rated = [Rated(CAPPED, 100), Rated(FITS, 200), Rated(UNCAPPED, 16384)]
-    assert dominated(rated) == [False, False, True]
+    rated = [RatedPoint(CAPPED, 100), RatedPoint(FITS, 200), RatedPoint(UNCAPPED, 16384)]
+    assert find_dominated(rated) == [False, False, True]
 
 
 def test_where_memory_was_rehearsed_more_kv_tokens_beat() -> None:
-    assert dominated([Rated(FITS, 200, 900), Rated(UNCAPPED, 200, 800)]) == [False, True]
-    assert dominated([Rated(FITS, 200, 900), Rated(CAPPED, 200, 950)]) == [False, False]
+    assert find_dominated([RatedPoint(FITS, 200, 900), RatedPoint(UNCAPPED, 200, 800)]) == [
+        False,
+        True,
+    ]
+    assert find_dominated([RatedPoint(FITS, 200, 900), RatedPoint(CAPPED, 200, 950)]) == [
+        False,
+        False,
+    ]
 
 
 def test_another_knob_of_the_same_modality_beats_and_other_modalities_do_not() -> None:
     area = replace(AREA, modality="video")
     fewer = rated_point(1, 200, 4, 0.5, knob=FRAMES)
     smaller = rated_point(300 * UNIT, 200, 2, 0.5, knob=area)
-    assert dominated([Rated(fewer, 500), Rated(smaller, 400)]) == [True, False]
+    assert find_dominated([RatedPoint(fewer, 500), RatedPoint(smaller, 400)]) == [True, False]
     images = replace(smaller, knob=AREA)
-    assert dominated([Rated(fewer, 500), Rated(images, 400)]) == [False, False]
+    assert find_dominated([RatedPoint(fewer, 500), RatedPoint(images, 400)]) == [False, False]
 
 
 def test_more_detail_than_by_default_is_not_judged_by_what_it_costs() -> None:
     off, on = rated_point(0, 256, knob=CROPS), rated_point(4, 1280, knob=CROPS)
-    assert dominated([Rated(off, 256), Rated(on, 1280)]) == [False, False]
+    assert find_dominated([RatedPoint(off, 256), RatedPoint(on, 1280)]) == [False, False]
 
 
 @given(RATED)
-def test_someone_is_never_beaten(rated: list[Rated]) -> None:
+def test_someone_is_never_beaten(rated: list[RatedPoint]) -> None:
     alike = [replace(one, kv_tokens=None) for one in rated]
-    assert not all(dominated(alike))
+    assert not all(find_dominated(alike))
 
 
 def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
-    return knob.values(default.of(knob.modality), policy)
+    return knob.values(default.columns_of(knob.modality), policy)
 
 
 @given(SHAPES, CAPS, st.sampled_from([AREA, TILES]))
@@ -230,16 +256,16 @@ def test_an_area_cap_may_change_what_exceeds_it() -> None:
         cost(VideoShape(8, 8.0, 1.0, 5600, 5600), 9),
         cost(AudioShape(8000, 8000), 9),
     )
-    assert affected(AREA, 100 * UNIT, default) == [large]
-    assert affected(AREA, 200 * UNIT, default) == []
-    assert affected(TILES, 12, default) == [small, large]
+    assert affected_shapes(AREA, 100 * UNIT, default) == [large]
+    assert affected_shapes(AREA, 200 * UNIT, default) == []
+    assert affected_shapes(TILES, 12, default) == [small, large]
 
 
 def test_the_witness_is_the_costliest_that_should_not_change() -> None:
     default = sized([(2800, 2800), (280, 280), (560, 560)])
-    changed = affected(AREA, 1000 * UNIT, default)
-    assert witness(AREA, default, changed) == ImageShape(560, 560)
-    assert witness(AREA, default, [cost.shape for cost in default.costs.values()]) is None
+    changed = affected_shapes(AREA, 1000 * UNIT, default)
+    assert unaffected_shape(AREA, default, changed) == ImageShape(560, 560)
+    assert unaffected_shape(AREA, default, [cost.shape for cost in default.costs.values()]) is None
 
 
 def test_frames_are_tried_smaller_than_pictures() -> None:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.processor_cache import (
     Recency,
-    choose,
+    choose_cache_size,
+    cut_to_context,
     hit_curve,
     largest_item_bytes,
-    within_context,
 )
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
@@ -106,11 +106,11 @@ def test_the_last_few_percent_of_the_hits_are_not_paid_for() -> None:
     often = [("often", GIB // 4)] * 4000
     rare = [(number, GIB // 4) for number in range(100)]
     curve = hit_curve(alone(*rare, *often, *rare))
-    chosen = choose(curve)
+    chosen = choose_cache_size(curve)
     assert chosen.mm_processor_cache_gb == 0.25
     assert chosen.hit_rate == pytest.approx(3999 / 4200)
     assert chosen.most_hit_rate == pytest.approx(4099 / 4200)
-    roomy = choose(curve, share=1, ram_budget_bytes=64 * GIB)
+    roomy = choose_cache_size(curve, share=1, ram_budget_bytes=64 * GIB)
     assert roomy.mm_processor_cache_gb == 25.25
 
 
@@ -119,7 +119,7 @@ def test_a_size_is_0_or_at_least_the_floor_and_at_most_what_is_allowed(
     requests: list[Request], floor: int, budget: int | None, processes: int
 ) -> None:
     large = [[(key, nbytes * 30_000_001) for key, nbytes in request] for request in requests]
-    found = choose(hit_curve(large), floor, ram_budget_bytes=budget, processes=processes)
+    found = choose_cache_size(hit_curve(large), floor, ram_budget_bytes=budget, processes=processes)
     assert found.mm_processor_cache_gb == 0 or found.mm_processor_cache_gb * GIB >= floor
     allowed = PROCESSOR_CACHE_GIB * GIB if budget is None else budget / processes
     assert found.mm_processor_cache_gb * GIB <= allowed
@@ -186,16 +186,16 @@ def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None
     """32,768 tokens: two largest images fill it, and nothing begins behind them."""
     plain = budget({"image": 16_384, "video": 700})
     unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
-    found = within_context(unsaid, costs(), plain, 20_000)
+    found = cut_to_context(unsaid, costs(), plain, 20_000)
     assert found == {"image": 2, "video": 0, "audio": 999}
     longer = replace(plain, max_model_len=32_769)
-    assert within_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
+    assert cut_to_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
 
 
 def test_what_takes_most_bytes_for_its_tokens_fills_the_context_first() -> None:
     plain = budget({"image": 16_384, "video": 700})
     heavy = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
-    found = within_context({"image": 4, "video": 1}, heavy, plain, 20_000)
+    found = cut_to_context({"image": 4, "video": 1}, heavy, plain, 20_000)
     assert found == {"image": 1, "video": 1}
 
 
@@ -204,8 +204,8 @@ def test_blocks_upon_blocks_add_up() -> None:
     for nbytes in plain:
         recency.append(nbytes)
     for position in range(0, 5000, 7):
-        recency.renew(position)
+        recency.move_to_end(position)
         plain.append(plain[position])
         plain[position] = 0
     for position in range(0, len(plain) + 1, 13):
-        assert recency.since(position) == sum(plain[position:])
+        assert recency.bytes_since(position) == sum(plain[position:])

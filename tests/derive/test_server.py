@@ -6,21 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.derive.admission import Gate, Hearing, admit, admit_prompt, needed, server_refuses
-from mmcalib.derive.bounds import Area, Frames, Ladder, Refused, Rung, Sampling
-from mmcalib.derive.remedies import with_prompt_remedy, with_remedy
-from mmcalib.domain.items import Asked, TextBound
+from mmcalib.derive.admission import (
+    AudioLimits,
+    Gate,
+    admit,
+    admit_prompt,
+    admitting_variables,
+    find_server_refusal,
+)
+from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
+from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
+from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.model import MAX_PIXELS, Server
 from mmcalib.domain.shapes import (
     PLAIN,
     AudioShape,
-    Encoded,
+    EncodedItem,
     Encoding,
     Fault,
     ImageShape,
     VideoShape,
 )
-from mmcalib.releases.constants import ENGINE_DIES_OF
+from mmcalib.releases.constants import CRASHING_AUDIO_SAMPLES
 
 SERVER = Server(
     limits={
@@ -41,8 +48,8 @@ GATE = Gate(
     max_model_len=4096,
     text_reserve_tokens=1024,
     counts={"image": 2, "video": 1, "audio": 1},
-    known={},
-    refused={},
+    known_costs={},
+    refusals={},
     rules={
         "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
         "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
@@ -55,38 +62,44 @@ GATE = Gate(
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        (Encoded(MINUTE, Encoding(file_mib=26)), "a file of 26 MiB, the server takes up to 25 MiB"),
-        (Encoded(LONG), "900.0 s, the server takes up to 600 s"),
-        (Encoded(MINUTE, Encoding(channels=80)), "80 channels of 60.0 s, 293 MiB decoded"),
-        (Encoded(ImageShape(9, 9), Encoding(file_mib=300, fetched=True)), "a download of 300 MiB"),
-        (Encoded(CLIP, Encoding(codec="av1")), "av1: the server cannot decode"),
-        (Encoded(CLIP, Encoding(codec="h264", lone_frame=True)), "a clip of one frame"),
+        (
+            EncodedItem(MINUTE, Encoding(file_mib=26)),
+            "a file of 26 MiB, the server takes up to 25 MiB",
+        ),
+        (EncodedItem(LONG), "900.0 s, the server takes up to 600 s"),
+        (EncodedItem(MINUTE, Encoding(channels=80)), "80 channels of 60.0 s, 293 MiB decoded"),
+        (
+            EncodedItem(ImageShape(9, 9), Encoding(file_mib=300, fetched=True)),
+            "a download of 300 MiB",
+        ),
+        (EncodedItem(CLIP, Encoding(codec="av1")), "av1: the server cannot decode"),
+        (EncodedItem(CLIP, Encoding(codec="h264", lone_frame=True)), "a clip of one frame"),
     ],
 )
-def test_what_the_server_refuses_does_not_fit(file: Encoded, reason: str) -> None:
+def test_what_the_server_refuses_does_not_fit(file: EncodedItem, reason: str) -> None:
     """Finding §5 of the server conformance work: `check` said that such files fit."""
-    said = server_refuses(file, SERVER)
+    said = find_server_refusal(file, SERVER)
     assert said is not None
     assert said.reason.startswith(reason)
-    answer = with_remedy(GATE, file, admit(GATE, file))
+    answer = add_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.reason) == ("no", said.reason)
     assert answer.remedy.startswith(said.remedy)
-    assert admit_prompt(GATE, [file], Asked()).answer == "no"
+    assert admit_prompt(GATE, [file], RequestText()).answer == "no"
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        Encoded(MINUTE, Encoding(file_mib=25, channels=2)),
-        Encoded(AudioShape(600 * 16_000, 16_000), Encoding(channels=1)),
-        Encoded(ImageShape(9, 9), Encoding(file_mib=300)),
-        Encoded(CLIP, Encoding(codec="h264")),
-        Encoded(CLIP, Encoding(codec="never-tried")),
-        Encoded(CLIP, PLAIN),
+        EncodedItem(MINUTE, Encoding(file_mib=25, channels=2)),
+        EncodedItem(AudioShape(600 * 16_000, 16_000), Encoding(channels=1)),
+        EncodedItem(ImageShape(9, 9), Encoding(file_mib=300)),
+        EncodedItem(CLIP, Encoding(codec="h264")),
+        EncodedItem(CLIP, Encoding(codec="never-tried")),
+        EncodedItem(CLIP, PLAIN),
     ],
 )
-def test_what_it_takes_is_left_to_the_shape(file: Encoded) -> None:
-    assert server_refuses(file, SERVER) is None
+def test_what_it_takes_is_left_to_the_shape(file: EncodedItem) -> None:
+    assert find_server_refusal(file, SERVER) is None
 
 
 SMALL = Server(limits={"VLLM_MAX_IMAGE_PIXELS": 1_000_000})
@@ -97,7 +110,7 @@ ANY = replace(GATE, rules={"image": AREA, "video": GATE.rules["video"]}, budget_
 def test_a_picture_of_too_many_pixels_is_refused_as_a_shape_too() -> None:
     """Finding of a user: the file was refused, its shape was said to fit."""
     gate = replace(ANY, server=SMALL)
-    answer = with_remedy(gate, ImageShape(2000, 1000), admit(gate, ImageShape(2000, 1000)))
+    answer = add_remedy(gate, ImageShape(2000, 1000), admit(gate, ImageShape(2000, 1000)))
     assert (answer.answer, answer.basis) == ("no", "refused")
     assert answer.reason == (
         "an image of 2,000,000 pixels, the server takes up to 1,000,000 (VLLM_MAX_IMAGE_PIXELS)"
@@ -114,54 +127,54 @@ def test_no_variable_makes_pillow_open_more_than_it_does(most: int | None) -> No
     """vLLM opens pictures by Pillow, whose own bound no variable of vLLM moves."""
     server = Server(limits={} if most is None else {"VLLM_MAX_IMAGE_PIXELS": most})
     gate, huge = replace(ANY, server=server), ImageShape(100_000, 100_000)
-    answer = with_remedy(gate, huge, admit(gate, huge))
-    assert (answer.answer, needed(Encoded(huge), server)) == ("no", {})
+    answer = add_remedy(gate, huge, admit(gate, huge))
+    assert (answer.answer, admitting_variables(EncodedItem(huge), server)) == ("no", {})
     assert f"{MAX_PIXELS:,}" in answer.reason
     assert answer.remedy.startswith("resize to ")
     unknown = replace(gate, rules={})
-    assert with_remedy(unknown, huge, admit(unknown, huge)).remedy == "exclude it"
-    sent = Encoded(replace(CLIP, width_px=100_000, height_px=2000), Encoding(sent_frames=True))
-    assert server_refuses(sent, server) is not None
+    assert add_remedy(unknown, huge, admit(unknown, huge)).remedy == "exclude it"
+    sent = EncodedItem(replace(CLIP, width_px=100_000, height_px=2000), Encoding(sent_frames=True))
+    assert find_server_refusal(sent, server) is not None
 
 
 def test_frames_are_held_against_the_variable_alone() -> None:
-    wide = Encoded(replace(CLIP, width_px=20_000, height_px=10_000))
+    wide = EncodedItem(replace(CLIP, width_px=20_000, height_px=10_000))
     for server in (SMALL, Server()):
-        said = server_refuses(wide, server)
+        said = find_server_refusal(wide, server)
         assert said is not None
         assert said.remedy == "VLLM_MAX_IMAGE_PIXELS=200000000 for the server"
     for most in (0, 200_000_000):
-        assert server_refuses(wide, Server(limits={"VLLM_MAX_IMAGE_PIXELS": most})) is None
+        assert find_server_refusal(wide, Server(limits={"VLLM_MAX_IMAGE_PIXELS": most})) is None
 
 
 def test_all_that_is_needed_is_named_at_once() -> None:
     """A file that is both too large and too long."""
-    file = Encoded(LONG, Encoding(file_mib=41, channels=1))
-    found = needed(file, SERVER)
+    file = EncodedItem(LONG, Encoding(file_mib=41, channels=1))
+    found = admitting_variables(file, SERVER)
     assert found == {
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41,
         "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
     }
-    assert server_refuses(file, replace(SERVER, limits={**SERVER.limits, **found})) is None
-    assert needed(Encoded(CLIP, Encoding(codec="av1")), SERVER) == {}
+    assert find_server_refusal(file, replace(SERVER, limits={**SERVER.limits, **found})) is None
+    assert admitting_variables(EncodedItem(CLIP, Encoding(codec="av1")), SERVER) == {}
 
 
 def test_packed_samples_count_once_per_channel() -> None:
-    stereo = Encoded(AudioShape(310 * 8_000, 8_000), Encoding(channels=2, sample_format="s16"))
-    assert server_refuses(stereo, SERVER) is not None
+    stereo = EncodedItem(AudioShape(310 * 8_000, 8_000), Encoding(channels=2, sample_format="s16"))
+    assert find_server_refusal(stereo, SERVER) is not None
     planar = replace(stereo, encoding=Encoding(channels=2, sample_format="fltp"))
-    assert server_refuses(planar, SERVER) is None
-    assert server_refuses(stereo, replace(SERVER, torchcodec=True)) is None
+    assert find_server_refusal(planar, SERVER) is None
+    assert find_server_refusal(stereo, replace(SERVER, torchcodec=True)) is None
 
 
 def test_frames_that_are_not_there_cost_nothing() -> None:
     """Finding §6 of the server conformance work: a variable rate was held for all its frames."""
     rule = GATE.rules["video"]
     clip = replace(CLIP, num_frames=60, fps=30.0)
-    sparse = Encoded(clip, Encoding(promised_frames=1742))
-    kept = Sampling("qwen2_vl", 32, 2).possible(clip, sparse.encoding)
+    sparse = EncodedItem(clip, Encoding(promised_frames=1742))
+    kept = Sampling("qwen2_vl", 32, 2).possible_frames(clip, sparse.encoding)
     assert list(kept) == [4, 5]
-    assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), Refused)
+    assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), ShapeRejection)
     assert admit(GATE, sparse).fits
 
 
@@ -169,8 +182,8 @@ def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
     """Finding §6 of the server conformance work: as many as `num_frames`, whatever the loader."""
     sent = Encoding(sent_frames=True)
     many = replace(CLIP, num_frames=700, fps=1.0)
-    assert list(Sampling("qwen3_vl", 32, 2).possible(many, sent)) == [32]
-    assert list(Sampling("qwen3_vl", -1, 2).possible(many, sent)) == [700]
+    assert list(Sampling("qwen3_vl", 32, 2).possible_frames(many, sent)) == [32]
+    assert list(Sampling("qwen3_vl", -1, 2).possible_frames(many, sent)) == [700]
 
 
 def test_what_a_request_has_decoded_is_bounded_together() -> None:
@@ -186,11 +199,11 @@ def test_what_a_request_has_decoded_is_bounded_together() -> None:
         max_model_len=1 << 20,
     )
     photo = ImageShape(8_200, 5_500)
-    assert admit_prompt(gate, [photo] * 3, Asked()).fits
-    answer = admit_prompt(gate, [photo] * 4, Asked())
+    assert admit_prompt(gate, [photo] * 3, RequestText()).fits
+    answer = admit_prompt(gate, [photo] * 4, RequestText())
     assert (answer.answer, answer.basis) == ("no", "formula")
     assert answer.reason.endswith("up to 683 MiB (VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES)")
-    told = with_prompt_remedy(gate, [photo] * 4, Asked(), answer).remedy
+    told = add_prompt_remedy(gate, [photo] * 4, RequestText(), answer).remedy
     assert told.startswith("VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES=721600000 for the server")
     assert "split into 2 prompts" in told
     film = VideoShape(6_000, 25.0, 240.0, 1920, 1080)
@@ -200,8 +213,8 @@ def test_what_a_request_has_decoded_is_bounded_together() -> None:
 
 def test_of_a_transport_stream_nothing_is_promised() -> None:
     """New in the server conformance work: OpenCV decodes none of its frames, or loses some."""
-    file = Encoded(CLIP, Encoding(codec="h264", transport_stream=True))
-    answer = with_remedy(GATE, file, admit(GATE, file))
+    file = EncodedItem(CLIP, Encoding(codec="h264", transport_stream=True))
+    answer = add_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
 
 
@@ -209,10 +222,10 @@ def test_of_a_transport_stream_nothing_is_promised() -> None:
 def test_a_rate_whose_resampling_takes_gigabytes_does_not_fit(rate_hz: int) -> None:
     """Fault 1 of the gate: 4 KB of sound took the server down."""
     shape = AudioShape(rate_hz // 10, rate_hz)
-    answer = with_remedy(GATE, shape, admit(GATE, shape))
+    answer = add_remedy(GATE, shape, admit(GATE, shape))
     assert answer.answer == "no"
     assert answer.remedy == "resample to 16 kHz"
-    assert admit(replace(GATE, hearing=Hearing(None)), shape).fits
+    assert admit(replace(GATE, audio_limits=AudioLimits(None)), shape).fits
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 11_025, 12_345, 16_000, 22_050, 22_255, 44_100, 48_000])
@@ -222,16 +235,19 @@ def test_usual_rates_are_resampled(rate_hz: int) -> None:
 
 def test_one_frame_of_sound_ends_the_engine_of_gemma_4() -> None:
     """Fault 12 of the gate."""
-    gemma = replace(GATE, hearing=Hearing(16_000, ENGINE_DIES_OF["Gemma4ForConditionalGeneration"]))
+    gemma = replace(
+        GATE,
+        audio_limits=AudioLimits(16_000, CRASHING_AUDIO_SAMPLES["Gemma4ForConditionalGeneration"]),
+    )
     answers = {n: admit(gemma, AudioShape(n, 16_000)).answer for n in (320, 321, 161, 1600)}
     assert answers == {320: "no", 321: "fits", 161: "no", 1600: "fits"}
     assert admit(gemma, AudioShape(882, 44_100)).answer == "no"
     assert admit(GATE, AudioShape(320, 16_000)).fits
 
 
-def believed(claimed: int, sample_format: str = "") -> Encoded:
+def believed(claimed: int, sample_format: str = "") -> EncodedItem:
     held = Encoding(channels=1, sample_format=sample_format, claimed_samples=claimed)
-    return Encoded(MINUTE, held)
+    return EncodedItem(MINUTE, held)
 
 
 def test_limits_hold_the_length_that_the_loader_believes() -> None:
@@ -247,22 +263,22 @@ def test_limits_hold_the_length_that_the_loader_believes() -> None:
 def test_a_flac_of_open_length_is_to_be_written_anew() -> None:
     """No value of the server's environment lets it in."""
     file = believed(2**63 - 1)
-    answer = with_remedy(GATE, file, admit(GATE, file))
+    answer = add_remedy(GATE, file, admit(GATE, file))
     assert answer.answer == "no"
     assert answer.remedy == "rewrite the file with the length in its header"
-    assert needed(file, SERVER) == {}
+    assert admitting_variables(file, SERVER) == {}
     assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).fits
 
 
 @pytest.mark.parametrize("fault", ["unseekable", "unreadable", "cut_short"])
 def test_sound_that_libsndfile_stumbles_on_is_refused(fault: Fault) -> None:
-    file = Encoded(MINUTE, Encoding(channels=1, fault=fault))
+    file = EncodedItem(MINUTE, Encoding(channels=1, fault=fault))
     assert admit(GATE, file).answer == "no"
     assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).answer != "no"
 
 
 def test_a_clip_without_a_length_is_to_be_remuxed() -> None:
-    file = Encoded(CLIP, Encoding(codec="h264", unpromised=True))
-    answer = with_remedy(GATE, file, admit(GATE, file))
+    file = EncodedItem(CLIP, Encoding(codec="h264", unpromised=True))
+    answer = add_remedy(GATE, file, admit(GATE, file))
     assert answer.answer == "no"
     assert answer.remedy == "remux it: ffmpeg -i IN -c copy OUT"

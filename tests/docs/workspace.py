@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.media.blank import write_blank
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
 
@@ -57,7 +57,7 @@ def prepare(folder: Path) -> None:
         tar(folder / "shards" / f"train-{number:04}.tar", ("a.png", png()))
     table = pa.table({"image": [{"bytes": png(), "path": "a.png"}], "text": ["Describe."]})
     pq.write_table(table, folder / "train-00000-of-00004.parquet")
-    geometry = find(QWEN)
+    geometry = find_model(QWEN)
     assert geometry is not None
     materialise(geometry, folder / "checkpoint")
     _results(folder)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.memory.rehearse import gpu_of
+from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.results.memory import Rehearsal, TrafficFigures
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 from tests.e2e.media import photo, sound
@@ -59,7 +59,7 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
         "max-num-seqs: 4\nmax-model-len: 20000\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
         "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 65536}}\n"
     )
-    written, gpu = f"{text}max-num-batched-tokens: 16384\n", gpu_of("L4")
+    written, gpu = f"{text}max-num-batched-tokens: 16384\n", resolve_gpu("L4")
     asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
     before = served(tmp_path, DEEPSTACK, written, **asked)
     assert before.status == "warn"
@@ -79,7 +79,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     clips = [sound(tmp_path / f"media/{n}.wav", 1 + n / 1000, 16_000) for n in range(90)]
     requests = asking(tmp_path / "r.jsonl", *(("audio_url", one, 2) for one in clips))
     text = "limit-mm-per-prompt: {audio: 1}\nmax-num-batched-tokens: 2250\nmax-model-len: 4096\n"
-    gpu = gpu_of("L40S")
+    gpu = resolve_gpu("L40S")
     asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
     before = served(tmp_path, AUDIO, text, **asked)
     assert before.status != "pass"
@@ -101,7 +101,7 @@ def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> No
         "max-num-seqs: 4\nmax-model-len: 32768\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
         "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 65536}}\n"
     )
-    model, gpu = "Qwen/Qwen3-VL-8B-Instruct", gpu_of("H100-80G")
+    model, gpu = "Qwen/Qwen3-VL-8B-Instruct", resolve_gpu("H100-80G")
     found = judge(f"{text}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
     check = checks(found)["memory reserve"]
     assert check.status == "fail"

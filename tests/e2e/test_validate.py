@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
-from mmcalib.memory.rehearse import gpu_of
+from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.progress import Silent
 from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
@@ -63,7 +63,10 @@ def bad(found: Validation) -> set[str]:
 def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
     """Nobody named a GPU; then one whose rehearsal ends early, since it has no bfloat16."""
     text = "limit-mm-per-prompt: {image: 1, video: 0}\ndtype: bfloat16\n"
-    for gpu, why in ((None, "--gpu was not given"), (gpu_of("T4"), "rehearsals on T4 ended early")):
+    for gpu, why in (
+        (None, "--gpu was not given"),
+        (resolve_gpu("T4"), "rehearsals on T4 ended early"),
+    ):
         found = judge(text, gpu=gpu)
         check = checks(found)["memory reserve"]
         assert (found.verdict, check.status) == ("pass", "warn")
@@ -96,7 +99,7 @@ def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
     photo(tmp_path / "media/large.jpg", 1400, 1050)
     photo(tmp_path / "media/small.jpg", 200, 200)
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
-    asked = {"gpu": gpu_of("L4"), "data": (tmp_path / "media",)}
+    asked = {"gpu": resolve_gpu("L4"), "data": (tmp_path / "media",)}
     found = judge(f"{hinted}max-model-len: 8192\n", **asked)
     assert found.memory is not None
     assert found.memory.config is not None
@@ -107,7 +110,7 @@ def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
     assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
     assert harmless.endswith("of KV cache; shrinks no item")
     assert cap.endswith("shrinks 1 of 2 images")
-    then = judge(f"{harmless}\nmax-model-len: 8192\n", gpu=gpu_of("L4"))
+    then = judge(f"{harmless}\nmax-model-len: 8192\n", gpu=resolve_gpu("L4"))
     assert checks(then)["memory reserve"].status == "pass"
     assert then.memory is not None
     assert then.memory.config is not None
@@ -121,7 +124,7 @@ def test_a_remedy_that_would_not_start_is_left_to_plan(judge: Judge) -> None:
     """The profile of the largest image leaves 1.55 GiB, and 32,768 tokens need 1.75."""
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
     model = "Qwen/Qwen2.5-VL-7B-Instruct"
-    found = judge(f"{hinted}max-model-len: 32768\n", model=model, gpu=gpu_of("L4"))
+    found = judge(f"{hinted}max-model-len: 32768\n", model=model, gpu=resolve_gpu("L4"))
     command, cap = checks(found)["memory reserve"].remedies
     assert command.startswith("mmcalib plan --config ")
     assert "--gpu L4  # limit-mm-per-prompt: {image: 2, video: 0} alone would not start" in command
@@ -163,7 +166,7 @@ def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judg
 
 
 def test_images_limited_and_videos_not(judge: Judge) -> None:
-    found = judge("limit-mm-per-prompt: {image: 2}\n", gpu=gpu_of("L4"))
+    found = judge("limit-mm-per-prompt: {image: 2}\n", gpu=resolve_gpu("L4"))
     check = checks(found)["unlimited modalities"]
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0" in check.detail
     assert "KV cache on L4 of" in check.detail
@@ -201,7 +204,7 @@ def test_a_batch_that_cannot_hold_an_item(judge: Judge, model: str, text: str, n
 
 def test_a_skipped_profile_with_what_it_takes_on_a_gpu(judge: Judge) -> None:
     text = "skip-mm-profiling: true\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
-    found = judge(text, gpu=gpu_of("L4"))
+    found = judge(text, gpu=resolve_gpu("L4"))
     check = checks(found)["encoder memory reserve"]
     assert check.status == "fail"
     assert "16,384 tokens and take 2.14 GiB" in check.detail
@@ -291,7 +294,7 @@ def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> Non
 
 def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) -> None:
     text, llava = "limit-mm-per-prompt: {image: 2}\n", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
-    gpu = gpu_of("A100-40G")
+    gpu = resolve_gpu("A100-40G")
     check = checks(judge(text, model=llava, gpu=gpu))["memory reserve"]
     assert check.status == "fail"
     assert "8,748 tokens of video" in check.detail

@@ -13,8 +13,8 @@ from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import AskBudget, Blank, File, Measure, OpenModel
-from mmcalib.models.catalogue import find
+from mmcalib.engine.messages import Blank, ComputeBudget, File, Measure, OpenModel
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -50,7 +50,7 @@ class Lab:
         return found
 
     def budget(self, *, build_dummy: bool = True, **engine_args: object) -> Budget:
-        request = AskBudget({"model": str(self.folder), **engine_args}, build_dummy)
+        request = ComputeBudget({"model": str(self.folder), **engine_args}, build_dummy)
         return self.host.ask(request, "computing a budget")
 
 
@@ -68,7 +68,7 @@ def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
 
 def folder_of(model_id: str, engine_cache: Path) -> Path:
     """Where the geometry of a bundled model lies as a checkpoint."""
-    geometry = find(model_id)
+    geometry = find_model(model_id)
     assert geometry is not None
     return materialise(geometry, engine_cache / model_id.replace("/", "--"))
 

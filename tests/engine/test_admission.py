@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.admission.rules import costs, prove_rules
+from mmcalib.admission.rules import list_costs, prove_rules
 from mmcalib.decision.decide import decide
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.texts import Texts
@@ -23,8 +23,8 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_33
-from mmcalib.results.costs import gate_of
-from mmcalib.workflows.corpus import read
+from mmcalib.results.costs import build_gate
+from mmcalib.workflows.corpus import read_corpus
 from tests.e2e.media import clip, photo, sound
 from tests.engine.conftest import QWEN, Lab
 from tests.upstream import QIANFAN, since
@@ -79,13 +79,15 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
         clip(media / "clip.mp4", 320, 240, 60)
     if "audio" in lab.opened.modalities:
         sound(media / "clip.wav", 12.3, 22050)
-    corpus = read([media], [], allowed_root=None, cache=media.parent / "cache", progress=Silent())
+    corpus = read_corpus(
+        [media], [], allowed_root=None, cache=media.parent / "cache", progress=Silent()
+    )
     budgets = BudgetSource(lab.host, lab.opened, str(lab.folder), Policy())
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
     decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())
     rules = prove_rules(lab.host, lab.opened, decision, Silent())
-    kept = costs(decision, Policy(), rules, Texts())
-    gate = gate_of(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
+    kept = list_costs(decision, Policy(), rules, Texts())
+    gate = build_gate(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
     return Calibrated(lab, gate, decision.setting)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.derive.limits import adequacy
+from mmcalib.derive.limits import compute_reserve
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -31,7 +31,7 @@ def test_the_size_hint_trap_is_caught(qwen: Lab) -> None:
     )
     assert budget.encoder_compute_budget == 16_384
     assert budget.dummies["image"].embeds == 324
-    found = adequacy(budget, {"image": 1, "video": 0})
+    found = compute_reserve(budget, {"image": 1, "video": 0})
     assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
     assert not found.passes
 
@@ -44,6 +44,6 @@ def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
     )
     assert budget.max_tokens_per_item == {"image": 1280}
     assert budget.dummies["image"].embeds == 1280
-    found = adequacy(budget, {"image": 1, "video": 0})
+    found = compute_reserve(budget, {"image": 1, "video": 0})
     assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 7680)
     assert found.passes

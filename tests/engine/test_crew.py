@@ -14,7 +14,7 @@ from PIL import Image
 
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.helpers import SHARE, CrewHost, OnceHost, Shares
+from mmcalib.engine.helpers import SHARE, CachingHost, HostWithHelpers, WorkQueue
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
 from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, Lab, folder_of
@@ -29,15 +29,15 @@ VAST = Blank(VideoShape(32, 8.0, 4.0, 200_000, 200_000))
 
 
 @contextmanager
-def crew(folder: Path, worth_s: float = 0.0, most: int | None = None) -> Iterator[CrewHost]:
+def crew(folder: Path, worth_s: float = 0.0, most: int | None = None) -> Iterator[HostWithHelpers]:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: nobody could help")
-    with CrewHost(worth_s=worth_s, most=most) as host:
-        host.ask(OpenModel(str(folder), tries=False), "opening")
+    with HostWithHelpers(worth_s=worth_s, most=most) as host:
+        host.ask(OpenModel(str(folder), search_knobs=False), "opening")
         yield host
 
 
-def answered(host: CrewHost, subjects: tuple[Blank | File, ...] = IMAGES) -> list[Measured]:
+def answered(host: HostWithHelpers, subjects: tuple[Blank | File, ...] = IMAGES) -> list[Measured]:
     return list(host.measure(Measure(DEFAULT, subjects), "measuring"))
 
 
@@ -57,7 +57,7 @@ def ended(pid: int) -> bool:
     return state == "Z"
 
 
-def pids(host: CrewHost) -> list[int]:
+def pids(host: HostWithHelpers) -> list[int]:
     return [helper.pid for helper in host._ready]
 
 
@@ -105,7 +105,7 @@ def test_another_model_ends_them(engine_cache: Path) -> None:
         answered(host)
         wait_until(lambda: host.helpers > 0, 120)
         before = pids(host)
-        host.ask(OpenModel(str(folder), tries=False), "opening")
+        host.ask(OpenModel(str(folder), search_knobs=False), "opening")
         assert host.helpers == 0
         assert all(map(ended, before))
         # One that is only beginning when the host ends, ends too.
@@ -119,8 +119,8 @@ def test_one_that_asks_once_needs_no_child_for_what_it_heard(
     path = tmp_path / "photo.png"
     Image.new("RGB", (640, 480)).save(path)
     both = (File("image", str(path)), Blank(ImageShape(640, 480)))
-    with OnceHost() as host:
-        host.ask(OpenModel(str(folder_of(QWEN, engine_cache)), tries=False), "opening")
+    with CachingHost() as host:
+        host.ask(OpenModel(str(folder_of(QWEN, engine_cache)), search_knobs=False), "opening")
         before = answered(host, both)
         (vast,) = answered(host, (VAST,))
         os.kill(host.pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_one_that_asks_once_needs_no_child_for_what_it_heard(
 
 
 def test_shares_are_answered_once_and_in_order() -> None:
-    shares = Shares(Measure(DEFAULT, IMAGES))
+    shares = WorkQueue(Measure(DEFAULT, IMAGES))
     answers = [Measured(n, None) for n in range(SHARE)]
     assert [shares.take() for _ in range(3)] == [0, SHARE, 2 * SHARE]
     for done in ((2 * SHARE, answers), (SHARE, None), (0, answers)):

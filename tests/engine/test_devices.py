@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.engine.messages import Blank, CompareDevices, DevicesCompared
+from mmcalib.engine.messages import Blank, CompareDevices, DeviceComparison
 from mmcalib.progress import Silent
 from mmcalib.proof.devices import compare_apart, compared_check
 from tests.engine.conftest import Lab, folder_of
@@ -24,7 +24,7 @@ GEMMA = "google/gemma-3-4b-it"
 
 def both(
     lab: Lab, subject: Blank, device: str = "cpu", setting: Setting = DEFAULT
-) -> DevicesCompared:
+) -> DeviceComparison:
     return lab.host.ask(CompareDevices(setting, subject, device), "comparing")
 
 
@@ -38,7 +38,7 @@ def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
     # 4 patches a token, of 14 × 14 pixels, 2 frames and 3 colours.
     assert pixels.startswith("pixel_values ")
     assert pixels.endswith(" 400×1176")
-    assert found.cpu.difference(found.device, "cpu") == ""
+    assert found.cpu.first_difference(found.device, "cpu") == ""
     assert found.device.peak_bytes is None, "the CPU has no memory of its own"
 
 

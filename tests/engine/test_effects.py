@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.decision.effects import Footprints, effects, witnesses
+from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.derive.effects import Effect
 from mmcalib.releases.release import VLLM_0_29
 from tests.engine.conftest import Lab
@@ -24,9 +24,9 @@ BOTH: dict[str, Any] = {**IMAGES, "limit_mm_per_prompt": {"image": 1, "video": 1
 
 
 def switched_off(qwen: Lab, args: dict[str, Any]) -> tuple[dict[str, Effect], dict[str, Any]]:
-    shapes = witnesses(qwen.opened.modalities)
+    shapes = probe_shapes(qwen.opened.modalities)
     asked = Footprints(qwen.host, str(qwen.folder), qwen.opened.serve_defaults, shapes)
-    found, left = effects(args, asked)
+    found, left = find_effects(args, asked)
     return {effect.name: effect for effect in found}, left
 
 
@@ -35,7 +35,7 @@ def test_every_setting_of_a_calibration_has_an_effect(qwen: Lab) -> None:
     args = {**IMAGES, "mm_processor_kwargs": {"images_kwargs": {"size": PAIR}}}
     found, left = switched_off(qwen, args)
     assert left == args
-    assert all(effect.moved for effect in found.values()), found
+    assert all(effect.has_effect for effect in found.values()), found
     cap = found["mm_processor_kwargs.images_kwargs.size"].words
     assert "largest image 1,280 → 16,384 tokens; encoder budget 8,960 → 16,384 tokens" in cap
     video = found["limit_mm_per_prompt.video"].words

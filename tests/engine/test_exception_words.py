@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 
-from mmcalib.child.service import exhausted, root_cause, what_failed
+from mmcalib.child.service import describe_failure, exhausted_resource, root_cause
 
 
 def chained(*words: str) -> BaseException:
@@ -16,13 +16,13 @@ def chained(*words: str) -> BaseException:
 def test_the_inmost_message_comes_first_and_the_outermost_stays() -> None:
     error = chained("Failed to apply P on data=...", "while encoding", "no such token:\n <unk>")
     assert root_cause(error) == "no such token: <unk>"
-    assert what_failed(error) == "no such token: <unk> (in: Failed to apply P on data=...)"
+    assert describe_failure(error) == "no such token: <unk> (in: Failed to apply P on data=...)"
 
 
 def test_one_message_is_said_once_and_none_by_its_name() -> None:
-    assert what_failed(chained("refused: too large", "too large")) == "refused: too large"
-    assert what_failed(KeyError()) == "KeyError"
-    assert len(what_failed(chained("x" * 2000))) == 500
+    assert describe_failure(chained("refused: too large", "too large")) == "refused: too large"
+    assert describe_failure(KeyError()) == "KeyError"
+    assert len(describe_failure(chained("x" * 2000))) == 500
 
 
 def test_an_error_without_words_says_where_it_was_raised() -> None:
@@ -30,7 +30,10 @@ def test_an_error_without_words_says_where_it_was_raised() -> None:
         assert len("ab") == 3
     except AssertionError as caught:
         error = AssertionError().with_traceback(caught.__traceback__)
-    assert what_failed(error) == 'AssertionError in test_exception_words.py: assert len("ab") == 3'
+    assert (
+        describe_failure(error)
+        == 'AssertionError in test_exception_words.py: assert len("ab") == 3'
+    )
 
 
 TAKEN = (
@@ -41,18 +44,20 @@ TAKEN = (
 
 
 def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type() -> None:
-    assert what_failed(ValueError(TAKEN)) == what_failed(chained("failed to start", TAKEN))
-    assert what_failed(ValueError(TAKEN)) == (
+    assert describe_failure(ValueError(TAKEN)) == describe_failure(
+        chained("failed to start", TAKEN)
+    )
+    assert describe_failure(ValueError(TAKEN)) == (
         "9.53 of 139.72 GiB are free on cuda:0, but gpu_memory_utilization 0.92 needs 128.54 GiB: "
         "nvidia-smi lists what uses the rest; --gpu-memory-utilization 0.06 would fit"
     )
     full = TAKEN.replace("9.53", "0.01")
-    assert what_failed(ValueError(full)).endswith("lists what uses the rest")
+    assert describe_failure(ValueError(full)).endswith("lists what uses the rest")
     held = TAKEN.replace(
         "desired GPU memory utilization",
         "the engine's budget after excluding external process's weights",
     )
-    assert what_failed(ValueError(held)) == held
+    assert describe_failure(ValueError(held)) == held
 
 
 class OutOfMemoryError(RuntimeError):
@@ -61,10 +66,10 @@ class OutOfMemoryError(RuntimeError):
 
 def test_an_exhausted_machine_is_told_by_the_kind_of_error() -> None:
     within = ValueError("in /data/memory/a.png")
-    assert exhausted(within) == ""
+    assert exhausted_resource(within) == ""
     within.__cause__ = OutOfMemoryError("CUDA")
-    assert exhausted(within) == "memory"
-    assert exhausted(MemoryError()) == "memory"
-    assert exhausted(chained("failed to start", TAKEN)) == "memory"
-    assert exhausted(OSError(errno.ENOSPC, "No space left on device")) == "disk space"
-    assert exhausted(PermissionError(errno.EACCES, "Permission denied")) == ""
+    assert exhausted_resource(within) == "memory"
+    assert exhausted_resource(MemoryError()) == "memory"
+    assert exhausted_resource(chained("failed to start", TAKEN)) == "memory"
+    assert exhausted_resource(OSError(errno.ENOSPC, "No space left on device")) == "disk space"
+    assert exhausted_resource(PermissionError(errno.EACCES, "Permission denied")) == ""

@@ -13,22 +13,22 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
-from mmcalib.workflows.run.session import YourConfiguration, read_yours
+from mmcalib.workflows.run.session import YourConfiguration, read_your_config
 
 pytestmark = pytest.mark.engine
 
 
 def yours(host: EngineHost, *flags: str, pinned: bool = False) -> YourConfiguration:
     def parse(written: WrittenConfiguration) -> ServeConfig:
-        return host.ask(written.question, "reading vLLM's flags")
+        return host.ask(written.parse_request, "reading vLLM's flags")
 
-    found = read_yours(read_configuration(None, flags), parse, Silent(), pinned=pinned)
+    found = read_your_config(read_configuration(None, flags), parse, Silent(), pinned=pinned)
     assert found is not None
     return found
 
 
 def said(host: EngineHost, *flags: str, pinned: bool = False) -> dict[str, object]:
-    return yours(host, *flags, pinned=pinned).given
+    return yours(host, *flags, pinned=pinned).kept_args
 
 
 def test_flags_are_engine_arguments(host: EngineHost) -> None:
@@ -77,10 +77,10 @@ def test_limits_are_compared_with_and_options_are_taken(host: EngineHost) -> Non
     words = ["--limit-mm-per-prompt.image", "2", "--max-num-batched-tokens", "8192"]
     words += ["--max-model-len", "8k", "--max-num-seqs", "16", "--port", "9000", "-tp", "2"]
     found = yours(host, *words)
-    assert found.given == {"tensor_parallel_size": 2}
-    assert sorted(found.compared) == ["limit_mm_per_prompt", "max_num_batched_tokens"]
+    assert found.kept_args == {"tensor_parallel_size": 2}
+    assert sorted(found.derived_names) == ["limit_mm_per_prompt", "max_num_batched_tokens"]
     assert found.engine_args["limit_mm_per_prompt"] == {"image": 2}
-    policy = found.taken(Policy(max_num_seqs=4))
+    policy = found.fill_policy(Policy(max_num_seqs=4))
     assert (policy.max_model_len, policy.max_num_seqs) == (8000, 4)
     assert policy.max_num_batched_tokens is None
 
@@ -88,22 +88,27 @@ def test_limits_are_compared_with_and_options_are_taken(host: EngineHost) -> Non
 def test_without_requests_your_counts_and_cache_hold(host: EngineHost) -> None:
     limits = '{"image": {"count": 3, "width": 512, "height": 512}, "video": 0}'
     words = ["--limit-mm-per-prompt", limits, "--mm-processor-cache-gb", "1"]
-    found = replace(yours(host, *words), counted=False)
-    assert found.taken(Policy()).count == {"image": 3}
-    assert found.taken(Policy(count={"image": 1})).count == {"image": 1}
-    assert (found.given, found.compared) == ({"mm_processor_cache_gb": 1}, ["limit_mm_per_prompt"])
-    assert replace(found, counted=True).taken(Policy()).count == {}
+    found = replace(yours(host, *words), has_requests=False)
+    assert found.fill_policy(Policy()).count == {"image": 3}
+    assert found.fill_policy(Policy(count={"image": 1})).count == {"image": 1}
+    assert (found.kept_args, found.derived_names) == (
+        {"mm_processor_cache_gb": 1},
+        ["limit_mm_per_prompt"],
+    )
+    assert replace(found, has_requests=True).fill_policy(Policy()).count == {}
 
 
 def test_a_context_that_is_left_to_vllm_is_not_taken(host: EngineHost) -> None:
-    assert yours(host, "--max-model-len", "-1").taken(Policy()) == Policy()
+    assert yours(host, "--max-model-len", "-1").fill_policy(Policy()) == Policy()
 
 
 def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text("model: a/b\nmax-model-len: many\n")
     with pytest.raises(UsageError) as refused:
-        read_yours(read_configuration(file), lambda w: host.ask(w.question, "reading"), Silent())
+        read_your_config(
+            read_configuration(file), lambda w: host.ask(w.parse_request, "reading"), Silent()
+        )
     assert refused.value.hint == f"mmcalib validate {file}"
 
 

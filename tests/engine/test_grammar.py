@@ -12,7 +12,7 @@ import pytest
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, BadRequest, UnknownPart, parse_line
-from mmcalib.engine.messages import AskGrammar, CountTexts
+from mmcalib.engine.messages import CountTexts, FindGrammar
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
 
@@ -31,15 +31,15 @@ def model(lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def found(model: Lab) -> dict[str, Any]:
-    grammar: dict[str, Any] = model.host.ask(AskGrammar(("image",)), "asking").grammar
+    grammar: dict[str, Any] = model.host.ask(FindGrammar(("image",)), "asking").grammar
     return grammar
 
 
 def answer(grammar: Grammar, body: dict[str, Any]) -> str:
     try:
-        return "unknown" if grammar.doubt(parse_line(json.dumps(body).encode())[0]) else "fits"
+        return "unknown" if grammar.find_doubt(parse_line(json.dumps(body).encode())[0]) else "fits"
     except BadRequest as error:
-        judged = grammar.judge(error) if isinstance(error, UnknownPart) else error
+        judged = grammar.classify_part(error) if isinstance(error, UnknownPart) else error
         return "unknown" if str(judged).endswith(NOT_MODELLED) else "no"
 
 
@@ -191,10 +191,10 @@ def test_a_template_of_texts_may_name_no_more_items_than_there_are(
     lab: Callable[[str], Lab], host: Any, tmp_path: Path, words: str
 ) -> None:
     model = Lab(host, speaking(lab("OpenGVLab/InternVL2-2B").folder, tmp_path / "model", None))
-    grammar = Grammar(model.host.ask(AskGrammar(("image",)), "asking").grammar)
+    grammar = Grammar(model.host.ask(FindGrammar(("image",)), "asking").grammar)
     picture = {"type": "image_url", "image_url": {"url": URL}}
     turn = {"role": "user", "content": [picture, {"type": "text", "text": words}]}
     ours = answer(grammar, {"messages": [turn]})
-    asked = (ChatRequest([turn]).bare(),)
+    asked = (ChatRequest([turn]).strip_media(),)
     (theirs,) = model.host.ask(CountTexts(asked), "counting").tokens
     assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs

@@ -90,7 +90,7 @@ def test_one_that_has_died_is_begun_again_with_its_model(
     model = resolve(QWEN, cache_dir=engine_cache)
     request = Measure(DEFAULT, (Blank(ImageShape(280, 280)),))
     with EngineHost() as host:
-        host.ask(OpenModel(model.path, tries=False), "opening the model")
+        host.ask(OpenModel(model.path, search_knobs=False), "opening the model")
         (before,) = host.measure(request, "measuring")
         os.kill(host.pid, signal.SIGKILL)
         with pytest.raises(EngineDied, match="killed by SIGKILL") as caught:

@@ -17,7 +17,7 @@ from mmcalib.domain.knobs import (
     Setting,
     TileCap,
     TokenCap,
-    merged_settings,
+    merge_settings,
 )
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
@@ -49,7 +49,7 @@ def embeds(lab: Lab, blank: Blank, setting: Setting) -> int:
 
 def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:
     """Whether the value moves items of the knob's modality, vLLM's budget for them, and others."""
-    setting = frontier.at(knob, value)
+    setting = frontier.setting_at(knob, value)
     own, other = (PHOTO, CLIP) if knob.modality == "image" else (CLIP, PHOTO)
     item = embeds(lab, own, setting) != embeds(lab, own, Setting())
     roomy: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
     fps = knobs["video.fps"]
     assert isinstance(fps, FrameSampling)
     assert len(fps.steps) == 8
-    setting = frontier.at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
+    setting = frontier.setting_at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
     assert counts_like_the_processor(qwen, setting, CLIP)
 
 
@@ -104,8 +104,8 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
     opened = lab(model_id)
     caps = [knob for knob in opened.opened.knobs if isinstance(knob, AreaCap)]
     assert [cap.modality for cap in caps] == ["image", "video"]
-    alone = {cap.modality: frontier.at(cap, 128 * 784) for cap in caps}
-    both = merged_settings(alone.values())
+    alone = {cap.modality: frontier.setting_at(cap, 128 * 784) for cap in caps}
+    both = merge_settings(alone.values())
     for blank in (PHOTO, CLIP):
         kept = embeds(opened, blank, both)
         assert kept == embeds(opened, blank, alone[blank.modality])
@@ -120,7 +120,7 @@ def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     knob = found(opened)["max_dynamic_patch"]
     assert isinstance(knob, TileCap)
     assert moved(opened, knob, 4) == (True, True, False)
-    assert counts_like_the_processor(opened, frontier.at(knob, 4))
+    assert counts_like_the_processor(opened, frontier.setting_at(knob, 4))
 
 
 def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
@@ -131,9 +131,11 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
     assert isinstance(knob, CropCap)
     assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
     assert moved(opened, knob, 2) == (True, True, False)
-    crops = [embeds(opened, PHOTO, frontier.at(knob, value)) // 256 - 1 for value in knob.steps]
+    crops = [
+        embeds(opened, PHOTO, frontier.setting_at(knob, value)) // 256 - 1 for value in knob.steps
+    ]
     assert crops == [0, 2, 3, 3]
-    assert counts_like_the_processor(opened, frontier.at(knob, 3))
+    assert counts_like_the_processor(opened, frontier.setting_at(knob, 3))
 
 
 def test_idefics_longest_edge(lab: Callable[[str], Lab]) -> None:
@@ -211,7 +213,7 @@ def test_gemma_4_s_soft_tokens(lab: Callable[[str], Lab]) -> None:
     assert (knob.path, knob.value) == (("images_kwargs", "max_soft_tokens"), 280)
     photo, counts = Blank(ImageShape(3072, 2048)), []
     for value in knob.steps:
-        (cost,) = opened.costs(photo, setting=frontier.at(knob, value))
+        (cost,) = opened.costs(photo, setting=frontier.setting_at(knob, value))
         assert isinstance(cost, Cost), cost
         assert value * 0.8 < cost.embeds <= value
         counts.append(cost.embeds)

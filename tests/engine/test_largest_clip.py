@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.limits import adequacy
+from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab
@@ -32,17 +32,17 @@ def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -
     """
     budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(4_014_080))
     assert budget.max_tokens_per_item["video"] == 1960
-    found = adequacy(budget, {"image": 0, "video": 1})
-    assert (found.worst_step_tokens, found.of) == (2 * 1960, "")
+    found = compute_reserve(budget, {"image": 0, "video": 1})
+    assert (found.worst_step_tokens, found.clip_suffix) == (2 * 1960, "")
 
 
 def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> None:
     """Each step in time is one cell at least: 768 frames are 384, whatever the cap."""
     budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(401_408))
     assert budget.max_tokens_per_item["video"] == 196
-    found = adequacy(budget, {"image": 0, "video": 1})
+    found = compute_reserve(budget, {"image": 0, "video": 1})
     assert found.worst_step_tokens == 2 * 384
-    assert found.of == f" (videos of up to {budget.largest_clip})"
+    assert found.clip_suffix == f" (videos of up to {budget.largest_clip})"
 
 
 def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:

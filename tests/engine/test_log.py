@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from mmcalib.engine.host import ChildLog, EngineHost, LogTail, last_line
-from mmcalib.engine.messages import Look, OpenModel
+from mmcalib.engine.messages import OpenModel, ProbeEnvironment
 from mmcalib.errors import EngineDied, VllmRefused
 
 
@@ -49,7 +49,7 @@ def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
         EngineHost(python=str(bare), on_log=heard.append) as host,
         pytest.raises(EngineDied, match="exit code 7 while looking: giving up"),
     ):
-        host.ask(Look(), "looking")
+        host.ask(ProbeEnvironment(), "looking")
     assert heard == ["loading", "giving up"]
 
 
@@ -61,7 +61,7 @@ def test_logs_that_errors_point_to_do_not_pile_up(
     for number in range(25):
         with ChildLog(None) as log:
             log.path.write_text(str(number))
-            stays = log.kept()
+            stays = log.keep()
             assert stays is not None
             kept.append(stays)
             since = time.time() - 60 + number
@@ -98,7 +98,7 @@ def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ChildLog(None) as log:
-        assert log.kept() is None
+        assert log.keep() is None
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\necho loading\nexec sleep 60\n")
     bare.chmod(0o755)
@@ -107,7 +107,7 @@ def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(
 
     def ask() -> None:
         try:
-            host.ask(Look(), "looking")
+            host.ask(ProbeEnvironment(), "looking")
         except EngineDied as error:
             died.append(error.hint)
 

@@ -92,11 +92,11 @@ def test_kinds_of_failure_cross_the_pipe() -> None:
 
 
 def test_every_request_says_by_what_it_is_closed() -> None:
-    requests = [one for one in Message.named.values() if issubclass(one, Request)]
+    requests = [one for one in Message.by_name.values() if issubclass(one, Request)]
     asked = [one for one in requests if one is not Request]
     assert len(asked) > 10
     for request in asked:
-        assert Message.named[request.reply().__name__] is request.reply()
+        assert Message.by_name[request.reply().__name__] is request.reply()
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from mmcalib.census.census import choose_sample
 from mmcalib.decision.decision import SizedCache, size_cache
 from mmcalib.decision.measure import measure
 from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.limits import Count, residencies
+from mmcalib.derive.limits import Count, resident_items
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor, choose, hit_curve
+from mmcalib.derive.processor_cache import CacheFloor, choose_cache_size, hit_curve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
@@ -30,7 +30,7 @@ from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.text import GIB
-from mmcalib.workflows.corpus import read
+from mmcalib.workflows.corpus import read_corpus
 from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
@@ -104,7 +104,7 @@ def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
 
 
 def in_vllm(script: str, asked: Any) -> Any:
-    if not VLLM_0_31.reached:
+    if not VLLM_0_31.is_reached:
         for name, before in _BEFORE_0_31.items():
             script = script.replace(name, before)
     done = subprocess.run(
@@ -159,7 +159,7 @@ def test_vllm_fails_a_request_that_a_cache_cannot_hold_at_once() -> None:
     requests: list[Request] = [[("logo", 10)], [("page", 30), ("logo", 10)]]
     assert hits_in_vllm(requests, [40, 39, 30]) == [1, -1, -1]
     scaled = [[(key, nbytes * GIB) for key, nbytes in request] for request in requests]
-    roomy = choose(hit_curve(scaled), ram_budget_bytes=80 * GIB)
+    roomy = choose_cache_size(hit_curve(scaled), ram_budget_bytes=80 * GIB)
     assert roomy.mm_processor_cache_gb == 40
 
 
@@ -269,7 +269,7 @@ def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> No
     assert len(on) > 50
     assert floor / GIB <= min(on) <= max(on) <= PROCESSOR_CACHE_GIB
     corpus, later = found["corpus"], found["later"]
-    small = choose(hit_curve(corpus))
+    small = choose_cache_size(hit_curve(corpus))
     assert sum(nbytes for _, nbytes in later[-1]) > small.capacity_bytes
 
 
@@ -340,7 +340,7 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
     for turn in (5, 20, 35):
         prompts[turn] = [("video", "media/clip.mp4"), *prompts[turn]]
     prompts[7] = [prompts[7][0], prompts[7][0]]
-    corpus = read(
+    corpus = read_corpus(
         [],
         [requests_file(tmp_path / "requests.jsonl", *prompts)],
         allowed_root=None,
@@ -396,7 +396,7 @@ def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
     page = ImageShape(280, 280)
     cost = ItemCost(page, 9, "/page", 402, 400, 1, 0.0, (), "real")
     budget = Budget(1000, 1000, {}, {}, None, 0, {}, 4096, 256, 8)
-    (found,) = residencies(table_of(DEFAULT, {page: cost}), budget)
+    (found,) = resident_items(table_of(DEFAULT, {page: cost}), budget)
     items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
     held = in_vllm(ENCODER_CACHE, {"size": 1000, "items": items})
     assert held == [True, True, False, True]

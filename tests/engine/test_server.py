@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.requests import RequestLines
-from mmcalib.derive.admission import server_refuses
+from mmcalib.derive.admission import find_server_refusal
 from mmcalib.derive.bounds import Loader, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import examine
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_32, VLLM_0_33
@@ -42,9 +42,9 @@ QWEN_AUDIO = "Qwen/Qwen2-Audio-7B-Instruct"
 REFUSED, TAKEN = True, False
 
 
-def seen(path: Path, modality: Modality) -> Encoded:
+def seen(path: Path, modality: Modality) -> EncodedItem:
     found = examine(Item(str(path), modality))
-    assert isinstance(found, Encoded), found
+    assert isinstance(found, EncodedItem), found
     return found
 
 
@@ -110,7 +110,7 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
     make, refused = SOUNDS[name]
     path, audio = make(tmp_path), lab(QWEN_AUDIO)
     (truth,) = audio.costs(File("audio", str(path)))
-    said = server_refuses(seen(path, "audio"), audio.opened.server)
+    said = find_server_refusal(seen(path, "audio"), audio.opened.server)
     assert (isinstance(truth, str), said is not None) == (refused, refused), (truth, said)
 
 
@@ -126,7 +126,7 @@ def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
     """vLLM's own words name the same variable."""
     path, audio = silence(tmp_path / "a.flac", 601, 8_000), lab(QWEN_AUDIO)
     (truth,) = audio.costs(File("audio", str(path)))
-    said = server_refuses(seen(path, "audio"), audio.opened.server)
+    said = find_server_refusal(seen(path, "audio"), audio.opened.server)
     assert said is not None
     assert said.variable in str(truth)
     assert said.value == 601
@@ -139,7 +139,7 @@ def test_codecs_are_those_that_the_servers_decoder_opens(lab, tmp_path: Path, co
     (truth,) = qwen.costs(File("video", str(path)))
     file = seen(path, "video")
     assert file.encoding.codec in qwen.opened.server.decodes
-    assert isinstance(truth, str) == (server_refuses(file, qwen.opened.server) is not None)
+    assert isinstance(truth, str) == (find_server_refusal(file, qwen.opened.server) is not None)
 
 
 def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
     ]
     for path in clips:
         (truth,) = qwen.costs(File("video", str(path)), setting=uniform())
-        said = server_refuses(seen(path, "video"), qwen.opened.server)
+        said = find_server_refusal(seen(path, "video"), qwen.opened.server)
         assert isinstance(truth, str) == (said is not None), (path.name, truth)
 
 
@@ -200,7 +200,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
     ]
     for loader, fps, setting in loaders:
         (truth,) = qwen.costs(File("video", str(path)), setting=setting)
-        said = list(Sampling(loader, 32, fps).possible(file.shape, file.encoding))
+        said = list(Sampling(loader, 32, fps).possible_frames(file.shape, file.encoding))
         if isinstance(truth, Cost):
             assert truth.sampled[0] in said, (loader, truth, said)
         else:
@@ -213,11 +213,11 @@ def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     reader = RequestLines(str(tmp_path), scratch=tmp_path)
     item = reader.find_medium(("video_url", frames_url(count)), "here").item
     file, qwen = examine(item), lab(QWEN)
-    assert isinstance(file, Encoded), file
+    assert isinstance(file, EncodedItem), file
     assert isinstance(file.shape, VideoShape)
     (truth,) = qwen.costs(File("video", item.path))
     assert isinstance(truth, Cost), truth
-    said = Sampling("qwen2_vl", 32, 2).possible(file.shape, file.encoding)
+    said = Sampling("qwen2_vl", 32, 2).possible_frames(file.shape, file.encoding)
     assert list(said) == [truth.sampled[0]]
 
 

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 
 from mmcalib.census.census import Census
-from mmcalib.decision.measure import measure, stand_ins
-from mmcalib.derive.costs import Resampled
-from mmcalib.derive.counting import WITNESSES
+from mmcalib.decision.measure import measure, measure_blanks
+from mmcalib.derive.costs import ResampledClip
+from mmcalib.derive.counting import PROBES
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape
@@ -90,8 +90,8 @@ def test_librosa_finds_a_sound_as_long_as_vllm_does(
     table, skipped = measure(lab(QWEN_AUDIO).host, census, DEFAULT, sample, Silent())
     assert skipped == []
     assert sorted(table.resampled, key=lambda one: one.exemplar) == [
-        Resampled(str(tmp_path / "a.wav"), 16_092, 16_092),
-        Resampled(str(tmp_path / "b.flac"), 36_281, 36_281),
+        ResampledClip(str(tmp_path / "a.wav"), 16_092, 16_092),
+        ResampledClip(str(tmp_path / "b.flac"), 36_281, 36_281),
     ]
 
 
@@ -125,10 +125,10 @@ def test_what_is_counted_costs_as_much_as_what_is_processed(
         census.add(shape, f"/{shape}")
     opened = lab(model_id)
     with Silent().step("") as task:
-        found = stand_ins(opened.host, DEFAULT, {"audio": census.counts("audio")}, task, {})
-    assert found.witnesses["audio"] >= WITNESSES - 10  # But those that it refuses.
+        found = measure_blanks(opened.host, DEFAULT, {"audio": census.counts("audio")}, task, {})
+    assert found.witnesses["audio"] >= PROBES - 10  # But those that it refuses.
     costs = found.costs["audio"]
-    counted = costs.take(~np.isin(np.arange(len(costs)), costs.shapes.places([*found.answers])))
+    counted = costs.take(~np.isin(np.arange(len(costs)), costs.shapes.positions([*found.answers])))
     assert len(counted) > len(census.counts("audio")) / 2
     some = random.Random(1).sample(list(counted), 50)
     blanks = (Blank(one.shape) for one in some)

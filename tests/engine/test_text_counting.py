@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.admission.counting import Counting
+from mmcalib.admission.counting import TextCounter
 from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.messages import CountingFound, CountTexts, FindCounting, OpenModel
+from mmcalib.engine.messages import CountingResult, CountTexts, FindCounting, OpenModel
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab, forget
@@ -29,10 +29,10 @@ PROSE = (ROOT / "docs" / "how-it-works.md").read_text().split()
 @pytest.fixture(scope="module")
 def speaks(
     lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Lab, CountingFound]]:
+) -> Callable[..., tuple[Lab, CountingResult]]:
     """A bundled model with a vocabulary of words and a template, and what was found of it."""
 
-    def find(name: str, template: str | None) -> tuple[Lab, CountingFound]:
+    def find(name: str, template: str | None) -> tuple[Lab, CountingResult]:
         folder = tmp_path_factory.mktemp("speaking") / "model"
         model = Lab(host, speaking(lab(name).folder, folder, template))
         asks = FindCounting(tuple(model.opened.modalities))
@@ -75,7 +75,7 @@ def counted(model: Lab, request: ChatRequest) -> int | None:
     ],
 )
 def test_what_agrees_with_vllm_is_found(
-    speaks: Callable[..., tuple[Lab, CountingFound]],
+    speaks: Callable[..., tuple[Lab, CountingResult]],
     name: str,
     template: str | None,
     items: dict[Modality, int],
@@ -149,14 +149,14 @@ fields = st.fixed_dictionaries(
     ("name", "template"), [(QWEN25, TEMPLATE), (QWEN3, TEMPLATE), (INTERN, None)]
 )
 def test_it_never_comes_to_another_number_than_vllm(
-    speaks: Callable[..., tuple[Lab, CountingFound]], name: str, template: str | None
+    speaks: Callable[..., tuple[Lab, CountingResult]], name: str, template: str | None
 ) -> None:
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why
     how, counter = (
         found.counting,
-        Counting(str(model.folder), found.counting, "string" if name == INTERN else "openai"),
+        TextCounter(str(model.folder), found.counting, "string" if name == INTERN else "openai"),
     )
     seen = {"taken": 0, "compared": 0}
 
@@ -166,7 +166,7 @@ def test_it_never_comes_to_another_number_than_vllm(
     @given(st.lists(turn, min_size=1, max_size=7), fields)
     def check(messages: list[dict[str, Any]], given: dict[str, Any]) -> None:
         choice = {"tool_choice": "none"} if "tools" in given else {}
-        request = ChatRequest(messages, {**given, **choice}).bare()
+        request = ChatRequest(messages, {**given, **choice}).strip_media()
         if not request.items().keys() <= how.around.keys():
             return
         # Before vLLM, which changes messages that it is given.

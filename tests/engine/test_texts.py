@@ -26,7 +26,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import ReadCorpus, files_of, read
+from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from tests.engine.checkpoints import speaking
 from tests.engine.conftest import Lab, forget
 from tests.upstream import needs_device
@@ -69,13 +69,13 @@ def example(folder: Path) -> list[dict[str, Any]]:
     return requests
 
 
-def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> ReadCorpus:
+def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> LoadedCorpus:
     path = folder / "requests.jsonl"
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    return read((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
+    return read_corpus((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
 
 
-def longest(lab: Lab, found: ReadCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
+def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
     """What `run` finds to be longest, with the model's own processor settings."""
     files = files_of(found)
     sample = choose_sample(found.census, 1, 0)
@@ -114,7 +114,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
             bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
-            most = bound.most(asked.asked(), {})
+            most = bound.max_tokens(asked.measure_context(), {})
             assert most is not None
             assert most >= found[-1]
         for drops in (False, True):
@@ -139,7 +139,7 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
     found = corpus(tmp_path, requests)
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
     fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
-    assert fit.whole
+    assert fit.fits_answers
     context, needed = smallest_context(fit, qwen.opened.max_model_len), fit.needed_tokens
     assert context - 16 < needed <= context
     at_context, at_needed, less, old = served(
@@ -221,13 +221,13 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         parts = [{"type": "text", "text": said[0]}, *[picture] * images]
         messages.append({"role": "user", "content": parts})
         fields = {"tools": given_tools} if given_tools else {}
-        request = ChatRequest(messages, fields).bare()
+        request = ChatRequest(messages, fields).strip_media()
         counted = model.host.ask(CountTexts((request,)), "counting")
         (tokens,) = counted.tokens
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return
-        most = bound.most(request.asked(), request.items())
+        most = bound.max_tokens(request.measure_context(), request.items())
         assert most is not None
         assert tokens <= most
 
@@ -250,10 +250,10 @@ def test_an_added_token_of_one_letter_leaves_a_bound(
     bound = model.host.ask(BoundTexts(("image",)), "bounding")
     picture = {"type": "image_url", "image_url": {"url": "x"}}
     words = {"type": "text", "text": "a\n\n\nb\n"}
-    asked = [ChatRequest.of_user([words, *[picture] * n]).bare() for n in (0, 1, 2)]
+    asked = [ChatRequest.of_user([words, *[picture] * n]).strip_media() for n in (0, 1, 2)]
     counted = model.host.ask(CountTexts(tuple(asked)), "counting").tokens
     for request, tokens in zip(asked, counted, strict=True):
-        most = bound.most(request.asked(), request.items())
+        most = bound.max_tokens(request.measure_context(), request.items())
         assert isinstance(tokens, int), tokens
         assert most is not None
         assert tokens <= most

@@ -20,12 +20,12 @@ import pytest
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from tests.engine.conftest import NEEDS, Lab
 
 pytestmark = pytest.mark.engine
 
-BUNDLED = {geometry.id for geometry in bundled()}
+BUNDLED = {geometry.id for geometry in bundled_models()}
 
 # The same processor with the same numbers, by the name it is bundled under.
 ALIASES: Mapping[str, tuple[str, ...]] = {

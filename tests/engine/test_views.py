@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mmcalib.derive.demand import pinned, repeated
+from mmcalib.derive.demand import bound_retained_storage, find_repeated_items
 from tests.engine.test_mm_cache import in_vllm
 
 pytestmark = [
@@ -82,7 +82,7 @@ class Case:
     def asked_again(self) -> list[int]:
         names = list(self.sizes)
         requests = [[names.index(name)] for step in self.steps for name, _ in step]
-        return [self.sizes[names[index]] for index in repeated(requests)]
+        return [self.sizes[names[index]] for index in find_repeated_items(requests)]
 
 
 def any_case(seed: int) -> Case:
@@ -105,8 +105,8 @@ def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
     most = in_vllm(VIEWS, [case.wire for case in cases])
     beyond = 0
     for case, alive in zip(cases, most, strict=True):
-        every = pinned(case.sizes.values(), case.cache, case.batch, known=False)
-        again = pinned(case.asked_again(), case.cache, case.batch, known=True)
+        every = bound_retained_storage(case.sizes.values(), case.cache, case.batch, known=False)
+        again = bound_retained_storage(case.asked_again(), case.cache, case.batch, known=True)
         assert alive <= every.tokens
         assert alive <= again.tokens
         beyond += alive > case.cache
@@ -124,6 +124,6 @@ def test_the_bound_is_reached_by_one_small_picture_in_each_full_batch() -> None:
         steps += [list(small[:n]), [*small[: n + 1], (f"large-{n}", room)]]
     case = Case(2400, 2400, [step for step in steps if step])
     (alive,) = in_vllm(VIEWS, [case.wire])
-    bound = pinned([4] * 10, 2400, 2400, known=False)
+    bound = bound_retained_storage([4] * 10, 2400, 2400, known=False)
     assert alive == bound.tokens == sum(2400 - 4 * n for n in range(10))
     assert bound.batches == 10

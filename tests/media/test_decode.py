@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, Encoded, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
@@ -95,9 +95,9 @@ def noise(form: str, mode: str = "RGB", **options: object) -> bytes:
     return page.getvalue()
 
 
-def examined(data: bytes, declared: Modality | None = None) -> Encoded:
+def examined(data: bytes, declared: Modality | None = None) -> EncodedItem:
     seen = examine_whole(Item("memory://a", declared, ByteSource("", len(data), data=data)))
-    assert isinstance(seen, Encoded), seen
+    assert isinstance(seen, EncodedItem), seen
     return seen
 
 
@@ -157,7 +157,7 @@ def test_a_picture_without_its_end_passes_where_vllm_takes_it(name: str) -> None
     for size in (len(whole) // 2, len(whole) * 4 // 5, len(whole) - 200, len(whole) - 13):
         part = whole[:size]
         seen = examine_whole(Item("memory://a", "image", ByteSource("", size, data=part)))
-        assert isinstance(seen, Encoded) == pillow_takes(part), size
+        assert isinstance(seen, EncodedItem) == pillow_takes(part), size
         assert isinstance(seen, Skipped) or not seen.encoding.fault
 
 
@@ -184,7 +184,7 @@ def test_a_large_picture_without_its_end_is_not_decoded() -> None:
 def test_an_image_in_words_that_help(tmp_path: Path) -> None:
     """A HEIC is not damaged, and a TGA is one by its name alone."""
     heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
-    seen = examine_whole(Item("memory://a", held=ByteSource("", len(heic), data=heic)))
+    seen = examine_whole(Item("memory://a", byte_source=ByteSource("", len(heic), data=heic)))
     assert isinstance(seen, Skipped)
     assert seen.reason == "vLLM does not open HEIC"
     path = tmp_path / "scan.tga"
@@ -239,7 +239,7 @@ def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: s
     make, samples, claimed, fault = SOUNDS[name]
     item = Item(str(make(tmp_path / name)))
     seen = examine_whole(item)
-    assert isinstance(seen, Encoded), seen
+    assert isinstance(seen, EncodedItem), seen
     assert isinstance(seen.shape, AudioShape)
     # FFmpeg's releases write the length of a Matroska track with and without its padding.
     within = 0.03 if name == "a.mka" else 0.0
@@ -260,7 +260,7 @@ def test_a_recording_is_its_sound_to_a_model_of_sound(tmp_path: Path) -> None:
     path = str(meeting(tmp_path / "a.mp4"))
     assert isinstance(probe(Item(path)), VideoShape)
     for seen in (examine_sound(Item(path)), examine_whole(Item(path), sound=True)):
-        assert isinstance(seen, Encoded), seen
+        assert isinstance(seen, EncodedItem), seen
         assert isinstance(seen.shape, AudioShape)
         assert seen.shape.duration_s == pytest.approx(4, rel=0.02)
-    assert isinstance(examine_sound(Item(path, "video")), Encoded)
+    assert isinstance(examine_sound(Item(path, "video")), EncodedItem)

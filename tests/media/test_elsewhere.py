@@ -14,7 +14,7 @@ from mmcalib.corpus.archives import ArchiveSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.media.audio import audio_shape
-from mmcalib.media.bounded import Bounded
+from mmcalib.media.bounded import LimitedFile
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.probe import probe
@@ -70,7 +70,9 @@ def test_a_member_has_the_shape_and_the_faults_of_the_file(copies: Copies, name:
 def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
     make.tone(tmp_path / "a.wav")
     data = (tmp_path / "a.wav").read_bytes()
-    item = Item("parquet://0/sound::/nowhere.parquet", held=ByteSource("", len(data), data=data))
+    item = Item(
+        "parquet://0/sound::/nowhere.parquet", byte_source=ByteSource("", len(data), data=data)
+    )
     assert probe(item) == AudioShape(48000, 16000)
     assert decode_check(item, "audio") is None
 
@@ -78,7 +80,7 @@ def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
 def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make.tone(tmp_path / "a.wav")
     with (tmp_path / "a.wav").open("rb") as file:
-        medium = Bounded(file, 96044, what="medium", most_bytes=20)
+        medium = LimitedFile(file, 96044, what="medium", most_bytes=20)
         with pytest.raises(Unreadable, match="takes more than"):
             audio_shape(medium)
     assert capfd.readouterr().err == ""

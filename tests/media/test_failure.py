@@ -10,7 +10,7 @@ from PIL import Image, ImageFile
 
 from mmcalib.domain.items import Item
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
+from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.probe import probe
 from tests.media import hostile as make
 from tests.odd_media import titled
@@ -27,7 +27,7 @@ def test_a_wrong_call_of_ours_is_a_bug() -> None:
 
 
 def test_no_bug_counts_as_damage() -> None:
-    assert not {TypeError, AttributeError, ImportError, NameError} & set(failures())
+    assert not {TypeError, AttributeError, ImportError, NameError} & set(media_errors())
 
 
 def test_metadata_that_is_no_utf_8_is_no_damage(tmp_path: Path) -> None:

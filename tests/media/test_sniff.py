@@ -5,11 +5,11 @@ from itertools import combinations
 import pytest
 
 from mmcalib.media.sniff import (
+    AUDIO_EXTENSIONS,
     HEAD_BYTES,
-    IMAGE_ENDINGS,
-    SOUND_ENDINGS,
-    VIDEO_ENDINGS,
-    ending_of,
+    IMAGE_EXTENSIONS,
+    VIDEO_EXTENSIONS,
+    extension_of,
     sniff,
 )
 
@@ -75,7 +75,7 @@ def test_any_short_head_has_a_kind(length: int) -> None:
 
 
 def test_an_ending_is_of_one_modality() -> None:
-    pairs = combinations((IMAGE_ENDINGS, VIDEO_ENDINGS, SOUND_ENDINGS), 2)
+    pairs = combinations((IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, AUDIO_EXTENSIONS), 2)
     assert [one & other for one, other in pairs] == [set()] * 3
 
 
@@ -84,4 +84,4 @@ def test_an_ending_is_of_one_modality() -> None:
     [("/a.b/c.JPG", "jpg"), ("c.right.png", "png"), ("/a.b/c", ""), (".png", ""), ("", "")],
 )
 def test_what_follows_the_last_dot(path: str, ending: str) -> None:
-    assert ending_of(path) == ending
+    assert extension_of(path) == ending

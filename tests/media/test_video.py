@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import Shape, VideoShape
 from mmcalib.media import video
 from mmcalib.media.container import open_container
 from mmcalib.media.probe import probe
-from mmcalib.media.video import may_be_turned
+from mmcalib.media.video import may_be_rotated
 from mmcalib.processes import own_priority
 from tests.odd_media import hiding
 
@@ -199,7 +199,7 @@ def size_of(item: Item) -> tuple[int, int]:
 
 def asks(path: Path) -> bool:
     with path.open("rb") as file:
-        return may_be_turned(file)
+        return may_be_rotated(file)
 
 
 def with_matrix(path: Path, box: bytes, *rows: int) -> Path:

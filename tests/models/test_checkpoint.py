@@ -7,10 +7,10 @@ import jinja2
 import pytest
 
 from mmcalib.errors import OutputError
-from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import byte_alphabet, materialise, vocabulary
 
-each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
+each_model = pytest.mark.parametrize("geometry", bundled_models(), ids=lambda g: g.id)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def known(model_id: str) -> Geometry:
-    geometry = find(model_id)
+    geometry = find_model(model_id)
     assert geometry is not None
     return geometry
 
@@ -73,7 +73,7 @@ def test_an_unchanged_folder_is_left_alone(geometry: Geometry, tmp_path: Path) -
 
 
 def test_another_folder_is_replaced_whole(tmp_path: Path) -> None:
-    geometry = bundled()[0]
+    geometry = bundled_models()[0]
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "stale.json").write_text("{}")
@@ -85,7 +85,7 @@ def test_another_folder_is_replaced_whole(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
-        materialise(bundled()[0], tmp_path / "file" / "m")
+        materialise(bundled_models()[0], tmp_path / "file" / "m")
 
 
 @each_model

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.cut import cut_checkpoint, cut_depth, depths
+from mmcalib.models.cut import cut_checkpoint, cut_depth, read_depths
 
-each_model = pytest.mark.parametrize("geometry", bundled(), ids=lambda g: g.id)
+each_model = pytest.mark.parametrize("geometry", bundled_models(), ids=lambda g: g.id)
 
 # Of each architecture one.
 TRUE_DEPTHS = {
@@ -51,14 +51,14 @@ LEAST_ENCODER_LAYERS = {
 
 
 def qwen() -> dict[str, Any]:
-    geometry = find("Qwen2.5-VL-3B-Instruct")
+    geometry = find_model("Qwen2.5-VL-3B-Instruct")
     assert geometry is not None
     return geometry.values("config")
 
 
 def test_true_depths() -> None:
-    known = {geometry.id: geometry for geometry in bundled()}
-    found = {model_id: depths(known[model_id].values("config")) for model_id in TRUE_DEPTHS}
+    known = {geometry.id: geometry for geometry in bundled_models()}
+    found = {model_id: read_depths(known[model_id].values("config")) for model_id in TRUE_DEPTHS}
     assert {i: (one.text_layers, one.encoder_layers) for i, one in found.items()} == TRUE_DEPTHS
     assert {known[i].architecture for i in known} == {known[i].architecture for i in TRUE_DEPTHS}
 
@@ -70,9 +70,9 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
     cut = cut_depth(config, text_layers=2, encoder_layers=2)
     assert config == untouched
     least = LEAST_ENCODER_LAYERS.get(geometry.architecture, 2)
-    assert depths(cut).text_layers == 2
-    encoders = {layers for _, layers in depths(cut).encoders}
-    assert encoders == ({least} if depths(config).encoders else set())
+    assert read_depths(cut).text_layers == 2
+    encoders = {layers for _, layers in read_depths(cut).encoders}
+    assert encoders == ({least} if read_depths(config).encoders else set())
     changed = {name for name, value in flat(cut).items() if flat(config)[name] != value}
     last = {name.rpartition(".")[2] for name in changed}
     assert last <= {
@@ -157,13 +157,13 @@ def test_deepstack_keeps_its_number_of_taps() -> None:
 
 def test_a_sparse_config_has_its_class_depth() -> None:
     sparse = {"text_config": {"model_type": "qwen2"}, "audio_config": {"encoder_layers": 32}}
-    assert depths(sparse).text_layers == 32
+    assert read_depths(sparse).text_layers == 32
     assert cut_depth(sparse, text_layers=2)["text_config"]["num_hidden_layers"] == 2
 
 
 def test_a_flat_encoder_decoder() -> None:
     whisper = {"encoder_layers": 32, "decoder_layers": 32, "num_hidden_layers": 32}
-    assert depths(whisper).encoders == (("encoder", 32),)
+    assert read_depths(whisper).encoders == (("encoder", 32),)
     cut = cut_depth(whisper, text_layers=2, encoder_layers=3)
     assert (cut["decoder_layers"], cut["encoder_layers"]) == (2, 3)
 
@@ -174,7 +174,7 @@ def test_an_unknown_depth_is_an_error() -> None:
 
 
 def test_cut_checkpoint_leaves_weights_behind(tmp_path: Path) -> None:
-    geometry = find("Qwen2.5-VL-7B-Instruct")
+    geometry = find_model("Qwen2.5-VL-7B-Instruct")
     assert geometry is not None
     source = materialise(geometry, tmp_path / "source")
     (source / "model-00001-of-00002.safetensors").write_bytes(b"weights")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models.catalogue import bundled, find
+from mmcalib.models.catalogue import bundled_models, find_model
 from mmcalib.models.encoder import Encoder, encoder_of
 
 
 def config(model: str) -> dict[str, Any]:
-    geometry = find(model)
+    geometry = find_model(model)
     assert geometry is not None
     return geometry.values("config")
 
@@ -81,7 +81,7 @@ def test_more_items_or_tokens_never_take_less() -> None:
 def test_every_bundled_family_is_known() -> None:
     unknown = {
         geometry.architecture
-        for geometry in bundled()
+        for geometry in bundled_models()
         if not any(encoder_of(geometry.values("config"), m) for m in geometry.modalities)
     }
     assert unknown == {

@@ -16,7 +16,7 @@ from mmcalib.errors import UsageError
 from mmcalib.models import gpus
 from mmcalib.models.gpus import CAPABILITIES, Gpu
 
-NAMES = [gpu.name for gpu in gpus.all()]
+NAMES = [gpu.name for gpu in gpus.catalogue_gpus()]
 
 GIB = 2**30
 # The size in the vendor's data sheet, of what torch counts as one GPU.
@@ -33,7 +33,7 @@ MARKETED_GB = {name: int(gb) for name, gb in (one.split("=") for one in _MARKETE
 LEAST_SHARE = 0.88
 
 
-@pytest.mark.parametrize("gpu", gpus.all(), ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", gpus.catalogue_gpus(), ids=lambda gpu: gpu.name)
 def test_an_entry_is_sane(gpu: Gpu) -> None:
     marketed_bytes = MARKETED_GB[gpu.name] * GIB
     assert LEAST_SHARE * marketed_bytes <= gpu.total_bytes < marketed_bytes
@@ -48,8 +48,8 @@ def test_an_entry_is_sane(gpu: Gpu) -> None:
 def test_there_are_enough_and_each_once() -> None:
     assert len(NAMES) >= 30
     assert set(NAMES) == set(MARKETED_GB)
-    assert len(set(NAMES)) == len(gpus.all())
-    torch_names = [gpu.torch_name for gpu in gpus.all()]
+    assert len(set(NAMES)) == len(gpus.catalogue_gpus())
+    torch_names = [gpu.torch_name for gpu in gpus.catalogue_gpus()]
     assert len(set(torch_names)) == len(torch_names)
 
 
@@ -57,7 +57,7 @@ def test_every_spelling_leads_to_its_own_entry() -> None:
     text = (resources.files("mmcalib.models") / "gpus.json").read_text(encoding="utf-8")
     for entry in json.loads(text):
         for spelling in (entry["name"], entry["torch_name"], *entry["aliases"]):
-            assert gpus.find(spelling).name == entry["name"], spelling
+            assert gpus.find_gpu(spelling).name == entry["name"], spelling
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_every_spelling_leads_to_its_own_entry() -> None:
     ],
 )
 def test_what_people_type_is_found(spelling: str, name: str) -> None:
-    assert gpus.find(spelling).name == name
+    assert gpus.find_gpu(spelling).name == name
 
 
 @given(st.data())
@@ -83,35 +83,35 @@ def test_case_and_separators_do_not_matter(data: st.DataObject) -> None:
         data.draw(st.sampled_from(["", "-", "_", " "] if char == "-" else [char, char.swapcase()]))
         for char in name
     )
-    assert gpus.find(f" {typed} ").name == name
+    assert gpus.find_gpu(f" {typed} ").name == name
 
 
 def test_the_total_is_torchs_and_not_nvidia_smis() -> None:
     """nvidia-smi prints 23034 MiB, 22.49 GiB, for an L4."""
-    assert round(gpus.find("L4").total_bytes / GIB, 2) == 22.03
+    assert round(gpus.find_gpu("L4").total_bytes / GIB, 2) == 22.03
 
 
 @pytest.mark.parametrize(
     ("name", "gib"), [("H100-SXM", 79.19), ("A100-80G", 79.25), ("T4", 14.56), ("GB10", 121.69)]
 )
 def test_totals_are_those_that_vllm_and_torch_log(name: str, gib: float) -> None:
-    assert round(gpus.find(name).total_bytes / GIB, 2) == gib
+    assert round(gpus.find_gpu(name).total_bytes / GIB, 2) == gib
 
 
 def test_only_the_amd_ones_are_memory_only() -> None:
-    memory_only = {gpu.name for gpu in gpus.all() if gpu.memory_only}
+    memory_only = {gpu.name for gpu in gpus.catalogue_gpus() if gpu.memory_only}
     assert memory_only == {"MI250X", "MI300X", "MI325X"}
 
 
 def test_only_systems_on_a_chip_are_unified() -> None:
-    unified = {gpu.name for gpu in gpus.all() if gpu.unified}
+    unified = {gpu.name for gpu in gpus.catalogue_gpus() if gpu.unified}
     assert unified == {"GB10", "Jetson-AGX-Orin-64G"}
 
 
 def test_a_misspelt_name_is_answered_with_close_ones() -> None:
     with pytest.raises(UsageError, match="unknown GPU 'RTX-4099'; did you mean RTX-4090") as caught:
-        gpus.find("RTX-4099")
-    assert caught.value.hint.endswith(gpus.ANY)
+        gpus.find_gpu("RTX-4099")
+    assert caught.value.hint.endswith(gpus.ANY_GPU_EXAMPLE)
     assert f"shows {len(NAMES)};" in caught.value.hint
 
 
@@ -126,15 +126,15 @@ def test_a_misspelt_name_is_answered_with_close_ones() -> None:
 )
 def test_a_name_of_several_sizes_is_refused_with_all_of_them(name: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
-        gpus.find(name)
+        gpus.find_gpu(name)
     assert caught.value.message.endswith(f": {meant}")
-    assert gpus.find(caught.value.hint.split()[-1]).name == meant.split(",")[0]
+    assert gpus.find_gpu(caught.value.hint.split()[-1]).name == meant.split(",")[0]
 
 
 @pytest.mark.parametrize("name", ["", "nvidia", "Cerebras WSE-3", "L4,L40S"])
 def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
-        gpus.find(name)
+        gpus.find_gpu(name)
     assert caught.value.exit_code == 2
 
 
@@ -158,7 +158,7 @@ def test_importing_the_catalogue_reads_no_file() -> None:
     ],
 )
 def test_memory_is_read_in_its_unit(memory: str, total_bytes: int) -> None:
-    gpu = gpus.described(memory, "8.9")
+    gpu = gpus.describe_gpu(memory, "8.9")
     assert gpu.total_bytes == total_bytes
     assert (gpu.total_status, gpu.capability, gpu.sm_count) == ("given", (8, 9), None)
     assert not gpu.memory_only
@@ -166,45 +166,45 @@ def test_memory_is_read_in_its_unit(memory: str, total_bytes: int) -> None:
 
 
 def test_its_source_is_what_was_typed() -> None:
-    assert gpus.described("24 GiB", "12.0").source == "--gpu-memory 24 GiB --capability 12.0"
+    assert gpus.describe_gpu("24 GiB", "12.0").source == "--gpu-memory 24 GiB --capability 12.0"
 
 
 def test_its_name_sets_off_no_rule_of_vllm() -> None:
     """vLLM takes smaller batches on a GPU with a100 in its name."""
-    assert "a100" not in gpus.described("79GiB", "8.0").torch_name.lower()
+    assert "a100" not in gpus.describe_gpu("79GiB", "8.0").torch_name.lower()
 
 
 @pytest.mark.parametrize("name", ["Radeon AI PRO R9700", "AMD Instinct MI355X", "mi350x"])
 def test_an_amd_gpu_is_not_to_be_described_as_one_of_nvidia(name: str) -> None:
     with pytest.raises(UsageError, match="an AMD GPU") as caught:
-        gpus.find(name)
+        gpus.find_gpu(name)
     assert "--capability" not in caught.value.hint
 
 
 @pytest.mark.parametrize("memory", ["24", "GiB", "-24GiB", "24GiBs", "٢٤GiB"])
 def test_memory_that_is_no_number_with_a_unit_is_refused(memory: str) -> None:
     with pytest.raises(UsageError, match="a number and a unit") as caught:
-        gpus.described(memory, "8.9")
+        gpus.describe_gpu(memory, "8.9")
     assert "--gpu-memory 24GiB" in caught.value.hint
 
 
 @pytest.mark.parametrize("memory", ["0GiB", "24MiB", "24000GiB"])
 def test_memory_that_no_gpu_has_is_refused(memory: str) -> None:
     with pytest.raises(UsageError, match="no GPU has"):
-        gpus.described(memory, "8.9")
+        gpus.describe_gpu(memory, "8.9")
 
 
 @pytest.mark.parametrize("capability", ["89", "sm_89", "8.90", "-8.9"])
 def test_a_capability_that_is_not_two_numbers_is_refused(capability: str) -> None:
     with pytest.raises(UsageError, match=r"looks like 8\.9") as caught:
-        gpus.described("24GiB", capability)
+        gpus.describe_gpu("24GiB", capability)
     assert "--capability 8.9" in caught.value.hint
 
 
 @pytest.mark.parametrize("capability", ["6.1", "8.1", "99.0"])
 def test_a_capability_that_vllm_does_not_run_on_is_refused(capability: str) -> None:
     with pytest.raises(UsageError, match=f"of compute capability {capability}") as caught:
-        gpus.described("24GiB", capability)
+        gpus.describe_gpu("24GiB", capability)
     assert "7.0" in caught.value.hint
     assert "12.1" in caught.value.hint
 
@@ -272,19 +272,19 @@ L4 = Gpu(
 
 
 def test_the_first_gpu_is_read() -> None:
-    assert gpus.present(Pretended) == L4
+    assert gpus.detect_gpu(Pretended) == L4
     assert gpus.has_gpu(Pretended)
 
 
 def test_a_machine_without_gpus_says_so() -> None:
     with pytest.raises(UsageError, match="no GPU") as caught:
-        gpus.present(lambda: Pretended(0))
+        gpus.detect_gpu(lambda: Pretended(0))
     assert "--gpu NAME" in caught.value.hint
     assert not gpus.has_gpu(lambda: Pretended(0))
 
 
 def test_libcuda_is_asked_with_pointers() -> None:
-    assert gpus.present(lambda: gpus.CudaDriver(Libcuda())) == L4
+    assert gpus.detect_gpu(lambda: gpus.CudaDriver(Libcuda())) == L4
 
 
 def test_a_handle_and_not_an_ordinal_is_asked_about() -> None:
@@ -301,14 +301,14 @@ def test_a_handle_and_not_an_ordinal_is_asked_about() -> None:
 )
 def test_what_the_driver_refuses_is_told(refused: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        gpus.present(lambda: gpus.CudaDriver(Libcuda(**refused)))
+        gpus.detect_gpu(lambda: gpus.CudaDriver(Libcuda(**refused)))
     assert "--gpu NAME" in caught.value.hint
 
 
 def test_this_machine_answers_one_way_or_the_other() -> None:
     """With a real driver if there is one; the two functions agree in any case."""
     if gpus.has_gpu():
-        assert gpus.present().total_bytes > 2**30
+        assert gpus.detect_gpu().total_bytes > 2**30
     else:
         with pytest.raises(UsageError):
-            gpus.present()
+            gpus.detect_gpu()

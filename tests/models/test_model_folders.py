@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, reachable, resolve
+from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, is_reachable, resolve
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -52,7 +52,7 @@ def snapshot(home: Path, model_id: str = QWEN, commit: str = "abc", ref: str = "
 
 
 def test_a_local_folder_comes_first(tmp_path: Path) -> None:
-    folder = materialise(bundled()[0], tmp_path / "mine")
+    folder = materialise(bundled_models()[0], tmp_path / "mine")
     found = resolve(str(folder), cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
     assert (found.source, found.path, found.geometry) == ("local", str(folder), None)
     assert not (tmp_path / "cache").exists()
@@ -93,7 +93,7 @@ def test_a_cache_with_the_config_alone_is_not_enough(tmp_path: Path) -> None:
 
 
 def test_the_hub_comes_third(tmp_path: Path) -> None:
-    fetched = materialise(bundled()[0], tmp_path / "fetched")
+    fetched = materialise(bundled_models()[0], tmp_path / "fetched")
     hub = FolderHub(fetched)
     found = resolve("some/model", cache_dir=tmp_path, revision="v2", env=env(tmp_path), hub=hub)
     assert (found.source, found.path) == ("hub", str(fetched))
@@ -129,15 +129,15 @@ def test_a_silent_endpoint_costs_only_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         started = time.monotonic()
-        assert not reachable(f"http://127.0.0.1:{port}", 0.3)
+        assert not is_reachable(f"http://127.0.0.1:{port}", 0.3)
         assert time.monotonic() - started < 2
 
 
 def test_a_closed_or_odd_endpoint_is_not_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert not reachable(f"http://127.0.0.1:{port}", 2)
-    assert not reachable("file:///etc/passwd", 2)
+    assert not is_reachable(f"http://127.0.0.1:{port}", 2)
+    assert not is_reachable("file:///etc/passwd", 2)
 
 
 def test_an_unreachable_hub_is_unavailable() -> None:

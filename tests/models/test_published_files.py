@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.models.catalogue import Geometry, bundled, find
+from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 
 # SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
 # index ids 54570418369 and 70650232578, of Gemma 4 69567555466, 70116951812 and
@@ -43,12 +43,12 @@ GEMMA_PROCESSOR = "32bdf45d2ad4cc29a0822ddd157a182de76644f0419a6228d151495256e98
 
 each_qwen3_5 = pytest.mark.parametrize(
     "geometry",
-    [one for one in bundled() if one.architecture.startswith("Qwen3_5")],
+    [one for one in bundled_models() if one.architecture.startswith("Qwen3_5")],
     ids=lambda g: g.id,
 )
 each_gemma4 = pytest.mark.parametrize(
     "geometry",
-    [one for one in bundled() if one.architecture.startswith("Gemma4")],
+    [one for one in bundled_models() if one.architecture.startswith("Gemma4")],
     ids=lambda g: g.id,
 )
 
@@ -63,7 +63,7 @@ def digest(geometry: Geometry, section: str) -> str:
 
 @pytest.mark.parametrize("model_id", CONFIGS)
 def test_the_config_is_the_published_one_byte_for_byte(model_id: str) -> None:
-    [geometry] = [one for one in bundled() if one.id == model_id]
+    [geometry] = [one for one in bundled_models() if one.id == model_id]
     assert digest(geometry, "config") == CONFIGS[model_id]
 
 
@@ -80,7 +80,7 @@ def test_the_processor_is_the_published_one_byte_for_byte(geometry: Geometry) ->
 
 def test_glm_ocr_has_the_published_number_of_parameters() -> None:
     """Of the index of its weights (index id 68508449768): no digest of its config is public."""
-    geometry = find("zai-org/GLM-OCR")
+    geometry = find_model("zai-org/GLM-OCR")
     assert geometry is not None
     assert glm_ocr(geometry.values("config")) == 1_325_258_240
 

@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.errors import UsageError
 from mmcalib.options.run import RunOptions
-from mmcalib.options.validation import refuse_own
+from mmcalib.options.validation import reject_derived_flags
 from mmcalib.workflows.run.job import Job
 
 
@@ -22,9 +22,9 @@ def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None
 
 def test_a_pool_is_said_once() -> None:
     said = {"kv_cache_memory_bytes": 1 << 33}
-    refuse_own(said, pinned=False)
+    reject_derived_flags(said, pinned=False)
     with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
-        refuse_own(said, pinned=True)
+        reject_derived_flags(said, pinned=True)
 
 
 def job(*flags: str, **options: Any) -> Job:
@@ -36,7 +36,7 @@ def test_the_model_may_come_from_the_configuration(tmp_path: Path) -> None:
     file.write_text("kind: Pod\nargs: [--model, a/b, --max-model-len, '8192']\n")
     found = job("--max-num-seqs", "4", config=file)
     assert (found.model, found.config.source) == ("a/b", file)
-    assert found.config.written == ("--max-model-len", "8192")
+    assert found.config.file_flags == ("--max-model-len", "8192")
     assert found.config.flags == ("--max-num-seqs", "4")
     assert job(config=file, model="c/d").model == "c/d"
     assert job("vllm", "serve", "e/f", "--max-model-len", "8192").model == "e/f"

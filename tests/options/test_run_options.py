@@ -11,42 +11,47 @@ from pydantic import TypeAdapter
 import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
-from mmcalib.options.option import make_options, options_of
+from mmcalib.options.option import iter_options, make_options
 from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions
-from mmcalib.options.validation import options_of_policy, policy_of
+from mmcalib.options.validation import build_policy, policy_options
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
     rules = {rule.name for rule in fields(Policy)}
     behind = {"max_num_seqs", "gpu_memory_utilization"}
-    assert rules - {field.name for field in options_of(RunOptions)} == {"ram_budget_bytes", *behind}
+    assert rules - {field.name for field in iter_options(RunOptions)} == {
+        "ram_budget_bytes",
+        *behind,
+    }
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
 def test_every_default_is_within_its_own_bounds(kind: type) -> None:
-    for field in options_of(kind):
+    for field in iter_options(kind):
         if field.name != "model":
             assert TypeAdapter(field.annotation).validate_python(field.default) == field.default
 
 
 @pytest.mark.parametrize("kind", [RunOptions, ProbeOptions, ProofOptions])
 def test_a_value_out_of_bounds_has_a_hint(kind: type) -> None:
-    for field in options_of(kind):
+    for field in iter_options(kind):
         bounded = "Annotated[" in repr(field.annotation)
         assert not bounded or field.hint, field.name
         assert not field.choices or not field.hint, "a closed choice has its words"
 
 
 def test_options_that_say_nothing_make_the_default_policy() -> None:
-    assert policy_of(RunOptions(model="m", data=["media"])) == Policy()
-    assert options_of_policy(Policy()) == {}
+    assert build_policy(RunOptions(model="m", data=["media"])) == Policy()
+    assert policy_options(Policy()) == {}
 
 
 def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
     policy = Policy(prefer="throughput", count={"image": 2}, max_model_len="fit", concurrency=4.0)
-    said = options_of_policy(policy)
+    said = policy_options(policy)
     assert said.keys() == {"prefer", "count", "max_model_len", "concurrency"}
-    assert policy_of(make_options(RunOptions, {"model": "m", "data": ["media"], **said})) == policy
+    assert (
+        build_policy(make_options(RunOptions, {"model": "m", "data": ["media"], **said})) == policy
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 
-from mmcalib.engine.wheels import BUILDS, installed
+from mmcalib.engine.wheels import BUILDS, installed_version
 from tests.packaging.built import version_of
 from tests.schemas import CALIBRATION
 
@@ -83,7 +83,7 @@ def test_beside_vllm_nothing_that_it_brought_is_changed(wheel: Path, tmp_path: P
     """pip's own decision, in an environment that has vLLM and what vLLM needs, by their metadata,
     and nothing of mmcalib.
     """
-    build = next((name for name in BUILDS if installed(name)), None)
+    build = next((name for name in BUILDS if installed_version(name)), None)
     if build is None:
         pytest.skip("needs vLLM: make setup")
     python = environment(tmp_path / "environment")
@@ -116,7 +116,7 @@ def needed(
             continue
         for one in ("", *wanted.extras):
             other = canonicalize_name(wanted.name)
-            if f"{other}[{one}]" not in seen and installed(other):
+            if f"{other}[{one}]" not in seen and installed_version(other):
                 yield from needed(other, seen, one)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from fnmatch import fnmatch
 
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 
 from .third_party import BROUGHT, DATA, FACTS, PAGE, data_files, dependencies, page
 
@@ -22,8 +22,8 @@ def test_every_file_that_is_no_code_is_on_it_and_no_other() -> None:
 
 def test_every_geometry_is_named() -> None:
     text = PAGE.read_text("utf-8")
-    assert [g.id for g in bundled() if f"`{g.id}`" not in text] == []
-    assert len(bundled()) == sum(fnmatch(name, FACTS) for name in data_files())
+    assert [g.id for g in bundled_models() if f"`{g.id}`" not in text] == []
+    assert len(bundled_models()) == sum(fnmatch(name, FACTS) for name in data_files())
 
 
 def test_every_dependency_has_the_licence_of_its_metadata() -> None:

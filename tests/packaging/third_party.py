@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 
-from mmcalib.models.catalogue import bundled
+from mmcalib.models.catalogue import bundled_models
 from tests.conftest import ROOT
 from tests.packaging.built import package_files
 
@@ -86,7 +86,7 @@ def data_files() -> set[str]:
 def page() -> str:
     models = (
         f"| `{geometry.id}` | [its card](https://huggingface.co/{geometry.id}) |"
-        for geometry in bundled()
+        for geometry in bundled_models()
     )
     data = (f"| `{pattern}` | {what} | {whose} |" for pattern, (what, whose) in DATA.items())
     brought = (f"| {name} | {BROUGHT[name]} |" for name in dependencies())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
-from mmcalib.models.gpus import find as find_gpu
+from mmcalib.models.gpus import find_gpu as find_gpu
 from tests.engine.conftest import QWEN, folder_of
 
 
@@ -27,11 +27,11 @@ class Theatre:
     def folder(self, model_id: str = QWEN) -> Path:
         return folder_of(model_id, self._cache)
 
-    def rehearse(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
+    def rehearse(self, model_id: str = QWEN, **engine_args: object) -> RehearsedMemory:
         request = Rehearse({"model": str(self.folder(model_id)), **engine_args}, self.gpu)
         return self.host.ask(request, "rehearsing")
 
-    def bytes_of(self, model_id: str = QWEN, **engine_args: object) -> Rehearsed:
+    def bytes_of(self, model_id: str = QWEN, **engine_args: object) -> RehearsedMemory:
         """The same without the time that it took, to be compared."""
         return replace(self.rehearse(model_id, **engine_args), seconds=0.0)
 
@@ -62,6 +62,6 @@ def h100(theatres: Callable[[str], Theatre]) -> Theatre:
 
 
 @pytest.fixture(scope="session")
-def qwen(h100: Theatre) -> Rehearsed:
+def qwen(h100: Theatre) -> RehearsedMemory:
     """Qwen2.5-VL-3B as `vllm serve` would start it without any option."""
     return h100.rehearse()

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmcalib.child.rehearsal.startup import install, start_worker
-from mmcalib.models.gpus import find
+from mmcalib.models.gpus import find_gpu
 
-stage = install(find("L4"))
+stage = install(find_gpu("L4"))
 
 import torch  # noqa: E402 - only after the stand-ins
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
-from mmcalib.child.rehearsal.device import NOT_ASKED, MetaKernels  # noqa: E402
+from mmcalib.child.rehearsal.device import NOT_HANDLED, MetaKernels  # noqa: E402
 
 compared: Counter[str] = Counter()
 differing: dict[str, str] = {}
@@ -50,7 +50,7 @@ class BesideFakes(MetaKernels):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
     ) -> Any:
         made = super().result(func, args, kwargs, flat)
-        if made is NOT_ASKED:
+        if made is NOT_HANDLED:
             return made
         # What moves the sizes of what it is given would do so twice; none such is answered.
         with self._fake:

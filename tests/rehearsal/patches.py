@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mmcalib.models.gpus import find as find_gpu
-from mmcalib.releases.release import TargetMoved
+from mmcalib.models.gpus import find_gpu as find_gpu
+from mmcalib.releases.release import TargetMissing
 from mmcalib.releases.targets import find, replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def noticed(target: str) -> bool:
     """Whether a name that is not there is refused by that name."""
     try:
         find(target)
-    except TargetMoved as moved:
+    except TargetMissing as moved:
         return target in str(moved)
     return False
 
@@ -89,7 +89,9 @@ def constants() -> dict[str, Any]:
         "extensions": targets.EXTENSIONS,
         "namespaces": targets.NAMESPACES,
         "write_only": sorted(targets.WRITE_ONLY),
-        "flashinfer": [name for names in Products().described().values() for name in names],
+        "flashinfer": [
+            name for names in Products().simulated_functions().values() for name in names
+        ],
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
         "runner_phases": sorted(runner.RUNNER_PHASES.values()),

@@ -12,12 +12,12 @@ from mmcalib.child.rehearsal.allocator import (
     AllocatorSettings,
     CachingAllocator,
     ExpandingAllocator,
-    given_settings,
     parse_settings,
+    settings_from_environment,
 )
-from mmcalib.child.rehearsal.ledger import Machine
+from mmcalib.child.rehearsal.ledger import GpuMemory
 from mmcalib.errors import UsageError
-from mmcalib.models.gpus import find
+from mmcalib.models.gpus import find_gpu
 from mmcalib.text import MIB
 
 
@@ -256,13 +256,15 @@ def test_settings_that_are_not_replayed(text: str) -> None:
 
 def test_the_newer_variable_wins() -> None:
     both = {"PYTORCH_CUDA_ALLOC_CONF": LIMIT, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    assert given_settings(both) == AllocatorSettings(expandable=True)
-    assert given_settings({"PYTORCH_CUDA_ALLOC_CONF": LIMIT}) == AllocatorSettings(512 * MIB)
-    assert given_settings({}) == AllocatorSettings()
+    assert settings_from_environment(both) == AllocatorSettings(expandable=True)
+    assert settings_from_environment({"PYTORCH_CUDA_ALLOC_CONF": LIMIT}) == AllocatorSettings(
+        512 * MIB
+    )
+    assert settings_from_environment({}) == AllocatorSettings()
 
 
 def test_a_machine_keeps_what_its_process_was_started_with() -> None:
-    machine = Machine(find("H100-80G"), AllocatorSettings(512 * MIB, expandable=True))
+    machine = GpuMemory(find_gpu("H100-80G"), AllocatorSettings(512 * MIB, expandable=True))
     machine.set(parse_settings("max_split_size_mb:20"))
     assert isinstance(machine.allocator, ExpandingAllocator)
     assert machine.allocator.max_split_bytes == 20 * MIB

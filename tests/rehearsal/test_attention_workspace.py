@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from tests.engine.conftest import QWEN
 from tests.rehearsal.conftest import Theatre
 
@@ -26,11 +26,11 @@ def blackwell(theatres: Callable[[str], Theatre]) -> Theatre:
     return theatres("RTX-5090")
 
 
-def modes(theatre: Theatre, mode: str, **more: Any) -> Rehearsed:
+def modes(theatre: Theatre, mode: str, **more: Any) -> RehearsedMemory:
     return theatre.rehearse(QWEN, **{**ARGS, **more}, compilation_config={"cudagraph_mode": mode})
 
 
-def allowance(found: Rehearsed) -> int:
+def allowance(found: RehearsedMemory) -> int:
     return found.cudagraph_bytes - found.cudagraph_attention_bytes
 
 

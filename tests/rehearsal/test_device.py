@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mmcalib.models.cut import cut_checkpoint
-from mmcalib.models.gpus import find
+from mmcalib.models.gpus import find_gpu
 from mmcalib.text import MIB
 from tests.engine.conftest import folder_of
 from tests.programs import answer_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
 from mmcalib.child.rehearsal.device import LARGE_HOST_BYTES, ImaginaryGpu, NoFakeImplementation  # noqa: E402
-from mmcalib.child.rehearsal.ledger import Ledger, Machine, Workspaces  # noqa: E402
+from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, Workspaces  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -33,11 +33,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImaginaryGpu]:
     """An empty imaginary GPU, entered."""
     # A build without CUDA refuses its name before anything is dispatched.
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
-    with torch.inference_mode(), ImaginaryGpu(Ledger(Machine(find("H100-80G")))) as gpu:
+    with torch.inference_mode(), ImaginaryGpu(Ledger(GpuMemory(find_gpu("H100-80G")))) as gpu:
         yield gpu
 
 
-def machine(gpu: ImaginaryGpu) -> Machine:
+def machine(gpu: ImaginaryGpu) -> GpuMemory:
     return gpu.ledger._gpu_memory
 
 
@@ -262,7 +262,7 @@ def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> No
 
 def test_the_first_product_brings_a_workspace_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
-    books = Machine(find("H100-80G"))
+    books = GpuMemory(find_gpu("H100-80G"))
     workspaces = Workspaces(books.allocator, (9, 0))
     with torch.inference_mode(), ImaginaryGpu(Ledger(books), on_matmul=workspaces.use):
         x = activation(512, 512)
@@ -320,7 +320,7 @@ def test_what_lies_where_something_lay_before_the_phase_is_new(gpu: ImaginaryGpu
     with gpu.ledger.phase("work", largest=100) as phase:
         del old
         new = [activation(1 << 20) for _ in range(60)]
-        made = gpu.ledger.made_after(phase)
+        made = gpu.ledger.new_bytes_since(phase)
     assert where & {one.untyped_storage()._cdata for one in new}, "no address was given twice"
     assert len(phase.largest) == 60
     assert made == 60 * 2 * MIB

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.environment import shimmed_environment
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.rehearsal.conftest import Theatre
@@ -37,11 +37,11 @@ HEAD = 5120 * (2 * 5120 + 12_288 + 2048 + 6144 + 3 * 17_408) * 2
 
 
 @pytest.fixture(scope="module")
-def hybrid(h100: Theatre) -> Rehearsed:
+def hybrid(h100: Theatre) -> RehearsedMemory:
     return h100.rehearse(HYBRID, **ARGS)
 
 
-def test_it_starts_with_the_published_weights(hybrid: Rehearsed) -> None:
+def test_it_starts_with_the_published_weights(hybrid: RehearsedMemory) -> None:
     """51.1 GiB by a public log of vLLM (row `q38-27b-gfx1151-skipmm`)."""
     assert hybrid.problem == ""
     assert hybrid.weights_bytes / GIB == pytest.approx(51.1, abs=0.15)
@@ -49,7 +49,7 @@ def test_it_starts_with_the_published_weights(hybrid: Rehearsed) -> None:
 
 
 def test_allowances_are_what_starts_took(
-    theatres: Callable[[str], Theatre], h100: Theatre, hybrid: Rehearsed
+    theatres: Callable[[str], Theatre], h100: Theatre, hybrid: RehearsedMemory
 ) -> None:
     known = load(BENCHMARKS / "memory_allowances.toml")
     for found, layers in ((hybrid, 64), (h100.rehearse(), 0)):
@@ -63,7 +63,7 @@ def test_allowances_are_what_starts_took(
     assert any("CUDA graphs of a gated-delta model take" in line for line in hybrid.assumptions)
 
 
-def test_blocks_are_as_large_as_a_state(hybrid: Rehearsed) -> None:
+def test_blocks_are_as_large_as_a_state(hybrid: RehearsedMemory) -> None:
     """vLLM's executors fit the block to a page of state. With blocks of 16 tokens one request of
     32,768 asked for 98 GiB; now it takes its tokens, and 48 states, which do not grow.
     """
@@ -88,7 +88,7 @@ def test_a_published_pool_holds_as_many_tokens(theatres: Callable[[str], Theatre
     assert found.max_concurrency == pytest.approx(1.04, abs=0.005)
 
 
-def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: Rehearsed) -> None:
+def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: RehearsedMemory) -> None:
     """What the recurrent layers compute is in no profile of vLLM's (vllm#52872)."""
     alone = hybrid.prefills[0]
     language = next(p.peak_bytes for p in hybrid.phases if p.name == "language model")
@@ -96,7 +96,7 @@ def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: Rehearsed) -> None:
     assert 0.5 * language < alone.phase.peak_bytes < 2 * language
 
 
-def test_each_prompt_of_a_step_brings_its_state(hybrid: Rehearsed) -> None:
+def test_each_prompt_of_a_step_brings_its_state(hybrid: RehearsedMemory) -> None:
     """`_forward_core` gathers the states of all prompts, and the kernel writes them anew, both in
     float32; no more are under way than the cache has states for, a block in each of four groups.
     """
@@ -121,7 +121,7 @@ SERVED = {
 }
 
 
-def short(found: Rehearsed) -> int:
+def short(found: RehearsedMemory) -> int:
     """What the step as served takes beyond the reserve, beside a full encoder cache."""
     assert found.prefill is not None
     return found.prefill.phase.peak_bytes + found.encoder_cache_bytes - found.activation_peak_bytes
@@ -172,12 +172,12 @@ def test_its_kernels_are_those_of_the_gpu(theatres: Callable[[str], Theatre]) ->
     assert states in {one.nbytes for one in triton.prefills[0].phase.largest}
 
 
-def test_others_have_no_such_step(qwen: Rehearsed) -> None:
+def test_others_have_no_such_step(qwen: RehearsedMemory) -> None:
     assert qwen.prefill is None
 
 
 def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(
-    h100: Theatre, hybrid: Rehearsed
+    h100: Theatre, hybrid: RehearsedMemory
 ) -> None:
     """0.79 GiB between two public logs of one machine (rows `q38-27b-gfx1151-skipmm` and `-mtp`);
     a step's hidden states beside, which vLLM's second runner keeps for it.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mmcalib.engine.environment import child_environment
-from mmcalib.releases.release import VLLM_0_31, TargetMoved
+from mmcalib.releases.release import VLLM_0_31, TargetMissing
 from mmcalib.releases.targets import Target, find, replace
 from tests.programs import answer_of
 from tests.upstream import before
@@ -105,9 +105,9 @@ def vllm_words(patched: dict[str, Any]) -> set[str]:
     "target", ["json.decoder.JSONDecoder.moved", "json.moved.loads", "no_such_package.anything"]
 )
 def test_a_target_that_is_not_there_is_refused_by_name(target: str) -> None:
-    with pytest.raises(TargetMoved, match=re.escape(target)):
+    with pytest.raises(TargetMissing, match=re.escape(target)):
         find(target)
-    with pytest.raises(TargetMoved, match=re.escape(target)):
+    with pytest.raises(TargetMissing, match=re.escape(target)):
         replace(target, None)
 
 

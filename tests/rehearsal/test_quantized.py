@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from mmcalib.child.rehearsal.device import NoFakeImplementation
-from mmcalib.child.rehearsal.patches.flashinfer import WAY_OUT, HollowPackages
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.child.rehearsal.patches.flashinfer import ALTERNATIVES_HINT, StubPackages
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import EngineError
 from mmcalib.releases.release import VLLM_0_33
 from tests.rehearsal.conftest import Theatre
@@ -211,7 +211,7 @@ def rehearsed(
     layers: int = FEW,
     model: str = MODEL,
     **more: Any,
-) -> Rehearsed:
+) -> RehearsedMemory:
     cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
     quantised = {} if config is None else {"quantization_config": config}
     return theatre.rehearse(model, **ARGS, **more, hf_overrides={**cut, **quantised})
@@ -278,8 +278,8 @@ def test_a_method_that_this_vllm_lacks_is_refused_in_its_words(h100: Theatre) ->
 
 
 def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
-    packages = HollowPackages(("flashinfer",), {}, lambda: "model.layers.0.mlp", WAY_OUT)
-    product = packages.refused("flashinfer.gemm.mm_bf16")
+    packages = StubPackages(("flashinfer",), {}, lambda: "model.layers.0.mlp", ALTERNATIVES_HINT)
+    product = packages.refusing_stub("flashinfer.gemm.mm_bf16")
     with pytest.raises(NoFakeImplementation) as caught:
         product(1, 2)
     assert str(caught.value) == (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
-from mmcalib.models.gpus import find as find_gpu
+from mmcalib.models.gpus import find_gpu as find_gpu
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.releases.release import VLLM_0_31
 from tests.rehearsal.conftest import Theatre
@@ -29,15 +29,15 @@ IMAGE_ONLY: dict[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 MAX_COLD_S, MAX_FURTHER_S = 300.0, 30.0
 
 
-def encoder_peak(rehearsed: Rehearsed) -> int:
+def encoder_peak(rehearsed: RehearsedMemory) -> int:
     return max(phase.peak_bytes for phase in rehearsed.phases if phase.name == "encoder")
 
 
-def test_the_weights_are_those_that_real_gpus_report(qwen: Rehearsed) -> None:
+def test_the_weights_are_those_that_real_gpus_report(qwen: RehearsedMemory) -> None:
     assert qwen.weights_bytes == pytest.approx(PUBLISHED_WEIGHTS_BYTES, rel=0.001)
 
 
-def test_a_token_s_kv_cache_follows_from_the_heads(qwen: Rehearsed) -> None:
+def test_a_token_s_kv_cache_follows_from_the_heads(qwen: RehearsedMemory) -> None:
     assert qwen.kv_bytes_per_token == KV_BYTES_PER_TOKEN == 36_864
     assert qwen.kv_cache_tokens is not None
     # Whole blocks only: less than one of 16 tokens is lost.
@@ -46,14 +46,14 @@ def test_a_token_s_kv_cache_follows_from_the_heads(qwen: Rehearsed) -> None:
     assert qwen.problem == ""
 
 
-def test_the_gpu_is_the_one_that_was_asked_for(qwen: Rehearsed, h100: Theatre) -> None:
+def test_the_gpu_is_the_one_that_was_asked_for(qwen: RehearsedMemory, h100: Theatre) -> None:
     assert qwen.total_bytes == h100.gpu.total_bytes
     assert qwen.attention == qwen.encoder_attention == "FLASH_ATTN"
     assert (qwen.dtype, qwen.tensor_parallel_size) == ("bfloat16", 1)
     assert qwen.requested_bytes < qwen.total_bytes
 
 
-def test_the_parts_add_up_to_what_vllm_asked_for(qwen: Rehearsed) -> None:
+def test_the_parts_add_up_to_what_vllm_asked_for(qwen: RehearsedMemory) -> None:
     parts = (
         qwen.weights_bytes
         + qwen.buffers_bytes
@@ -66,17 +66,19 @@ def test_the_parts_add_up_to_what_vllm_asked_for(qwen: Rehearsed) -> None:
 
 
 @before(VLLM_0_31, "blocks that the profile splits stay half used, as torch's allocator has them")
-def test_what_is_kept_beside_the_weights_is_little(qwen: Rehearsed) -> None:
+def test_what_is_kept_beside_the_weights_is_little(qwen: RehearsedMemory) -> None:
     assert qwen.buffers_bytes < GIB
 
 
-def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: Rehearsed) -> None:
+def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: RehearsedMemory) -> None:
     assert [phase.name for phase in qwen.phases] == ["encoder", "language model", "sampler"]
     assert qwen.activation_peak_bytes == max(phase.peak_bytes for phase in qwen.phases)
     assert qwen.activation_peak_bytes == encoder_peak(qwen)
 
 
-def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(qwen: Rehearsed) -> None:
+def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(
+    qwen: RehearsedMemory,
+) -> None:
     for phase in qwen.phases:
         sizes = [one.nbytes for one in phase.largest]
         assert sizes == sorted(sizes, reverse=True)
@@ -91,12 +93,12 @@ def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(qwen: 
     assert any(one.module.startswith("language_model.model.layers.") for one in language.largest)
 
 
-def test_nobody_s_value_was_guessed(qwen: Rehearsed) -> None:
+def test_nobody_s_value_was_guessed(qwen: RehearsedMemory) -> None:
     assert not [one for one in qwen.assumptions if "count as zero" in one]
     assert any("total memory" in one for one in qwen.assumptions)
 
 
-def test_without_video_the_encoder_takes_a_seventh(h100: Theatre, qwen: Rehearsed) -> None:
+def test_without_video_the_encoder_takes_a_seventh(h100: Theatre, qwen: RehearsedMemory) -> None:
     """114,688 tokens against 16,384: the peak follows the profiled item."""
     images = h100.rehearse(**IMAGE_ONLY)
     assert images.budget is not None
@@ -134,7 +136,7 @@ def test_a_share_of_the_memory_changes_only_the_cache(h100: Theatre) -> None:
     assert (most.activation_peak_bytes, most.phases) == (less.activation_peak_bytes, less.phases)
 
 
-def test_a_cache_of_a_given_size_leaves_the_rest_free(h100: Theatre, qwen: Rehearsed) -> None:
+def test_a_cache_of_a_given_size_leaves_the_rest_free(h100: Theatre, qwen: RehearsedMemory) -> None:
     less = h100.rehearse(kv_cache_memory_bytes=qwen.kv_cache_bytes - GIB)
     assert (qwen.spare_bytes, less.kv_cache_bytes) == (0, qwen.kv_cache_bytes - GIB)
     # vLLM's own sum counts the segments that are loaded, and not only what lives in them.
@@ -150,14 +152,16 @@ def test_a_context_that_vllm_fits_and_replicas_that_it_starts_are_said(h100: The
     assert any("each of 2 replicas" in one for one in fitted.assumptions)
 
 
-def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen: Rehearsed) -> None:
+def test_one_of_two_ranks_holds_half_of_the_layers_weights(
+    h100: Theatre, qwen: RehearsedMemory
+) -> None:
     half = h100.rehearse(tensor_parallel_size=2)
     assert half.tensor_parallel_size == 2
     assert 0.5 < half.weights_bytes / qwen.weights_bytes < 0.75
     assert half.kv_bytes_per_token == qwen.kv_bytes_per_token / 2
 
 
-def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: Rehearsed) -> None:
+def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory) -> None:
     request = Rehearse({"model": str(h100.folder())}, find_gpu("RTX-3060-12G"))
     with pytest.raises(EngineError, match="imagines a H100-80G, not a RTX-3060-12G") as caught:
         h100.host.ask(request, "rehearsing")

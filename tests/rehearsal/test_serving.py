@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, Outputs, Rehearsed
+from mmcalib.domain.memory import EncoderOutputs, EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Rehearse
 from tests.rehearsal.conftest import Theatre
@@ -20,13 +20,15 @@ HIDDEN, BF16 = 2048, 2
 WORKSPACE_BYTES = 32 << 20
 
 
-def rehearse(theatre: Theatre, model_id: str, *steps: EncoderStep, **args: object) -> Rehearsed:
+def rehearse(
+    theatre: Theatre, model_id: str, *steps: EncoderStep, **args: object
+) -> RehearsedMemory:
     request = Rehearse({"model": str(theatre.folder(model_id)), **args}, theatre.gpu, steps)
     return theatre.host.ask(request, "rehearsing")
 
 
 @pytest.fixture(scope="module")
-def four(h100: Theatre) -> Rehearsed:
+def four(h100: Theatre) -> RehearsedMemory:
     """Qwen3-VL-2B with four sequences of one small image, which a step of one image follows."""
     step = EncoderStep(ImageShape(576, 576), 4)
     broken = EncoderStep(ImageShape(1, 4000), 4)
@@ -34,12 +36,12 @@ def four(h100: Theatre) -> Rehearsed:
     return rehearse(h100, QWEN3, step, broken, **args)
 
 
-def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: Rehearsed) -> None:
+def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -> None:
     """Finding §3 of the server conformance work: Qwen3-VL caches four levels of each token, 16,384
     bytes on the 2B, where the decoder takes 4,096.
     """
     assert four.budget is not None
-    assert four.outputs == Outputs(16_384, held_bytes=1296 * 16_384, shared=True)
+    assert four.outputs == EncoderOutputs(16_384, held_bytes=1296 * 16_384, shared=True)
     assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
 
 
@@ -48,16 +50,18 @@ def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
     args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
     found = rehearse(h100, QWEN3, **args, skip_mm_profiling=True)
     assert found.encoder_tokens == 0
-    assert found.outputs == Outputs(16_384, held_bytes=0, shared=True)
+    assert found.outputs == EncoderOutputs(16_384, held_bytes=0, shared=True)
     assert found.merge_peak_bytes is not None
 
 
-def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: Rehearsed) -> None:
+def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: RehearsedMemory) -> None:
     """Finding §3 of the server conformance work: and so a full cache is what it was."""
-    assert qwen.outputs == Outputs(HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None)
+    assert qwen.outputs == EncoderOutputs(
+        HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None
+    )
 
 
-def test_merging_deepstack_takes_eleven_widths_of_each_token(four: Rehearsed) -> None:
+def test_merging_deepstack_takes_eleven_widths_of_each_token(four: RehearsedMemory) -> None:
     """Finding §3 of the server conformance work: measured 11 × tokens × hidden × 2 B above the
     cache, in no phase of the profile.
     """
@@ -67,13 +71,13 @@ def test_merging_deepstack_takes_eleven_widths_of_each_token(four: Rehearsed) ->
     assert 0 <= four.merge_peak_bytes - merged < 1.1 * WORKSPACE_BYTES
 
 
-def test_a_step_like_the_profile_s_takes_what_that_takes(four: Rehearsed) -> None:
+def test_a_step_like_the_profile_s_takes_what_that_takes(four: RehearsedMemory) -> None:
     found = four.steps[0]
     assert (found.tokens, found.problem) == (1296, "")
     assert found.peak_bytes == pytest.approx(encoder_peak(four), rel=0.05)
 
 
-def test_a_step_that_vllm_refuses_says_why_and_leaves_the_rest(four: Rehearsed) -> None:
+def test_a_step_that_vllm_refuses_says_why_and_leaves_the_rest(four: RehearsedMemory) -> None:
     refused = four.steps[1]
     assert (refused.peak_bytes, refused.tokens) == (None, None)
     assert "aspect ratio" in refused.problem
@@ -99,7 +103,7 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
 
 
 def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(
-    qwen: Rehearsed, h100: Theatre
+    qwen: RehearsedMemory, h100: Theatre
 ) -> None:
     """The profile's encoder runs before its experts ask for their workspace, which stays."""
     step = EncoderStep(ImageShape(576, 576), 4)

@@ -22,11 +22,11 @@ from mmcalib.engine.environment import shimmed_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel, ServeTraffic
 from mmcalib.models.cut import cut_checkpoint
-from mmcalib.models.gpus import find as find_gpu
+from mmcalib.models.gpus import find_gpu as find_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_30
-from mmcalib.workflows.corpus import read
-from mmcalib.workflows.traffic.requests import trace
+from mmcalib.workflows.corpus import read_corpus
+from mmcalib.workflows.traffic.requests import make_trace
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
@@ -201,10 +201,10 @@ def test_prefixes_are_cached_as_on_the_real_engine(
     )
     assert done.returncode == 0, done.stderr[-4000:]
     real = json.loads(done.stdout.splitlines()[-1])
-    corpus = read([], [requests], allowed_root=tmp_path, cache=tmp_path, progress=Silent())
+    corpus = read_corpus([], [requests], allowed_root=tmp_path, cache=tmp_path, progress=Silent())
     with EngineHost(log=tmp_path / "texts.log") as host:
         host.ask(OpenModel(str(folder), 4096), "opening")
-        asked = trace(corpus, Texts(host).split)
+        asked = make_trace(corpus, Texts(host).split)
     with EngineHost(log=tmp_path / "imaginary.log") as host:
         found = served(host, folder, asked.requests, "L4", **args)
     assert found.refused == ()

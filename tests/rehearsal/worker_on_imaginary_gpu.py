@@ -7,15 +7,15 @@ import sys
 from dataclasses import asdict
 
 from mmcalib.child.rehearsal.startup import install, start_worker
-from mmcalib.models.gpus import find
+from mmcalib.models.gpus import find_gpu
 
-stage = install(find("H100-80G"))
+stage = install(find_gpu("H100-80G"))
 
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
 
 from mmcalib.child.worker import WorkerMethods, phase_peaks  # noqa: E402
 from mmcalib.releases.platform import subtracts_graphs  # noqa: E402
-from mmcalib.releases.runner import worker_memory  # noqa: E402
+from mmcalib.releases.runner import read_worker_memory  # noqa: E402
 
 config = EngineArgs(
     model=sys.argv[1],
@@ -29,7 +29,7 @@ config = EngineArgs(
 ).create_engine_config()
 with start_worker(stage, config) as started:
     found = {
-        "memory": asdict(worker_memory(started.worker, subtracts_graphs=subtracts_graphs())),
+        "memory": asdict(read_worker_memory(started.worker, subtracts_graphs=subtracts_graphs())),
         "budget": WorkerMethods.mmcalib_budget(started.worker),
         "again": phase_peaks(started.worker.model_runner),
         "phases": {one.name: one.peak_bytes - one.start_bytes for one in started.phases},

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mmcalib.releases import constants
-from mmcalib.releases.release import TRIED, VLLM_0_30
+from mmcalib.releases.release import REHEARSED_RELEASES, VLLM_0_30
 from tests.programs import answer_of
 from tests.upstream import before
 
@@ -84,7 +84,7 @@ def vllm() -> dict[str, Any]:
 
 
 def test_the_last_release_that_was_tried_is_a_tested_one() -> None:
-    assert TRIED[-1] in constants.TESTED
+    assert REHEARSED_RELEASES[-1] in constants.TESTED
 
 
 def test_every_constant_says_its_source() -> None:
@@ -112,7 +112,7 @@ def _is(name: str) -> bool:
 def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
     assert vllm["gpu_memory_utilization"] == constants.GPU_MEMORY_UTILIZATION
     assert vllm["block_tokens"] == constants.BLOCK_TOKENS
-    assert vllm["unsaid_limit"] == constants.UNSAID_LIMIT
+    assert vllm["unsaid_limit"] == constants.DEFAULT_ITEM_LIMIT
     assert vllm["processor_cache_gib"] == constants.PROCESSOR_CACHE_GIB
     assert vllm["video_frames"] == constants.VIDEO_FRAMES
     assert vllm["gpu_video_backend"] == constants.GPU_VIDEO_BACKEND
@@ -123,19 +123,19 @@ def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
 @pytest.mark.engine
 @before(VLLM_0_30, "its loaders have their bounds as defaults of a call")
 def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
-    assert vllm["most_frames"] == [constants.QWEN_MOST_FRAMES] * 2
-    assert vllm["most_fps"] == [constants.QWEN_MOST_FPS] * 2
+    assert vllm["most_frames"] == [constants.QWEN_MAX_FRAMES] * 2
+    assert vllm["most_fps"] == [constants.QWEN_MAX_FPS] * 2
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("sides", f"min(height, width) > {constants.QWEN_MOST_ASPECT:g}:"),
-        ("loaders", f'"min_frames", {constants.QWEN_LEAST_FRAMES})'),
-        ("loaders", f'"temporal_patch_size", {constants.QWEN_FRAMES_TOGETHER})'),
+        ("sides", f"min(height, width) > {constants.QWEN_MAX_ASPECT:g}:"),
+        ("loaders", f'"min_frames", {constants.QWEN_MIN_FRAMES})'),
+        ("loaders", f'"temporal_patch_size", {constants.QWEN_FRAMES_PER_PATCH})'),
         ("loaders", f"fps: int = {constants.VIDEO_FPS},"),
-        ("encoder_graphs", f"min_budget = {constants.ENCODER_GRAPH_LEAST_TOKENS}\n"),
+        ("encoder_graphs", f"min_budget = {constants.MIN_ENCODER_GRAPH_TOKENS}\n"),
         ("arguments", f"UsageContext.OPENAI_API_SERVER: {constants.SMALL_GPU_BATCHED_TOKENS},"),
         ("worker", f"redundancy_buffer_memory = {constants.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
         ("prompt", "elif prompt_len == max_prompt_len"),
@@ -151,5 +151,5 @@ def test_rules_stand_in_its_source(vllm: dict[str, Any], source: str, line: str)
 
 @pytest.mark.engine
 def test_items_are_collected_in_that_order(vllm: dict[str, Any]) -> None:
-    places = [vllm["sources"]["collected"].index(f'mm_data["{m}"] =') for m in constants.COLLECTED]
+    places = [vllm["sources"]["collected"].index(f'mm_data["{m}"] =') for m in constants.ITEM_ORDER]
     assert places == sorted(places)

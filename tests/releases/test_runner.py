@@ -14,11 +14,11 @@ import pytest
 
 from mmcalib.domain.memory import Budget
 from mmcalib.releases.runner import (
-    budget_of,
+    add_phase_peaks,
     estimates_graphs,
-    graphs_as_captured,
-    with_phases,
-    worker_memory,
+    read_worker_memory,
+    record_graph_bytes,
+    to_budget,
 )
 
 METHOD = "profile_cudagraph_memory"
@@ -62,7 +62,7 @@ def read(most: dict[str, int]) -> Budget:
         get_modality_with_max_tokens=lambda: max(most, key=lambda name: most[name]),
         processor=None,
     )
-    return budget_of(config, mm, lambda config, processor: None)
+    return to_budget(config, mm, lambda config, processor: None)
 
 
 def test_modalities_are_in_one_order() -> None:
@@ -122,7 +122,7 @@ def total(parts: Sequence[int | None]) -> int:
 def test_the_parts_add_up_to_the_kv_cache_in_either_release(
     attributes: dict[str, Any], outside: int | None, runner: str
 ) -> None:
-    found = worker_memory(worker(**attributes), subtracts_graphs=True)
+    found = read_worker_memory(worker(**attributes), subtracts_graphs=True)
     parts = (
         found.weights_bytes,
         found.beside_bytes,
@@ -137,14 +137,14 @@ def test_the_parts_add_up_to_the_kv_cache_in_either_release(
 
 
 def test_graphs_that_were_not_subtracted_cost_nothing() -> None:
-    found = worker_memory(worker(**OF_0_26), subtracts_graphs=False)
+    found = read_worker_memory(worker(**OF_0_26), subtracts_graphs=False)
     assert found.cudagraph_bytes == 0
 
 
 def test_a_release_that_keeps_nothing_gives_none_and_no_error() -> None:
     bare = worker()
     del bare.init_snapshot, bare.requested_memory, bare.cudagraph_memory_estimate
-    found = worker_memory(bare, subtracts_graphs=True)
+    found = read_worker_memory(bare, subtracts_graphs=True)
     assert (found.total_bytes, found.requested_bytes, found.activation_peak_bytes) == (None,) * 3
     assert (found.cudagraph_bytes, found.kv_cache_bytes, found.weights_bytes) == (
         None,
@@ -156,7 +156,7 @@ def test_a_release_that_keeps_nothing_gives_none_and_no_error() -> None:
 def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
     counting = worker(**OF_0_32)
     counting.vllm_config.cache_config.kv_cache_size_tokens = 15_990
-    assert worker_memory(counting, subtracts_graphs=True).kv_cache_tokens == 15_990
+    assert read_worker_memory(counting, subtracts_graphs=True).kv_cache_tokens == 15_990
 
 
 @pytest.mark.parametrize(
@@ -165,19 +165,19 @@ def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
 def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(
     second: int, encoder: int
 ) -> None:
-    found = worker_memory(worker(**OF_0_26), subtracts_graphs=True)
+    found = read_worker_memory(worker(**OF_0_26), subtracts_graphs=True)
     peaks = {"encoder": second * MIB, "sampler": 100 * MIB}
     raised = (encoder - second) * MIB
-    assert with_phases(found, peaks).phases == {
+    assert add_phase_peaks(found, peaks).phases == {
         "encoder": encoder * MIB,
         "sampler": 100 * MIB + raised,
     }
-    assert with_phases(found, {}).phases == {}
+    assert add_phase_peaks(found, {}).phases == {}
 
 
 def test_what_graphs_took_is_heard_from_vllm_s_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="vllm")
-    with graphs_as_captured() as graphs:
+    with record_graph_bytes() as graphs:
         logging.getLogger("vllm.v1.worker.gpu_model_runner").info("Capturing")
         assert graphs.nbytes is None
         logging.getLogger("vllm.v1.worker.gpu.model_runner").info(

@@ -398,4 +398,4 @@ def _checks() -> list[CheckResult]:
 def _check(
     check: CheckId, status: Status, detail: str, remedy: str = "", *names: str
 ) -> CheckResult:
-    return CheckResult.showing(Check(check, status, detail, remedy, names))
+    return CheckResult.from_value(Check(check, status, detail, remedy, names))

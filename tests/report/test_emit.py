@@ -165,7 +165,7 @@ def test_a_deployment_is_complete_and_names_nothing_of_this_machine(tmp_path: Pa
     (tmp_path / "engine.k8s.yaml").write_text(whole)
     again = read_configuration(tmp_path / "engine.k8s.yaml")
     assert again.model == calibration().engine_config["model"]
-    assert [again.model, *again.written] == flat(calibration().engine_config)
+    assert [again.model, *again.file_flags] == flat(calibration().engine_config)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)

@@ -25,8 +25,8 @@ GATE = Gate(
     max_model_len=4096,
     text_reserve_tokens=1024,
     counts={"image": 2, "video": 1, "audio": 1},
-    known={},
-    refused={},
+    known_costs={},
+    refusals={},
     rules={
         "image": AREA,
         "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),

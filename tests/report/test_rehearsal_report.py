@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.memory.figures import rehearsal
+from mmcalib.memory.figures import rehearsal_document
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
 from mmcalib.report.rows import traffic_line
@@ -22,12 +22,12 @@ from tests.workflows.rehearsals import GIB, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
-    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
+    geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
     assert geometry is not None
     path = materialise(geometry, folder / "3b")
     model = resolve(str(path), cache_dir=folder)
-    found = rehearsal(
-        rehearsed(**changes), model, gpus.find("L4"), Path(config) if config else None
+    found = rehearsal_document(
+        rehearsed(**changes), model, gpus.find_gpu("L4"), Path(config) if config else None
     )
     return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
 

@@ -34,7 +34,7 @@ def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:
 
 
 def with_checks(found: Calibration, *checks: Check, **update: Any) -> Calibration:
-    results = [*found.checks, *map(CheckResult.showing, checks)]
+    results = [*found.checks, *map(CheckResult.from_value, checks)]
     return found.model_copy(update={"checks": results, **update})
 
 

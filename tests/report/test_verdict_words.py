@@ -21,7 +21,7 @@ from tests.report.example import SERVE, calibration
 
 def result(check: CheckId, status: Status) -> CheckResult:
     found = Check(check, status, f"{check.name} in detail", "--flag N")
-    return CheckResult.showing(found)
+    return CheckResult.from_value(found)
 
 
 ASSUMED = [result(ids.ASSUMED_COUNT.of("image"), "warn"), result(ids.ASSUMED_BATCH, "warn")]

@@ -13,7 +13,7 @@ from mmcalib.cli.output import finish
 from mmcalib.report import rows as words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
-from mmcalib.results.calibration import YourConfiguration, grouped
+from mmcalib.results.calibration import YourConfiguration, group_evidence
 from mmcalib.results.memory import Memory
 from tests.report.example import calibration
 
@@ -35,13 +35,13 @@ def test_numbers_have_separators_and_absence_a_dash() -> None:
 
 @given(st.text())
 def test_plain_text_is_printable_and_leaves_good_text_alone(text: str) -> None:
-    plain = wording.plain(text)
+    plain = wording.printable(text)
     assert all(char.isprintable() for char in plain)
-    assert wording.plain(plain) == plain
+    assert wording.printable(plain) == plain
 
 
 def test_neighbours_with_one_reason_are_said_once() -> None:
-    groups = grouped(calibration().evidence)
+    groups = group_evidence(calibration().evidence)
     assert [settings for settings, _, _ in groups][:2] == [
         ["limit_mm_per_prompt.image.count"],
         ["limit_mm_per_prompt.image.width", "limit_mm_per_prompt.image.height"],

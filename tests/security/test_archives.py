@@ -17,12 +17,12 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus import archives
-from mmcalib.corpus.archives import Apart, ArchiveSource, archive_at, end_readers
+from mmcalib.corpus.archives import ArchiveSource, SubprocessSource, archive_source, stop_readers
 from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.options.run import ProbeOptions
 from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import read
+from mmcalib.workflows.corpus import read_corpus
 from tests.corpus.media import png as picture
 from tests.corpus.tars import END, member, png
 from tests.e2e.command import environment
@@ -85,12 +85,12 @@ def test_headers_that_grow_in_memory_or_time_end_the_archive(name: str, tmp_path
 
 
 def ends_early(kind: str, path: Path) -> None:
-    source = Apart(
+    source = SubprocessSource(
         ArchiveSource(kind, str(path)), str(path), silence_s=SILENCE_S, memory_bytes=MOST_BYTES
     )
     began = time.monotonic()
     *_, last = source.items()
-    end_readers()
+    stop_readers()
     assert isinstance(last, Skipped)
     assert last.path == str(path)
     assert last.reason.isprintable()
@@ -215,34 +215,34 @@ def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
     corpus is read.
     """
     path = repeated(tmp_path / "t.parquet", picture(40, 24), 60_000_000, 8, plain)
-    source = Apart(ParquetSource(str(path)), str(path), memory_bytes=130 << 20)
+    source = SubprocessSource(ParquetSource(str(path)), str(path), memory_bytes=130 << 20)
     (found,) = source.items()
     assert isinstance(found, Skipped)
     assert found.path == str(path)
-    archives.end_readers()
+    archives.stop_readers()
 
 
 def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
     path = repeated(tmp_path / "t.parquet", picture(40, 24), 50_000_000, 99, plain)
-    source = Apart(ParquetSource(str(path)), str(path), silence_s=0.01)
+    source = SubprocessSource(ParquetSource(str(path)), str(path), silence_s=0.01)
     assert list(source.items()) == [Skipped(str(path), "the decoder took more than 0.01 s")]
 
 
 def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
     for number in range(3):
         written(tmp_path / f"{number}.parquet", [picture(40 + number, 24)])
-        source = archive_at(str(tmp_path / f"{number}.parquet"))
+        source = archive_source(str(tmp_path / f"{number}.parquet"))
         assert source is not None
         (found,) = source.items()
         assert isinstance(found, Item)
     assert len(archives._IDLE) == 1
-    archives.end_readers()
+    archives.stop_readers()
     assert archives._IDLE == []
 
 
 def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
     path = written(tmp_path / "t.parquet", [picture(40, 24)] * 200)
-    items = Apart(ParquetSource(str(path)), str(path)).items()
+    items = SubprocessSource(ParquetSource(str(path)), str(path)).items()
     assert isinstance(items, Generator)
     next(items)
     items.close()
@@ -256,7 +256,7 @@ def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
     slow_jpeg(data / "slow.jpg", 12_000, 2000)
     Image.new("RGB", (64, 48)).save(data / "good.picture")
     began = time.monotonic()
-    corpus = read(
+    corpus = read_corpus(
         [data],
         [],
         allowed_root=None,

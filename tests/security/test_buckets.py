@@ -110,7 +110,7 @@ SIZES = [-1, "12", "many", None, 1.5, math.inf, math.nan, [], {}, True, 1 << 200
 def test_a_size_may_be_anything(monkeypatch: pytest.MonkeyPatch, size: object) -> None:
     (found,) = listed(monkeypatch, only(a_file("bucket/a.png", size=size, ETag=["x"])))
     assert isinstance(found, Item)
-    assert found.held is None or 0 <= found.held.size_bytes < 1 << 63
+    assert found.byte_source is None or 0 <= found.byte_source.size_bytes < 1 << 63
     taken = count_corpus([RemoteSource("evil://bucket")], prober(), repeats=True)
     assert taken.census.items() == 1
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.engine.config_forms import read_configuration, trusted
+from mmcalib.engine.config_forms import read_configuration, reject_unsafe_settings
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import UsageError
-from mmcalib.releases.constants import reaching
+from mmcalib.releases.constants import find_unsafe_settings
 from mmcalib.workflows.validate.config import _settings
 from tests.cli.conftest import Cli
 
@@ -107,12 +107,12 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", CODE)
 def test_a_setting_that_names_code_is_known(name: str) -> None:
-    assert any(found.startswith(name) for found in reaching(CODE, {}, (name,)))
-    assert not list(reaching(CODE, CODE, (name,)))
+    assert any(found.startswith(name) for found in find_unsafe_settings(CODE, {}, (name,)))
+    assert not list(find_unsafe_settings(CODE, CODE, (name,)))
 
 
 def test_the_usual_settings_are_not() -> None:
-    assert not list(reaching(PLAIN, {}, tuple(PLAIN)))
+    assert not list(find_unsafe_settings(PLAIN, {}, tuple(PLAIN)))
 
 
 FILES = {
@@ -138,19 +138,19 @@ def test_vllm_is_not_started_with_what_only_a_file_names(
     path = tmp_path / "a.yaml"
     path.write_text(f"model: org/model\nmax-model-len: 4096\n{line}\n")
     found = host.ask(ParseServeConfig(str(path), ()), "reading")
-    assert FILES[line] in found.reaching
+    assert FILES[line] in found.unsafe_settings
     with pytest.raises(UsageError, match=FILES[line]):
-        trusted(found, path)
+        reject_unsafe_settings(found, path)
 
 
 @pytest.mark.engine
 def test_flags_of_a_manifest_are_somebody_else_s(host: EngineHost, tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text("kind: Pod\nargs: [--model, org/m, --trust-remote-code, --worker-cls, a.B]\n")
-    found = host.ask(read_configuration(path).question, "reading")
-    assert set(found.reaching) == {"trust_remote_code", "worker_cls"}
+    found = host.ask(read_configuration(path).parse_request, "reading")
+    assert set(found.unsafe_settings) == {"trust_remote_code", "worker_cls"}
     own = read_configuration(path, ["--trust-remote-code"])
-    assert host.ask(own.question, "reading").reaching == ("worker_cls",)
+    assert host.ask(own.parse_request, "reading").unsafe_settings == ("worker_cls",)
 
 
 @pytest.mark.engine
@@ -158,9 +158,9 @@ def test_flags_of_ones_own_may_name_code(host: EngineHost, tmp_path: Path) -> No
     path = tmp_path / "a.yaml"
     path.write_text("trust-remote-code: true\nmax-model-len: 4096\n")
     flags = ("org/model", "--trust-remote-code")
-    assert not host.ask(ParseServeConfig(str(path), flags), "reading").reaching
+    assert not host.ask(ParseServeConfig(str(path), flags), "reading").unsafe_settings
     path.write_text("max-model-len: 4096\n")
-    assert not host.ask(ParseServeConfig(str(path), flags), "reading").reaching
+    assert not host.ask(ParseServeConfig(str(path), flags), "reading").unsafe_settings
 
 
 @pytest.mark.engine

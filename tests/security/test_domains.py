@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.corpus.archives import Apart, ArchiveSource
+from mmcalib.corpus.archives import ArchiveSource, SubprocessSource
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import allowing, is_allowed
+from mmcalib.storage.location import allow_hosts, is_allowed
 from tests.corpus.media import png
 from tests.e2e.media import clip
 from tests.security.servers import Connection, server
@@ -40,7 +40,7 @@ def redirect(to: str, header: str = "Location"):
 
 
 def test_what_one_thread_allows_no_other_reads() -> None:
-    with allowing(["host.example"]), ThreadPoolExecutor(1) as other:
+    with allow_hosts(["host.example"]), ThreadPoolExecutor(1) as other:
         url = "https://host.example/a.png"
         assert (is_allowed(url), other.submit(is_allowed, url).result()) == (True, False)
         copied = copy_context()
@@ -59,10 +59,10 @@ def test_a_reader_of_archives_knows_no_hosts_of_before() -> None:
         url = f"{host.url}/a.tar"
 
         def found() -> list[type]:
-            return [type(one) for one in Apart(ArchiveSource("tar", url), url).items()]
+            return [type(one) for one in SubprocessSource(ArchiveSource("tar", url), url).items()]
 
         assert found() == [Skipped]
-        with allowing(["127.0.0.1"]):
+        with allow_hosts(["127.0.0.1"]):
             assert found() == [Item]
         assert found() == [Skipped]
 
@@ -74,7 +74,7 @@ def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
         server(redirect(f"{second.url}/b.png", header)) as first,
     ):
         item = Item(f"{first.url}/a.png")
-        with allowing(["127.0.0.1"]):
+        with allow_hosts(["127.0.0.1"]):
             found = probe(item)
             assert isinstance(found, Skipped)
             assert found.reason == (
@@ -82,7 +82,7 @@ def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
                 "its host is not in --allowed-media-domains"
             )
             assert second.asked == []
-        with allowing(["127.0.0.1", "127.0.0.2"]):
+        with allow_hosts(["127.0.0.1", "127.0.0.2"]):
             assert probe(item) == ImageShape(40, 24)
 
 
@@ -91,14 +91,14 @@ def test_a_redirect_leads_to_allowed_hosts_alone(header: str) -> None:
     ["file:///etc/passwd", "ftp://127.0.0.1/a.png", "http://", "//2130706433/a.png", "//[zz]/"],
 )
 def test_redirects_that_nobody_follows(to: str) -> None:
-    with server(redirect(to)) as first, allowing(["127.0.0.1"]):
+    with server(redirect(to)) as first, allow_hosts(["127.0.0.1"]):
         assert isinstance(probe(Item(f"{first.url}/a.png")), Skipped)
         assert set(first.asked) == {"/a.png"}
 
 
 @pytest.mark.parametrize("between", ["\\@", "\\/@", "#@", "?@", "@", "%40", "\t@", ";@"])
 def test_a_host_is_the_one_that_is_connected_to(between: str) -> None:
-    with server(picture) as secret, allowing(["localhost"]):
+    with server(picture) as secret, allow_hosts(["localhost"]):
         port = secret.url.rpartition(":")[2]
         for url in (
             f"http://127.0.0.1:{port}{between}localhost:{port}/a.png",
@@ -109,7 +109,7 @@ def test_a_host_is_the_one_that_is_connected_to(between: str) -> None:
 
 
 def test_hosts_are_allowed_meanwhile() -> None:
-    with allowing(["A.example,b.example"]), allowing([]):
+    with allow_hosts(["A.example,b.example"]), allow_hosts([]):
         assert [is_allowed(f"https://{host}/x") for host in ("a.example", "B.Example:8")] == [
             True,
             True,
@@ -149,7 +149,7 @@ def test_a_scheme_in_capitals_is_no_way_around_the_root(
     assert os.path.exists(url)
     line = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]}
     (here / "requests.jsonl").write_text(json.dumps(line))
-    with allowing([".."]):
+    with allow_hosts([".."]):
         (found,) = RequestsSource(here / "requests.jsonl", scratch=tmp_path / "s").prompts()
         assert isinstance(found, Prompt)
         assert found.items[0].path == "http://../../secret.png"

@@ -42,7 +42,7 @@ def test_what_is_no_log_ends(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match="--log"):
-        from_log.read(tmp_path / name)
+        from_log.read_server_log(tmp_path / name)
 
 
 def test_a_line_without_end_is_read_as_far_as_lines_go(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_line_without_end_is_read_as_far_as_lines_go(tmp_path: Path) -> None:
     log.write_bytes(
         ARGS + b"'dtype': 'bfloat16'}" + endless + b"\nAvailable KV cache memory: 1 GiB"
     )
-    found = from_log.read(log)
+    found = from_log.read_server_log(log)
     assert found.engine_args == {"model": "m", "dtype": "bfloat16"}
     assert found.log.kv_cache_bytes == 1 << 30
 
@@ -84,16 +84,16 @@ def test_no_argument_is_more_than_json_carries(value: str) -> None:
 @pytest.mark.parametrize("form", ["utf-16", "latin-1", "utf-8-sig"])
 def test_any_encoding_is_some_text(form: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes((ARGS + b"}\n\xff\0").decode("latin-1").encode(form))
-    assert from_log.read(tmp_path / "a.log").log.model == "m"
+    assert from_log.read_server_log(tmp_path / "a.log").log.model == "m"
 
 
 def test_only_what_moves_memory_is_taken_over(tmp_path: Path) -> None:
     names = ("trust_remote_code", "worker_cls", "logits_processors", "load_format", "tokenizer")
     said = "".join(f"'{name}': 'x.y', " for name in names)
     (tmp_path / "a.log").write_bytes(ARGS + said.encode() + b"}\n")
-    found = from_log.read(tmp_path / "a.log")
+    found = from_log.read_server_log(tmp_path / "a.log")
     assert set(found.engine_args) == {"model"}
-    assert set(found.left_out) == set(names)
+    assert set(found.ignored) == set(names)
 
 
 def test_nothing_of_it_reaches_the_terminal_raw(cli: Cli, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.redact import WITHHELD, redacted
 from mmcalib.report.report import REPORTS, Report, html
 from mmcalib.results.part import CheckResult
-from mmcalib.text import one_line, plain
+from mmcalib.text import one_line, printable
 from tests.report.example import calibration
 from tests.report.hostile import named
 
@@ -55,7 +55,7 @@ SAID = [
 
 def checked(name: str) -> list[CheckResult]:
     """What a check may say of a file, as it is written and as others would."""
-    ways = (name, one_line(name), plain(name), repr(name)[1:-1])
+    ways = (name, one_line(name), printable(name), repr(name)[1:-1])
     details = [said.replace("{}", way) for said in SAID for way in ways]
     return [
         CheckResult(name="c", status="warn", detail=detail, remedy=detail, names=[name])

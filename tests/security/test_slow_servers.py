@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.corpus.archives import Apart, ArchiveSource
-from mmcalib.domain.items import Item, Skipped, decode
+from mmcalib.corpus.archives import ArchiveSource, SubprocessSource
+from mmcalib.domain.items import Item, Skipped, decode_line
 from mmcalib.media.probe import probe
 from mmcalib.storage import remote
-from mmcalib.storage.location import allowing, local_copy
+from mmcalib.storage.location import allow_hosts, local_copy
 from tests.corpus.media import png
 from tests.corpus.tars import member
 from tests.security.servers import Connection, server
@@ -26,7 +26,7 @@ pytest.importorskip("fsspec")
 
 PICTURE = png(40, 24)
 MEBI = 1 << 20
-PROBE = Named("mmcalib.media.probe", "examine")
+PROBE = FunctionRef("mmcalib.media.probe", "examine")
 
 Behave = Callable[[Connection], object]
 
@@ -81,7 +81,7 @@ def redirects_to_itself(connection: Connection) -> None:
 
 @pytest.fixture(autouse=True)
 def allowed() -> Iterator[None]:
-    with allowing(["127.0.0.1"]):
+    with allow_hosts(["127.0.0.1"]):
         yield
 
 
@@ -111,7 +111,7 @@ def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
         LocalPool(PROBE, workers=1, memory_bytes=MEBI << 8) as pool,
     ):
         (answer,) = pool.result(pool.submit([ProbeTask(Item(f"{bad.url}/a.png"))]))
-    assert isinstance(decode("a.png", answer.line), Skipped)
+    assert isinstance(decode_line("a.png", answer.line), Skipped)
 
 
 def test_a_size_that_is_not_true_does_not_fill_the_disk(tmp_path: Path) -> None:
@@ -135,5 +135,5 @@ def slowly(connection: Connection) -> None:
 def test_an_archive_of_such_a_server_ends_too() -> None:
     with server(slowly) as bad:
         url = f"{bad.url}/a.tar"
-        found = list(Apart(ArchiveSource("tar", url), url, silence_s=3).items())
+        found = list(SubprocessSource(ArchiveSource("tar", url), url, silence_s=3).items())
     assert found == [Skipped(url, "the decoder took more than 3 s")]

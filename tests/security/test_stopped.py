@@ -22,7 +22,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineSilent, OutputError
 from mmcalib.files import Scratch
-from mmcalib.storage.location import keep
+from mmcalib.storage.location import write_copy
 from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
@@ -270,8 +270,8 @@ def test_copies_of_inline_media_are_their_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "inline"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    path = keep(io.BytesIO(b"x"), folder / "a.png", 1)
+    path = write_copy(io.BytesIO(b"x"), folder / "a.png", 1)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    keep(io.BytesIO(b"x"), tmp_path / "new" / "inline" / "a.png", 1)
+    write_copy(io.BytesIO(b"x"), tmp_path / "new" / "inline" / "a.png", 1)
     assert stat.S_IMODE(os.stat(tmp_path / "new" / "inline").st_mode) == 0o700

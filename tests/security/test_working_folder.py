@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.domain.items import Item, decode
+from mmcalib.domain.items import Item, decode_line
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.processes import safe_environment
 from tests.conftest import ROOT
@@ -123,7 +123,7 @@ def test_an_empty_entry_of_the_path_is_not_the_working_folder(
     found = safe_environment(os.environ)
     assert found["PYTHONPATH"].split(os.pathsep) == [str(ROOT), str(data_set / "lib")]
     item = Item(str(data_set / "0.png"))
-    with LocalPool(Named("mmcalib.media.probe", "probe"), workers=1) as pool:
+    with LocalPool(FunctionRef("mmcalib.media.probe", "probe"), workers=1) as pool:
         (answer,) = pool.result(pool.submit([ProbeTask(item)]))
-    assert decode(item.path, answer.line) == ImageShape(640, 480)
+    assert decode_line(item.path, answer.line) == ImageShape(640, 480)
     assert not (data_set.parent / "marks").exists()

@@ -20,7 +20,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.corpus import LoadedCorpus
 from tests.workflows.fake_host import FakeHost, opened
 
 
@@ -30,7 +30,7 @@ def path_of(shape: Shape) -> str:
 
 def corpus(
     shapes: Iterable[Shape], requests: Sequence[Sequence[Shape]] = (), skipped: int = 0
-) -> ReadCorpus:
+) -> LoadedCorpus:
     """`shapes` lie in a folder; `requests` name theirs."""
     census, prompts, log = Census(), PromptCensus(), AccessLog()
     for shape in [*shapes, *(shape for request in requests for shape in request)]:
@@ -40,7 +40,7 @@ def corpus(
         prompts.add(request, Prompt(f"r.jsonl:{number}", (), ChatRequest([{"role": "user"}])))
         log.add(Prompt(f"r.jsonl:{number}", items), request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
-    return ReadCorpus(census, prompts, left_out, census.items(), accesses=log.accesses())
+    return LoadedCorpus(census, prompts, left_out, census.items(), accesses=log.accesses())
 
 
 def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
@@ -71,7 +71,7 @@ class PretendGpu(NoGpu):
 
 
 def decide(
-    read: ReadCorpus,
+    read: LoadedCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,

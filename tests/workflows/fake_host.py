@@ -13,16 +13,16 @@ from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import (
-    AskBudget,
     Blank,
     BoundTexts,
-    Counted,
+    ComputeBudget,
     CountEmbeds,
     CountTexts,
+    EmbedCounts,
     File,
     Measure,
     Measured,
-    TextsCounted,
+    TextCounts,
 )
 from mmcalib.errors import VllmRefused
 
@@ -83,7 +83,9 @@ class FakeHost:
         self.asked = 0
         self.texts = 0
 
-    def ask(self, request: AskBudget | CountEmbeds | BoundTexts | CountTexts, doing: str) -> Any:
+    def ask(
+        self, request: ComputeBudget | CountEmbeds | BoundTexts | CountTexts, doing: str
+    ) -> Any:
         if isinstance(request, BoundTexts):
             return BOUND
         if isinstance(request, CountTexts):
@@ -108,19 +110,19 @@ class FakeHost:
                 found = self.cost(kept, request.setting.mm_processor_kwargs)
                 yield Measured(index, found)
 
-    def count_texts(self, request: CountTexts) -> TextsCounted:
+    def count_texts(self, request: CountTexts) -> TextCounts:
         """A token for four bytes."""
         self.texts += len(request.requests)
-        found = [request.asked() for request in request.requests]
+        found = [request.measure_context() for request in request.requests]
         counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
-        return TextsCounted(tuple(counted))
+        return TextCounts(tuple(counted))
 
-    def count(self, request: CountEmbeds) -> Counted:
+    def count(self, request: CountEmbeds) -> EmbedCounts:
         """As the processor would: see `Miscounting` for one that does not."""
         kwargs = request.setting.mm_processor_kwargs
         frames = request.setting.media_io_kwargs.get("video", {}).get("num_frames", FRAMES)
         costs = [self.cost(_thinned(blank.shape, frames), kwargs) for blank in request.subjects]
-        return Counted(tuple(c.embeds for c in costs), tuple(c.sampled for c in costs))
+        return EmbedCounts(tuple(c.embeds for c in costs), tuple(c.sampled for c in costs))
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         return cost(shape, kwargs)
@@ -134,7 +136,7 @@ class FakeHost:
 class Miscounting(FakeHost):
     """Whose count knows nothing of a cap: right by default, wrong under any setting."""
 
-    def count(self, request: CountEmbeds) -> Counted:
+    def count(self, request: CountEmbeds) -> EmbedCounts:
         return super().count(replace(request, setting=Setting()))
 
 
@@ -143,7 +145,7 @@ class UncappedHost(FakeHost):
 
     def ask(self, request: Any, doing: str) -> Any:
         answer = super().ask(request, doing)
-        if not isinstance(request, AskBudget):
+        if not isinstance(request, ComputeBudget):
             return answer
         args = {k: v for k, v in request.engine_args.items() if k != "mm_processor_kwargs"}
         usual = budget(self._model, args, build_dummy=request.build_dummy)

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from mmcalib.derive.fixes import Facts
-from mmcalib.domain.memory import Budget, Dummy, LiveTensor, Outputs, PhasePeak, Rehearsed
+from mmcalib.domain.memory import (
+    Budget,
+    Dummy,
+    EncoderOutputs,
+    LiveTensor,
+    PhasePeak,
+    RehearsedMemory,
+)
 from mmcalib.domain.shapes import Modality
 
 GIB = 1 << 30
@@ -41,9 +48,9 @@ FACTS = Facts(
 PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
 
 
-def rehearsed(**changes: Any) -> Rehearsed:
+def rehearsed(**changes: Any) -> RehearsedMemory:
     """Qwen2.5-VL-3B, one image, on a GPU of 22 GiB; the figures add up."""
-    found = Rehearsed(
+    found = RehearsedMemory(
         vllm="0.32.0",
         runner="V2",
         sampler="FlashInfer",
@@ -102,7 +109,7 @@ def peaks(encoder: int, language: int) -> tuple[PhasePeak, ...]:
     )
 
 
-def deepstack(budget: Budget, **changes: Any) -> Rehearsed:
+def deepstack(budget: Budget, **changes: Any) -> RehearsedMemory:
     """Qwen3-VL-8B as it was rehearsed: 111 KB a token for the language model, 173 KB a token for
     the encoder, four levels of each token in its outputs.
     """
@@ -114,7 +121,7 @@ def deepstack(budget: Budget, **changes: Any) -> Rehearsed:
         activation_peak_bytes=max(encoder, language),
         phases=peaks(encoder, language),
         encoder_tokens=tokens,
-        outputs=Outputs(WIDTH, tokens * WIDTH, shared=True),
+        outputs=EncoderOutputs(WIDTH, tokens * WIDTH, shared=True),
         merge_peak_bytes=11 * budget.max_num_batched_tokens * 4096 * 2,
     )
     return replace(found, **changes)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration
+from mmcalib.engine.config_forms import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
 from mmcalib.results.engine_yaml import serve_words
 
@@ -176,16 +176,16 @@ def test_every_form_holds_the_same_flags(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, name, FORMS[name])
     assert found.model == MODEL
     assert found.config is None
-    assert pairs(found.written) == pairs(WORDS)
+    assert pairs(found.file_flags) == pairs(WORDS)
 
 
 @pytest.mark.parametrize("name", [n for n in FORMS if n != "quoted.yaml"])
 def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, name, FORMS[name])
-    again = read(tmp_path, name, found.tuned(TUNED, READ))
+    again = read(tmp_path, name, found.tune_text(TUNED, READ))
     assert again.model == MODEL
     expected = tuple(serve_words({k: v for k, v in TUNED.items() if k != "model"}))
-    assert pairs(again.written) == {**pairs(expected), "--port": 8000}
+    assert pairs(again.file_flags) == {**pairs(expected), "--port": 8000}
     removed = [line for line in found.diff(TUNED, READ).splitlines() if line[:1] == "-"][1:]
     assert removed
     assert all(
@@ -213,9 +213,9 @@ def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
         "gpu-memory-utilization: 0.92\n"
     )
     found = read(tmp_path, "engine.yaml", text)
-    assert (found.model, found.named_model, found.config) == (None, MODEL, tmp_path / "engine.yaml")
+    assert (found.model, found.model_name, found.config) == (None, MODEL, tmp_path / "engine.yaml")
     values = {"mm_processor_cache_gb": 0, "gpu_memory_utilization": 0.92}
-    tuned = found.tuned(TUNED, {**READ, **values})
+    tuned = found.tune_text(TUNED, {**READ, **values})
     assert tuned.startswith("# ours\nmodel: ")
     assert "max-model-len: 8192  # the longest\n# the end\nport: 8000\n" in tuned
     assert yaml.safe_load(tuned) == {
@@ -244,9 +244,9 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
     file.write_text(DEPLOYMENT)
     found = read_configuration(None, [str(file), "--max-num-seqs", "4"], "other/model")
     assert (found.source, found.model) == (file, "other/model")
-    assert found.question.flags == ("other/model", "--max-num-seqs", "4")
-    assert found.question.written == found.written
-    assert read_configuration(None).question.flags == (UNNAMED,)
+    assert found.parse_request.flags == ("other/model", "--max-num-seqs", "4")
+    assert found.parse_request.file_flags == found.file_flags
+    assert read_configuration(None).parse_request.flags == (PLACEHOLDER_MODEL,)
 
 
 @pytest.mark.parametrize(
@@ -281,14 +281,14 @@ def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
 def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
     text = HELM[: HELM.index("      extraArgs")]
     found = read(tmp_path, "values.yaml", text)
-    assert found.written == ("--max-model-len", "8192")
-    again = read(tmp_path, "values.yaml", found.tuned({**TUNED, "max_model_len": 4096}, READ))
-    assert again.written[:2] == ("--max-model-len", "4096")
-    assert pairs(again.written)["--max-num-batched-tokens"] == 2048
+    assert found.file_flags == ("--max-model-len", "8192")
+    again = read(tmp_path, "values.yaml", found.tune_text({**TUNED, "max_model_len": 4096}, READ))
+    assert again.file_flags[:2] == ("--max-model-len", "4096")
+    assert pairs(again.file_flags)["--max-num-batched-tokens"] == 2048
 
 
 def test_a_pasted_command_may_name_a_file_of_vllm_s_own(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text(f"model: {MODEL}\nmax-model-len: 8192\n")
     found = read_configuration(None, ["vllm", "serve", "--config", str(file), "--port", "8000"])
-    assert (found.config, found.named_model, found.flags) == (file, MODEL, ("--port", "8000"))
+    assert (found.config, found.model_name, found.flags) == (file, MODEL, ("--port", "8000"))

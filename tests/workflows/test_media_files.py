@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mmcalib.corpus.archives import archive_at
+from mmcalib.corpus.archives import archive_source
 from mmcalib.corpus.chat import ChatRequest, Prompt, url_part
-from mmcalib.decision.media_files import files, requests_of_files
+from mmcalib.decision.media_files import prepare_files, prepare_requests
 from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
 from tests.corpus.tars import png, tar
@@ -31,7 +31,7 @@ except OutputError as error:
 
 def files_of(prompt: Prompt) -> list[bytes]:
     """What the engine would read for the media of a prompt."""
-    (request,) = requests_of_files([prompt.request])
+    (request,) = prepare_requests([prompt.request])
     assert not isinstance(request, Skipped)
     urls = [urlsplit(url) for _, url in request.media()]
     assert {url.scheme for url in urls} == {"file"}
@@ -39,7 +39,7 @@ def files_of(prompt: Prompt) -> list[bytes]:
 
 
 def only_prompt(path: Path) -> Prompt:
-    source = archive_at(str(path))
+    source = archive_source(str(path))
     assert source is not None
     (prompt,) = source.prompts()
     assert isinstance(prompt, Prompt)
@@ -62,19 +62,19 @@ def test_cells_of_a_table_become_files(tmp_path: Path) -> None:
 
 def test_what_went_away_is_no_file(tmp_path: Path) -> None:
     gone = f"tar://a.png::{tmp_path}/none.tar"
-    assert files([("image", gone)]) == [Skipped(gone, "no such file")]
+    assert prepare_files([("image", gone)]) == [Skipped(gone, "no such file")]
 
 
 def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     cut, good = tmp_path / "cut.png", tmp_path / "good.png"
     good.write_bytes(png(99))
     cut.write_bytes(png(99)[:-40])
-    refused, path = files([("image", str(cut)), ("image", str(good))])
+    refused, path = prepare_files([("image", str(cut)), ("image", str(good))])
     assert isinstance(refused, Skipped)
     assert path == str(good)
     parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
     requests = [ChatRequest.of_user([part]) for part in parts]
-    assert requests_of_files([*requests, ChatRequest.of_user(parts)]) == [
+    assert prepare_requests([*requests, ChatRequest.of_user(parts)]) == [
         requests[0],
         refused,
         refused,
@@ -85,7 +85,9 @@ def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
     cut = tmp_path / "cut.png"
     cut.write_bytes(png(99)[:-40])
     shard = tar(tmp_path / "a.tar", ("a.png", cut.read_bytes()))
-    path, copy = files([("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True)
+    path, copy = prepare_files(
+        [("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True
+    )
     assert path == str(cut)
     assert isinstance(copy, str)
     assert Path(copy).read_bytes() == cut.read_bytes()
@@ -93,7 +95,7 @@ def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
 
 def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:
     slow_jpeg(tmp_path / "slow.jpg", 6000, 8000)
-    (refused,) = files([("image", str(tmp_path / "slow.jpg"))], timeout_s=3)
+    (refused,) = prepare_files([("image", str(tmp_path / "slow.jpg"))], timeout_s=3)
     assert refused == Skipped(str(tmp_path / "slow.jpg"), "the decoder took more than 3 s")
 
 
@@ -110,6 +112,6 @@ def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:
 def test_what_was_mended_is_looked_at_again(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(99)[:-40])
-    assert isinstance(files([("image", str(path))])[0], Skipped)
+    assert isinstance(prepare_files([("image", str(path))])[0], Skipped)
     path.write_bytes(png(99))
-    assert files([("image", str(path))]) == [str(path)]
+    assert prepare_files([("image", str(path))]) == [str(path)]

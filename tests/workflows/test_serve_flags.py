@@ -10,10 +10,10 @@ import pytest
 
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.vllm_config import (
-    model_beside,
-    refuse_unknown,
-    refused_flags,
-    saying_what_to_change,
+    add_config_hints,
+    reject_unknown_arguments,
+    rejected_flags_error,
+    split_model,
 )
 from mmcalib.errors import UsageError, VllmRefused
 
@@ -30,15 +30,15 @@ OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 )
 def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
     flags = pasted.split()
-    assert model_beside(None, flags) == ("a/b", ("--max-model-len", "8192"))
-    assert model_beside("a/b", flags)[0] == "a/b"
+    assert split_model(None, flags) == ("a/b", ("--max-model-len", "8192"))
+    assert split_model("a/b", flags)[0] == "a/b"
     with pytest.raises(UsageError, match="two different models: c/d and a/b"):
-        model_beside("c/d", flags)
+        split_model("c/d", flags)
 
 
 def test_a_quantization_that_is_gone_is_not_answered_by_a_list_of_thirty() -> None:
     said = "Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8']"
-    with pytest.raises(UsageError) as caught, saying_what_to_change(None, ()):
+    with pytest.raises(UsageError) as caught, add_config_hints(None, ()):
         raise VllmRefused("vLLM cannot", reason=said)
     assert str(caught.value) == "the installed vLLM has no quantization method bitsandbytes"
     assert caught.value.hint.startswith("--quantization fp8")
@@ -97,17 +97,17 @@ def test_json_whose_quotes_a_shell_took_has_them_again(
 ) -> None:
     option = flags[0].partition("=")[0].replace("_", "-")
     said = f"argument {option}: Value ... cannot be converted to JSON."
-    error = refused_flags(said, flags, OPTIONS)
+    error = rejected_flags_error(said, flags, OPTIONS)
     assert error is not None
     assert shlex.split(error.hint or "") == [option, json.dumps(value)]
 
 
 def test_flags_without_a_model_stay_as_they_are() -> None:
-    assert model_beside("a/b", ["--served-model-name", "x"]) == (
+    assert split_model("a/b", ["--served-model-name", "x"]) == (
         "a/b",
         ("--served-model-name", "x"),
     )
-    assert model_beside(None, ()) == (None, ())
+    assert split_model(None, ()) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_flags_without_a_model_stay_as_they_are() -> None:
     ],
 )
 def test_a_refused_flag_has_what_to_type_instead(flags: str, said: str, hint: str) -> None:
-    error = refused_flags(said, flags.split(), OPTIONS)
+    error = rejected_flags_error(said, flags.split(), OPTIONS)
     assert error is not None
     assert error.hint == hint
     assert said in error.message
@@ -146,8 +146,8 @@ def test_a_refused_flag_has_what_to_type_instead(flags: str, said: str, hint: st
 
 def test_what_vllm_says_of_the_file_is_not_the_flags() -> None:
     said = "unrecognized arguments: --nonsense 1"
-    assert refused_flags(said, ["--max-model-len", "8"], OPTIONS) is None
-    assert refused_flags("argument --dtype: invalid", ["--seed", "1"], OPTIONS) is None
+    assert rejected_flags_error(said, ["--max-model-len", "8"], OPTIONS) is None
+    assert rejected_flags_error("argument --dtype: invalid", ["--seed", "1"], OPTIONS) is None
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,6 @@ def test_what_vllm_says_of_the_file_is_not_the_flags() -> None:
 )
 def test_an_argument_that_vllm_has_not_is_the_user_s_mistake(name: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"has no argument {name}") as error:
-        refuse_unknown({"dtype": "auto", name: 1}, ("dtype", "max_model_len"))
+        reject_unknown_arguments({"dtype": "auto", name: 1}, ("dtype", "max_model_len"))
     assert error.value.hint == hint
-    refuse_unknown({"dtype": "auto"}, ("dtype",))
+    reject_unknown_arguments({"dtype": "auto"}, ("dtype",))

@@ -54,7 +54,7 @@ class Block:
     after: Block | None = None
     mapped: bool = True
 
-    def part(self, size: int, *, mapped: bool) -> Block:
+    def split(self, size: int, *, mapped: bool) -> Block:
         """Shorten this block to `size`, and return the rest as a new block."""
         rest = Block(
             self.address + size, self.size - size, self.pool, self, self.after, mapped=mapped
@@ -64,7 +64,7 @@ class Block:
         self.after, self.size = rest, size
         return rest
 
-    def join(self, other: Block) -> None:
+    def merge(self, other: Block) -> None:
         """Merge a neighbour into this block."""
         if other is self.before:
             self.address, self.before = other.address, other.before
@@ -99,11 +99,11 @@ class CachingAllocator:
         """Allocate a block of at least `nbytes` and return its address; 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
-        size = max(MIN_BLOCK_BYTES, rounded(nbytes, MIN_BLOCK_BYTES))
+        size = max(MIN_BLOCK_BYTES, round_up(nbytes, MIN_BLOCK_BYTES))
         pool = self._small if size <= SMALL_REQUEST_BYTES else self._large
         block = self._take_best_fit(pool, size) or self._add_segment(pool, size)
         if self._should_split(block, size):
-            self._put(block.part(size, mapped=True))
+            self._put(block.split(size, mapped=True))
         self._live[block.address] = block
         self.allocated_bytes += block.size
         self.allocated_peak_bytes = max(self.allocated_peak_bytes, self.allocated_bytes)
@@ -159,7 +159,7 @@ class CachingAllocator:
         elif size < LARGE_REQUEST_BYTES:
             nbytes = LARGE_SEGMENT_BYTES
         else:
-            nbytes = rounded(size, LARGE_ROUNDING_BYTES)
+            nbytes = round_up(size, LARGE_ROUNDING_BYTES)
         block = Block(self._next_address, nbytes, pool)
         self._next_address += nbytes
         self.reserved_bytes += nbytes
@@ -177,7 +177,7 @@ class CachingAllocator:
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.address in self._idle:
                 self._take(neighbour)
-                block.join(neighbour)
+                block.merge(neighbour)
 
     def _put(self, block: Block) -> None:
         self._idle[block.address] = block
@@ -189,7 +189,7 @@ class CachingAllocator:
         del free[bisect_left(free, (block.size, block.address))]
 
 
-def rounded(nbytes: int, unit: int) -> int:
+def round_up(nbytes: int, unit: int) -> int:
     return -(-nbytes // unit) * unit
 
 
@@ -253,7 +253,7 @@ class ExpandingAllocator(CachingAllocator):
                 place = before
             if self._free_bytes(place, size) >= size:
                 return place
-        address = rounded(self._next_address, LARGE_SEGMENT_BYTES)
+        address = round_up(self._next_address, LARGE_SEGMENT_BYTES)
         self._next_address = address + _SPACE_BYTES
         space = Block(address, _SPACE_BYTES, pool, mapped=False)
         insort(places, (address, space))
@@ -272,9 +272,9 @@ class ExpandingAllocator(CachingAllocator):
         """Map at least `size` of an unmapped block and merge it with its free neighbours."""
         places = self._unmapped[block.pool]
         places.remove((block.address, block))
-        nbytes = min(rounded(size, _page_bytes(block.pool)), block.size)
+        nbytes = min(round_up(size, _page_bytes(block.pool)), block.size)
         if nbytes < block.size:
-            rest = block.part(nbytes, mapped=False)
+            rest = block.split(nbytes, mapped=False)
             insort(places, (rest.address, rest))
         block.mapped = True
         self._merge(block)
@@ -284,24 +284,24 @@ class ExpandingAllocator(CachingAllocator):
 
     def _unmap(self, block: Block) -> None:
         page = _page_bytes(block.pool)
-        first = rounded(block.address, page)
+        first = round_up(block.address, page)
         last = (block.address + block.size) // page * page
         if first >= last:
             return
         self._take(block)
         whole = block
         if first > block.address:
-            whole = block.part(first - block.address, mapped=True)
+            whole = block.split(first - block.address, mapped=True)
             self._put(block)
         if last < whole.address + whole.size:
-            self._put(whole.part(last - whole.address, mapped=True))
+            self._put(whole.split(last - whole.address, mapped=True))
         self.reserved_bytes -= whole.size
         whole.mapped = False
         places = self._unmapped[block.pool]
         for neighbour in (whole.before, whole.after):
             if neighbour is not None and not neighbour.mapped:
                 places.remove((neighbour.address, neighbour))
-                whole.join(neighbour)
+                whole.merge(neighbour)
         insort(places, (whole.address, whole))
 
 
@@ -344,18 +344,18 @@ def parse_settings(text: str) -> AllocatorSettings:
                 raise UsageError(f"{piece!r}: torch requires True or False")
             expandable = value == "True"
         elif key in _UNSUPPORTED and (key, value) != ("backend", "native"):
-            raise not_followed(piece)
+            raise unsupported_setting(piece)
     return AllocatorSettings(limit, expandable)
 
 
-def not_followed(piece: str) -> UsageError:
+def unsupported_setting(piece: str) -> UsageError:
     return UsageError(
         f"cannot rehearse torch's memory allocator with {piece!r}",
         hint="unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF for the rehearsal",
     )
 
 
-def given_settings(environment: Mapping[str, str]) -> AllocatorSettings:
+def settings_from_environment(environment: Mapping[str, str]) -> AllocatorSettings:
     """Return the settings that torch starts with. Raises UsageError like `parse_settings`."""
     texts = (environment[name] for name in VARIABLES if name in environment)
     return parse_settings(next(texts, ""))

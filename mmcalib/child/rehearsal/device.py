@@ -40,7 +40,7 @@ _INDEXED = {
 }
 
 
-def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def masks_to_indices(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments with known masks turned into positions, as torch does first.
 
     torch does not if the mask only fills in a number. An unknown mask that selects whole rows to
@@ -53,14 +53,14 @@ def without_masks(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tuple[
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             indices.append(index)
             continue
-        mask = gpu.values.of(index)
+        mask = gpu.values.get(index)
         if mask is None and func is aten.index.Tensor and index.ndim < args[0].ndim:
             gpu.whole_masks += 1
             mask = torch.ones(index.shape, dtype=torch.bool)
         if mask is None:
             indices.append(index)
         else:
-            indices += [gpu.made_of(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
+            indices += [gpu.to_fakes(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
     return (args[0], indices, *args[2:])
 
 
@@ -70,14 +70,14 @@ def _fills(value: Any) -> bool:
 
 
 # Returned by a function that does not handle the operation.
-NOT_ASKED: Final = object()
+NOT_HANDLED: Final = object()
 PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
-def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def move_data(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Do the operation if it moves data between devices; otherwise return NOT_ASKED."""
     if func is aten._local_scalar_dense.default:
-        if (value := gpu.values.of(args[0])) is not None:
+        if (value := gpu.values.get(args[0])) is not None:
             return value.item()
         gpu.guesses["item"] += 1
         return 0.0 if args[0].dtype.is_floating_point else 0
@@ -87,7 +87,7 @@ def move(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return _copy(gpu, args[0], args[1])
     if func in PINNING or func in (aten.lift_fresh.default, aten.lift.default):
         return args[0]
-    return NOT_ASKED
+    return NOT_HANDLED
 
 
 def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
@@ -95,11 +95,11 @@ def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) ->
     dtype = kwargs.get("dtype") or source.dtype
     if isinstance(source, FakeTensor):
         if device == source.device.type or device == "meta":
-            return NOT_ASKED
+            return NOT_HANDLED
         if source.device.type == "cpu":
-            return _book_copy(gpu, gpu.empty_like_of(source, dtype, device), None)
+            return _book_copy(gpu, gpu.fake_like(source, dtype, device), None)
         return _to_host(gpu, source, dtype)
-    copy = gpu.empty_like_of(source, dtype, device)
+    copy = gpu.fake_like(source, dtype, device)
     return _book_copy(gpu, copy, source if device == "cuda" else None)
 
 
@@ -107,16 +107,16 @@ def _book_copy(gpu: ImaginaryGpu, copy: torch.Tensor, value: torch.Tensor | None
     if copy.device.type == "cuda":
         gpu.ledger.book(copy, "aten._to_copy.default")
         if value is not None:
-            gpu.values.learn(copy, value)
+            gpu.values.store(copy, value)
     return copy
 
 
 def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    value = gpu.values.of(source)
+    value = gpu.values.get(source)
     if value is not None:
         return value.to(dtype).clone()
     if source.numel() * dtype.itemsize > LARGE_HOST_BYTES:
-        return gpu.empty_like_of(source, dtype, "cpu")
+        return gpu.fake_like(source, dtype, "cpu")
     if not dtype.is_floating_point:
         gpu.guesses["to host"] += 1
     return torch.zeros(source.size(), dtype=dtype)
@@ -126,7 +126,7 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
     if not isinstance(source, torch.Tensor):
         source = torch.tensor(source, dtype=target.dtype)
     if not isinstance(target, FakeTensor):
-        value = gpu.values.of(source)
+        value = gpu.values.get(source)
         if value is not None:
             target.copy_(value)
             return target
@@ -135,15 +135,15 @@ def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float)
         if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
         return target
-    value = gpu.values.of(source)
+    value = gpu.values.get(source)
     if value is None or not gpu.values.worth_knowing(value):
-        gpu.values.forget(target)
+        gpu.values.drop(target)
         return target
-    target_value = gpu.values.of(target)
+    target_value = gpu.values.get(target)
     if target_value is not None:
         target_value.copy_(value)
     else:
-        gpu.values.learn(target, value.expand(target.shape))
+        gpu.values.store(target, value.expand(target.shape))
     return target
 
 
@@ -165,7 +165,7 @@ class Values:
             return False
         return nbytes <= _ANY_DTYPE_BYTES or not tensor.dtype.is_floating_point
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def get(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a tensor's value (a view shared by aliases of a fake tensor); None if unknown."""
         if not isinstance(tensor, FakeTensor):
             return tensor
@@ -174,10 +174,10 @@ class Values:
         typed = flat.view(tensor.dtype)
         return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def learn(self, fake: torch.Tensor, value: torch.Tensor) -> None:
+    def store(self, fake: torch.Tensor, value: torch.Tensor) -> None:
         if not self.worth_knowing(fake):
             return
-        stored = self.of(fake)
+        stored = self.get(fake)
         if stored is None:
             storage = fake.untyped_storage()
             if storage.nbytes() != fake.numel() * fake.element_size():
@@ -185,11 +185,11 @@ class Values:
             key = storage._cdata
             self._real[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
             weakref.finalize(storage, self._real.pop, key, None).atexit = False
-            stored = self.of(fake)
+            stored = self.get(fake)
         if stored is not None:
             stored.copy_(value)
 
-    def forget(self, fake: torch.Tensor) -> None:
+    def drop(self, fake: torch.Tensor) -> None:
         """Drop the value, also for aliases, because something unknown was written to it."""
         self._real.pop(fake.untyped_storage()._cdata, None)
 
@@ -200,7 +200,7 @@ _CUDA, _META, _DEVICE_TYPES = 1, 14, 22
 
 
 @cache
-def ensure() -> None:
+def ensure_device_guard() -> None:
     """Give CUDA a device guard that does nothing. Raises RuntimeError if torch changed its place.
 
     A CPU build of torch does not register a guard for CUDA, and that of a CUDA build asks the
@@ -281,23 +281,23 @@ class MetaKernels:
         if handles is None:
             handles = self._handles[func] = _has_plain_meta_kernel(func)
         if not handles or "device" in kwargs:
-            return NOT_ASKED
+            return NOT_HANDLED
         device = None
         for leaf in flat:
             if isinstance(leaf, torch.Tensor):
                 if not isinstance(leaf, FakeTensor) or leaf.constant is not None:
-                    return NOT_ASKED
+                    return NOT_HANDLED
                 if device is None:
                     device = leaf.fake_device
                 elif leaf.fake_device != device:
-                    return NOT_ASKED
+                    return NOT_HANDLED
         if device is None or device.type != "cuda":
-            return NOT_ASKED
+            return NOT_HANDLED
         try:
             with in_kernel_invocation_manager(self._fake):
                 out = func(*args, **kwargs)
         except NotImplementedError:
-            return NOT_ASKED
+            return NOT_HANDLED
         if isinstance(out, torch.Tensor):
             return self._on(device, out)
         return tree_map_only(torch.Tensor, lambda tensor: self._on(device, tensor), out)
@@ -348,7 +348,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self._on_matmul = on_matmul
 
     def __enter__(self) -> ImaginaryGpu:
-        ensure()
+        ensure_device_guard()
         self._lift_before.append(torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
@@ -382,19 +382,19 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             kwargs["pin_memory"] = False
         if "generator" in kwargs:
             kwargs["generator"] = None
-        moved = move(self, func, args, kwargs)
-        if moved is not NOT_ASKED:
+        moved = move_data(self, func, args, kwargs)
+        if moved is not NOT_HANDLED:
             return moved
-        original, args = args, without_masks(self, func, args)
+        original, args = args, masks_to_indices(self, func, args)
         unchanged = args is original
-        out = self._meta_kernels.result(func, args, kwargs, flat) if unchanged else NOT_ASKED
-        if out is NOT_ASKED:
+        out = self._meta_kernels.result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
+        if out is NOT_HANDLED:
             out = self._run_fake(func, args, kwargs)
         self._book(func, args, kwargs, out)
         self._update_values(func, args, kwargs, out)
         return out
 
-    def empty_like_of(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
+    def fake_like(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Return a fake tensor with the sizes and strides of a dense copy of `real`."""
         dense = real if real.is_contiguous() else torch.empty_like(real, device="meta")
         with self.fake:
@@ -403,15 +403,15 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             )
         return fake
 
-    def made_of(self, value: Any, operation: str) -> Any:
+    def to_fakes(self, value: Any, operation: str) -> Any:
         """Replace real tensors by fakes on the device that know their values."""
 
         def to_fake(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
                 return leaf
-            fake = self.empty_like_of(leaf, leaf.dtype, "cuda")
+            fake = self.fake_like(leaf, leaf.dtype, "cuda")
             self.ledger.book(fake, operation)
-            self.values.learn(fake, leaf)
+            self.values.store(fake, leaf)
             return fake
 
         return tree_map(to_fake, value)
@@ -438,7 +438,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         except _DEVICE_ERRORS as error:
             value = self._compute_value(func, args, kwargs)
             if value is not None:
-                return self.made_of(value, str(func))
+                return self.to_fakes(value, str(func))
             if not func._schema.returns:
                 return None
             raise NoFakeImplementation(
@@ -467,18 +467,18 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             for fake in useful:
                 # Larger ones are packed weights; computing on their values would take long.
                 if fake.untyped_storage().nbytes() <= _FRESH_BYTES:
-                    self.values.learn(fake, torch.zeros((), dtype=fake.dtype).expand(fake.shape))
+                    self.values.store(fake, torch.zeros((), dtype=fake.dtype).expand(fake.shape))
             return
         value = self._compute_value(func, args, kwargs) if useful else None
         if value is None:
             for target in targets:
-                self.values.forget(target)
+                self.values.drop(target)
             return
         for fake, real in zip(tree_leaves(out), tree_leaves(value), strict=False):
             if not isinstance(fake, FakeTensor) or not isinstance(real, torch.Tensor):
                 continue
             if real.shape == fake.shape and not any(fake is target for target in targets):
-                self.values.learn(fake, real)
+                self.values.store(fake, real)
 
     def _compute_value(self, func: Operation, args: Any, kwargs: Any) -> Any:
         """Run the operation on the values of its inputs; None if one is unknown."""
@@ -487,7 +487,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         values = {}
         for tensor in inputs:
-            value = self.values.of(tensor)
+            value = self.values.get(tensor)
             if value is None or not self.values.worth_knowing(value):
                 return None
             values[id(tensor)] = value

@@ -14,9 +14,9 @@ from mmcalib.child.rehearsal.allocator import (
     AllocatorSettings,
     CachingAllocator,
     ExpandingAllocator,
-    not_followed,
+    unsupported_setting,
 )
-from mmcalib.child.tensors import storages
+from mmcalib.child.tensors import storage_sizes
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.models.gpus import Gpu
 from mmcalib.text import KIB, MIB
@@ -26,7 +26,7 @@ GPUS = 8
 
 
 @dataclass(slots=True)
-class Machine:
+class GpuMemory:
     """One GPU; `other_bytes` are outside torch (context, kernels), `settings` are torch's."""
 
     gpu: Gpu
@@ -56,7 +56,7 @@ class Machine:
     def set(self, given: AllocatorSettings) -> None:
         """Apply new settings. Raises UsageError if they change `expandable_segments`."""
         if given.expandable not in (None, bool(self.settings.expandable)):
-            raise not_followed(f"expandable_segments:{given.expandable}")
+            raise unsupported_setting(f"expandable_segments:{given.expandable}")
         self.allocator.max_split_bytes = given.max_split_bytes
 
 
@@ -92,7 +92,7 @@ class LedgerPhase:
 class Ledger:
     """Allocates the storages of fake tensors when they appear, and frees them when they die."""
 
-    def __init__(self, gpu_memory: Machine) -> None:
+    def __init__(self, gpu_memory: GpuMemory) -> None:
         self._gpu_memory = gpu_memory
         self._era = 0
         self.live: dict[int, LiveTensor] = {}
@@ -147,12 +147,12 @@ class Ledger:
         self._gpu_memory.allocator.free(block)
 
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
-        blocks = (self._blocks.get(key) for key in storages(tensors))
+        blocks = (self._blocks.get(key) for key in storage_sizes(tensors))
         return sum(
             self._gpu_memory.allocator.size_of(block) for block in blocks if block is not None
         )
 
-    def made_after(self, part: LedgerPhase) -> int:
+    def new_bytes_since(self, part: LedgerPhase) -> int:
         """Return live bytes that were not there before `part` or, if it has `since`, at its end."""
         return sum(
             live.nbytes

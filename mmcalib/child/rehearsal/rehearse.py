@@ -14,9 +14,9 @@ import torch
 
 from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
-    Stage,
+    ImaginaryMachine,
     StartedWorker,
-    note_outputs,
+    record_outputs,
     start_worker,
 )
 from mmcalib.child.service import root_cause
@@ -25,9 +25,9 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, runner
-from mmcalib.releases.engine import served_config
+from mmcalib.releases.engine import serve_config
 from mmcalib.releases.platform import subtracts_graphs
-from mmcalib.releases.release import TRIED, installed
+from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
 from mmcalib.text import MIB, gib
 
 # Least squares through vLLM's estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
@@ -46,7 +46,7 @@ PROMPT_TOKENS: Final = 64
 class Graphs:
     """CUDA graphs that vLLM would capture, `count` of a `kind`; startup subtracts `nbytes`.
 
-    `attention_bytes` is the computed part of them that attention keeps. `beside_bytes` is what
+    `attention_bytes` is the computed part of them that attention keeps. `unreserved_bytes` is what
     attention keeps outside the estimate. `problem` is why these are unknown. The estimate allocates
     a KV cache of `cache_bytes`, which is `short_bytes` too large for the GPU.
     """
@@ -55,7 +55,7 @@ class Graphs:
     nbytes: int = 0
     kind: str = ""
     attention_bytes: int = 0
-    beside_bytes: int = 0
+    unreserved_bytes: int = 0
     problem: str = ""
     cache_bytes: int = 0
     short_bytes: int = 0
@@ -78,7 +78,7 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     gpu/cudagraph_utils.py of 0.32).
     """
     worker, ledger = started.worker, started.ledger
-    backends = models.attention(worker.vllm_config).split(", ")
+    backends = models.attention_backends(worker.vllm_config).split(", ")
     has_flashinfer, each, kind = _FLASHINFER in backends, PER_GRAPH_BYTES, ""
     if "GDN_ATTN" in backends:
         layers = started.config.model_config.hf_text_config.num_hidden_layers
@@ -90,13 +90,13 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     captured_bytes: list[int] = []
     free_bytes = ledger.free_bytes
     try:
-        with models.estimated(worker, mode) as captures:
+        with models.prepare_graph_estimate(worker, mode) as captures:
             free_after = ledger.free_bytes
             if free_after < 0 or not has_flashinfer:
                 return dataclasses.replace(
                     graphs, cache_bytes=free_bytes - free_after, short_bytes=max(0, -free_after)
                 )
-            outside = ledger.booked_bytes(captures.before)
+            outside = ledger.booked_bytes(captures.setup_buffers)
             for step in captures.steps:
                 with ledger.phase("capture") as phase:
                     step()
@@ -111,7 +111,7 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     more = sum(captured_bytes)
     if captured_bytes and not runner.uses_v2_runner(worker):
         first, second, *_ = (*captured_bytes, 0)
-        if captures.overlaid:
+        if captures.is_overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (captures.full - 1)
     return Graphs(count, graphs.nbytes + more, kind, more, outside)
@@ -125,7 +125,9 @@ _SMALL: Final[Mapping[str, Shape]] = {
 }
 
 
-def outputs_of(started: StartedWorker, budget: memory.Budget | None) -> memory.Outputs | None:
+def measure_outputs(
+    started: StartedWorker, budget: memory.Budget | None
+) -> memory.EncoderOutputs | None:
     """Return the memory of the profile's encoder outputs; None for a text-only model.
 
     If the profile skipped the encoder, it runs two small items. A model without an encoder gets the
@@ -143,14 +145,16 @@ def outputs_of(started: StartedWorker, budget: memory.Budget | None) -> memory.O
         with contextlib.suppress(Exception):
             phase = _run_encoder(started, memory.EncoderStep(shape, 2))
             each = -(-phase.output_bytes // phase.embeddings)
-            return memory.Outputs(each, shared=phase.storages < phase.items, outlive=outlive)
+            return memory.EncoderOutputs(
+                each, shared=phase.storages < phase.items, outlive_request=outlive
+            )
     if not encoded:
         width = models.embeds_width(started.config) * model_config.dtype.itemsize
-        return memory.Outputs(width, outlive=outlive)
+        return memory.EncoderOutputs(width, outlive_request=outlive)
     last = encoded[-1]
     shared = last.storages < last.items if last.items > 1 else None
     each = -(-last.output_bytes // last.embeddings)
-    return memory.Outputs(each, last.output_bytes, shared, outlive)
+    return memory.EncoderOutputs(each, last.output_bytes, shared, outlive)
 
 
 def encoder_steps(
@@ -178,7 +182,7 @@ def _run_encoder(started: StartedWorker, step: memory.EncoderStep) -> LedgerPhas
     # Counts from the profile's start, because its kernels' workspaces stay.
     with started.ledger.phase("encoder", since=started.profile) as phase:
         batches, _ = runner.encoder_batches(started.worker, modality, media, step.items)
-        note_outputs(phase, runner.run_encoder(started.worker.model_runner.model, batches))
+        record_outputs(phase, runner.run_encoder(started.worker.model_runner.model, batches))
     return phase
 
 
@@ -198,13 +202,13 @@ def prefill_steps(
         return
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
-    at_once = min(config.scheduler_config.max_num_seqs, runner.sequences_at_once(layout))
+    at_once = min(config.scheduler_config.max_num_seqs, runner.max_sequences(layout))
     # One token counts as decode (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
     most = max(fewest, min(at_once, tokens // 2))
     with ledger.phase("first step") as first:
         runner.run_prefill(started.worker, tokens, fewest)
     kept_bytes = started.profile.end_bytes - started.profile.start_bytes
-    kept_bytes += graphs.beside_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
+    kept_bytes += graphs.unreserved_bytes if graphs.nbytes else first.end_bytes - first.start_bytes
     for prompts in sorted({fewest, most}):
         with ledger.phase("prefill") as phase:
             runner.run_prefill(started.worker, tokens, prompts)
@@ -214,7 +218,7 @@ def prefill_steps(
 
 
 def merge_peak(
-    started: StartedWorker, budget: memory.Budget | None, outputs: memory.Outputs | None
+    started: StartedWorker, budget: memory.Budget | None, outputs: memory.EncoderOutputs | None
 ) -> int | None:
     """Return peak bytes above model and cached outputs of a full step's merge; None if it fails."""
     model_config = started.config.model_config
@@ -240,13 +244,13 @@ def merge_peak(
     return phase.peak_bytes - phase.start_bytes - int(cached.untyped_storage().nbytes())
 
 
-def rehearse(machine: Stage, request: Rehearse) -> memory.Rehearsed:
+def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMemory:
     """Start vLLM's worker on the imaginary GPU, and read its memory. Raises vLLM's exceptions."""
     start_s = time.perf_counter()
     config = _config(request.engine_args)
     graphs = Graphs(count_graphs(config))
     captured, mode = models.capture_sizes(config), models.graph_mode(config)
-    models.forgo(config)
+    models.disable_compilation(config)
     with start_worker(machine, config) as started:
         if graphs.count and subtracts_graphs() and runner.estimates_graphs(started.worker):
             graphs = estimate_graphs(started, graphs.count, mode)
@@ -255,30 +259,32 @@ def rehearse(machine: Stage, request: Rehearse) -> memory.Rehearsed:
         set_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
         if set_bytes is None:
             available -= graphs.nbytes
-        kv = lay_out(config, started.worker, available)
+        kv = plan_kv_cache(config, started.worker, available)
         if graphs.short_bytes:
             problem = _too_many_sequences(config, graphs, captured)
             kv = KvCache(kv.bytes_per_token, None, None, problem)
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
-        outputs = outputs_of(started, budget)
+        outputs = measure_outputs(started, budget)
         merge = merge_peak(started, budget, outputs)
         steps = tuple(encoder_steps(started, request.steps))
         # Last, because a profile needs this memory.
         kv = fill_cache(started, kv, mode)
-        kept_bytes = requested - available - graphs.nbytes - started.outside_bytes - activation
+        kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
         spare = 0
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
-        return memory.Rehearsed(
-            vllm=installed("vllm"),
+        return memory.RehearsedMemory(
+            vllm=installed_version("vllm"),
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
-            sampler=models.sampler(),
-            attention=models.attention(started.worker.vllm_config),
-            encoder_attention=models.encoder_attention(config, started.worker.model_runner),
+            sampler=models.sampler_name(),
+            attention=models.attention_backends(started.worker.vllm_config),
+            encoder_attention=models.encoder_attention_backends(
+                config, started.worker.model_runner
+            ),
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             total_bytes=machine.gpu.total_bytes,
@@ -289,14 +295,14 @@ def rehearse(machine: Stage, request: Rehearse) -> memory.Rehearsed:
             phases=tuple(_peak(phase) for phase in started.phases),
             prefills=tuple(prefill_steps(started, kv.layout, graphs)),
             encoder_tokens=sum(phase.embeddings for phase in started.phases),
-            non_torch_bytes=started.outside_bytes,
+            non_torch_bytes=started.non_torch_bytes,
             cudagraph_bytes=graphs.nbytes,
             cudagraphs=graphs.count,
             cudagraph_attention_bytes=graphs.attention_bytes,
             capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
-            kept_bytes=started.kept_bytes + graphs.beside_bytes,
+            kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
             spare_bytes=spare,
             steps=steps,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
@@ -333,7 +339,7 @@ def _config(engine_args: dict[str, Any]) -> Any:
     """Return the config of `vllm serve` with dummy weights. Raises ValueError if unsupported."""
     if engine_args.get("enable_sleep_mode"):
         raise ValueError("cannot rehearse enable_sleep_mode, which uses other memory pools")
-    config = served_config({**engine_args, "load_format": "dummy"})
+    config = serve_config({**engine_args, "load_format": "dummy"})
     parallel = config.parallel_config
     if parallel.pipeline_parallel_size > 1:
         raise ValueError(
@@ -364,21 +370,23 @@ def _peak(phase: LedgerPhase) -> memory.PhasePeak:
     )
 
 
-def _assumptions(machine: Stage, started: StartedWorker, graphs: Graphs) -> Iterator[str]:
+def _assumptions(
+    machine: ImaginaryMachine, started: StartedWorker, graphs: Graphs
+) -> Iterator[str]:
     gpu, config = machine.gpu, started.config
-    version, tried = installed("vllm"), ", ".join(TRIED)
-    if ".".join(version.split(".")[:2]) not in TRIED:
+    version, tried = installed_version("vllm"), ", ".join(REHEARSED_RELEASES)
+    if ".".join(version.split(".")[:2]) not in REHEARSED_RELEASES:
         yield f"tested with vLLM {tried}; with {version} the figures may be off"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
     measured = "2.8 to 4.4 GiB on unified memory" if gpu.unified else "0.02 to 0.44 GiB"
-    yield f"allowance for non-torch memory: {gib(started.outside_bytes)} (measured: {measured})"
+    yield f"allowance for non-torch memory: {gib(started.non_torch_bytes)} (measured: {measured})"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)
         yield f"allowance for {graphs.count} CUDA graphs{graphs.kind}: {assumed}"
     if graphs.attention_bytes:
         yield f"vLLM's graph estimate adds {gib(graphs.attention_bytes)} for attention (computed)"
-    if graphs.beside_bytes:
-        yield f"startup does not reserve {gib(graphs.beside_bytes)} for attention (computed)"
+    if graphs.unreserved_bytes:
+        yield f"startup does not reserve {gib(graphs.unreserved_bytes)} for attention (computed)"
     if graphs.problem:
         yield f"attention's memory beyond its graphs is unknown: {graphs.problem}"
     if (replicas := config.parallel_config.data_parallel_size) > 1:
@@ -409,7 +417,7 @@ class KvCache:
     layout: Any = None
 
 
-def lay_out(config: Any, worker: Any, available_bytes: int) -> KvCache:
+def plan_kv_cache(config: Any, worker: Any, available_bytes: int) -> KvCache:
     specs = worker.get_kv_cache_spec()
     per_token = round(runner.bytes_per_token(specs.values()))
     if not specs:

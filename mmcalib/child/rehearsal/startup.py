@@ -13,31 +13,31 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from mmcalib.child.rehearsal.allocator import given_settings
+from mmcalib.child.rehearsal.allocator import settings_from_environment
 from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
-from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Machine, Workspaces
+from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
-from mmcalib.child.tensors import storages
+from mmcalib.child.tensors import storage_sizes
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, platform
-from mmcalib.releases.runner import gpu_worker, watched_phases
+from mmcalib.releases.runner import gpu_worker, wrap_phases
 from mmcalib.text import MIB
 
 
-class Stage:
+class ImaginaryMachine:
     """The imaginary GPU of one process: its machine, ledger and dispatch mode."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.machine = Machine(gpu, given_settings(os.environ))
+        self.machine = GpuMemory(gpu, settings_from_environment(os.environ))
         self.ledger = Ledger(self.machine)
         self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
         self._is_frozen = False
         self.clear()
 
-    def settle(self) -> None:
+    def collect_garbage(self) -> None:
         """Collect a rehearsal's garbage; freeze what remains once, because vLLM collects often."""
         gc.collect()
         if not self._is_frozen:
@@ -70,7 +70,7 @@ class Stage:
 
 
 # Replacements in the order in which vLLM looks for the real parts.
-_PATCHES: Final[tuple[Callable[[Stage], None], ...]] = (
+_PATCHES: Final[tuple[Callable[[ImaginaryMachine], None], ...]] = (
     cuda.install_cuda,
     cuda.install_triton,
     flashinfer.install_flashinfer,
@@ -90,7 +90,7 @@ _PATCHES: Final[tuple[Callable[[Stage], None], ...]] = (
 )
 
 
-def install(gpu: Gpu) -> Stage:
+def install(gpu: Gpu) -> ImaginaryMachine:
     """Replace all parts of a CUDA machine. Raises UsageError for a GPU without CUDA."""
     if gpu.capability is None:
         raise UsageError(
@@ -99,8 +99,8 @@ def install(gpu: Gpu) -> Stage:
         )
     # Do not touch a real device.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    loading.disown_build()
-    machine = Stage(gpu)
+    loading.hide_cpu_build()
+    machine = ImaginaryMachine(gpu)
     for install_part in _PATCHES:
         install_part(machine)
     gc.collect()
@@ -112,7 +112,7 @@ def install(gpu: Gpu) -> Stage:
 class StartedWorker:
     """A worker after vLLM's memory profile, with its engine config and the GPU's ledger; in bytes.
 
-    `available_bytes` is the result of vLLM's `determine_available_memory`, `outside_bytes` the
+    `available_bytes` is the result of vLLM's `determine_available_memory`, `non_torch_bytes` the
     allowance for non-torch memory. `phases` (encoder, language model, sampler) are those that ran,
     and do not overlap. `kept_bytes` were allocated after the encoder ran and stay, such as the
     workspace of experts.
@@ -125,11 +125,11 @@ class StartedWorker:
     profile: LedgerPhase
     phases: tuple[LedgerPhase, ...]
     available_bytes: int
-    outside_bytes: int
+    non_torch_bytes: int
     kept_bytes: int
 
 
-def outside_bytes(gpu: Gpu) -> int:
+def non_torch_allowance(gpu: Gpu) -> int:
     """Return the allowance for non-torch memory after vLLM's first memory snapshot.
 
     It covers kernels that load at first use, and on unified memory the system's use. Medians of the
@@ -144,29 +144,29 @@ def cudnn_bytes(gpu: Gpu) -> int:
 
 
 def _loads_more(gpu: Gpu) -> bool:
-    return not gpu.unified and platform.loads_more(gpu.capability or (0, 0))
+    return not gpu.unified and platform.uses_more_non_torch(gpu.capability or (0, 0))
 
 
 @contextmanager
-def start_worker(machine: Stage, config: Any) -> Iterator[StartedWorker]:
+def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWorker]:
     """Load and profile a worker with this engine config; empty the GPU afterwards."""
     ledger = machine.ledger
-    with use_gpu(machine), models.built_under(config):
+    with use_gpu(machine), models.use_config(config):
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
         platform.fit_block_size(config)
         # Allocated between vLLM's first and last memory snapshot.
-        machine.machine.other_bytes += outside_bytes(machine.gpu)
+        machine.machine.other_bytes += non_torch_allowance(machine.gpu)
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,
-            named_modules(runner.model, ledger),
+            track_modules(runner.model, ledger),
             _watch_phases(ledger, runner, profile) as phases,
         ):
             available = worker.determine_available_memory()
         parts = [profile, *(phase for phase in phases if phase.name == "encoder")]
-        kept = ledger.made_after(parts[-1])
+        kept = ledger.new_bytes_since(parts[-1])
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
             *(config, ledger, worker, weights, profile, tuple(phases), available),
@@ -175,22 +175,22 @@ def start_worker(machine: Stage, config: Any) -> Iterator[StartedWorker]:
 
 
 @contextmanager
-def use_gpu(machine: Stage) -> Iterator[None]:
+def use_gpu(machine: ImaginaryMachine) -> Iterator[None]:
     """While open, vLLM runs on the imaginary GPU, which is empty before and after."""
     machine.clear()
     try:
         with torch.inference_mode(), machine.device:
             yield
     finally:
-        cuda.end()
-        models.forget_models()
-        machine.settle()
+        cuda.destroy_groups()
+        models.clear_model_tables()
+        machine.collect_garbage()
 
 
-def note_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
+def record_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:
     """Record an encoder's outputs: a tensor per item, often views of one storage that stays."""
     items = list(outputs)
-    sizes = storages(items)
+    sizes = storage_sizes(items)
     phase.items = len(items)
     phase.embeddings = sum(len(item) for item in items)
     phase.output_bytes = sum(sizes.values())
@@ -208,17 +208,17 @@ def _watch_phases(ledger: Ledger, runner: Any, profile: LedgerPhase) -> Iterator
                 phases.append(phase)
                 result = method(*args, **kwargs)
             if name == "encoder":
-                note_outputs(phase, result)
+                record_outputs(phase, result)
             return result
 
         return record_phase
 
-    with watched_phases(runner, runner.model, wrap):
+    with wrap_phases(runner, runner.model, wrap):
         yield phases
 
 
 @contextmanager
-def named_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
+def track_modules(model: nn.Module, ledger: Ledger) -> Iterator[None]:
     """While open, tell the ledger which of the model's modules is running."""
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []

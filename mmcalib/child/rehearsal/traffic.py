@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import Ledger
-from mmcalib.child.rehearsal.startup import Stage, named_modules, use_gpu
-from mmcalib.child.tensors import storages
-from mmcalib.child.traffic import Say, StepBooks, serve
+from mmcalib.child.rehearsal.startup import ImaginaryMachine, track_modules, use_gpu
+from mmcalib.child.tensors import storage_sizes
+from mmcalib.child.traffic import Say, StepLedger, serve
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.traffic import Traffic, TrafficStep
 from mmcalib.engine.messages import ServeTraffic
@@ -38,7 +38,7 @@ class _CachedForward:
     structure: Any
 
 
-class Forwards:
+class ForwardCache:
     """Caches the forward passes of one loaded model's encoder and language model."""
 
     def __init__(self, device: ImaginaryGpu, ledger: Ledger) -> None:
@@ -87,7 +87,7 @@ class Forwards:
                 continue
             if leaf.numel() > _MAX_VALUES:
                 continue
-            value = self._device.values.of(leaf)
+            value = self._device.values.get(leaf)
             if value is None:
                 return None
             values.append(tuple(value.flatten().tolist()))
@@ -97,7 +97,7 @@ class Forwards:
         leaves, structure = tree_flatten(out)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
-        sizes = storages(leaves)
+        sizes = storage_sizes(leaves)
         order = {address: base for base, address in enumerate(sizes)}
         views = []
         for leaf in leaves:
@@ -133,21 +133,21 @@ def _shapes(arguments: Any) -> Hashable | None:
 _LARGEST_TENSORS = 12
 
 
-def serve_imagined(machine: Stage, request: ServeTraffic, say: Say) -> Traffic:
+def serve_on_imaginary_gpu(machine: ImaginaryMachine, request: ServeTraffic, say: Say) -> Traffic:
     with use_gpu(machine):
         return serve(request, _MemoryLedger(machine), say)
 
 
-class _MemoryLedger(StepBooks):
+class _MemoryLedger(StepLedger):
     """Records the memory of steps on the imaginary GPU.
 
     It skips a step that only continues answers, unless the step has more sequences than any before:
     it takes the same memory as the last such step.
     """
 
-    def __init__(self, machine: Stage) -> None:
+    def __init__(self, machine: ImaginaryMachine) -> None:
         self._gpu_memory, self._ledger = machine.machine, machine.ledger
-        self._forwards = Forwards(machine.device, machine.ledger)
+        self._forwards = ForwardCache(machine.device, machine.ledger)
         self._naming = ExitStack()
         self._base_bytes = 0
         self._most_decodes = 0
@@ -155,8 +155,8 @@ class _MemoryLedger(StepBooks):
         self._peak_bytes = 0
 
     def prepare(self, config: Any) -> None:
-        models.forgo(config)
-        models.forgo_warmup(config)
+        models.disable_compilation(config)
+        models.disable_warmup(config)
 
     def profile(self, worker: Any, method: Callable[[], Any]) -> Any:
         with self._ledger.phase("profile") as phase:
@@ -168,7 +168,7 @@ class _MemoryLedger(StepBooks):
     def began(self, core: SteppedCore) -> None:
         self._base_bytes += self._ledger.booked_bytes(core.kv_tensors)
         model = core.worker.model_runner.model
-        self._naming.enter_context(named_modules(model, self._ledger))
+        self._naming.enter_context(track_modules(model, self._ledger))
         self._forwards.watch(model)
 
     def run(self, decided: Any, work: Callable[[], None]) -> None:

@@ -63,13 +63,13 @@ def _replace_torchaudio_extension() -> None:
 
 sys.meta_path.insert(0, _Ours())
 
-from mmcalib.engine.wheels import mismatched  # noqa: E402 - the finder above must come first
+from mmcalib.engine.wheels import is_mismatched  # noqa: E402 - the finder above must come first
 
-if mismatched("torchvision"):
+if is_mismatched("torchvision"):
     sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))
-if mismatched("torchaudio"):
+if is_mismatched("torchaudio"):
     sys.meta_path.insert(0, _Before("torchaudio", _replace_torchaudio_extension))
-if mismatched("torchcodec"):
+if is_mismatched("torchcodec"):
     sys.modules["torchcodec"] = None  # type: ignore[assignment] # makes its import fail
 
 _others = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]

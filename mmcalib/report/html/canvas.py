@@ -20,7 +20,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from mmcalib.domain.knobs import Label
-from mmcalib.text import map_strings, plain
+from mmcalib.text import map_strings, printable
 
 Layer = dict[str, Any]
 
@@ -89,13 +89,13 @@ def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> M
         "layer": list(layers),
         "config": _CONFIG,
     }
-    text = vl_convert.vegalite_to_svg(map_strings(spec, plain), allowed_base_urls=[])
+    text = vl_convert.vegalite_to_svg(map_strings(spec, printable), allowed_base_urls=[])
     found = _SVG.match(text)
     if found is None:
         raise ValueError("vl-convert drew no SVG of a known size")
     size = f'width="{found["width"]}" height="{found["height"]}"'
     box = f'viewBox="0 0 {found["width"]} {found["height"]}"'
-    name = escape(plain(label))
+    name = escape(printable(label))
     head = f'<svg {size} {box} fill="none" role="graphics-document" aria-label="{name}">'
     return Markup(head + text[found.end() :])  # noqa: S704 - Vega escapes what it is given
 

@@ -23,7 +23,7 @@ from mmcalib.report.html.canvas import (
 )
 from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
 from mmcalib.results.memory import Memory
-from mmcalib.text import number, plain, ratio, room, share
+from mmcalib.text import number, printable, ratio, room, share
 
 # Shape and colour of an option's points; options beyond these share the last.
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
@@ -96,7 +96,7 @@ def _names(
 
 def _tip(point: FrontierPoint) -> str:
     parts = [
-        f"{plain(point.knob)} = {number(point.value)}",
+        f"{printable(point.knob)} = {number(point.value)}",
         f"keeps {share(point.mean_retention)}, worst item {share(point.worst_retention)}",
         f"largest item {number(point.max_tokens)} tokens",
         f"encoder budget {number(point.encoder_budget_tokens)} tokens",
@@ -164,7 +164,7 @@ def _figure(
 
     chosen = [point for point in points if point.choice == "chosen"]
     kept = "; ".join(
-        f"{plain(p.knob)} {number(p.value)} keeps {share(p.mean_retention)}" for p in chosen
+        f"{printable(p.knob)} {number(p.value)} keeps {share(p.mean_retention)}" for p in chosen
     )
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
     labels: list[Label] = sorted({point.label for point in points}, reverse=True)
@@ -177,7 +177,10 @@ def _figure(
         head=tuple(head for head, _ in _COLUMNS),
         rows=[tuple(spoken(point) for _, spoken in _COLUMNS) for point in points],
         legend=[
-            *((f"{_SHAPES[min(n, 3)]} knob-{min(n, 3)}", plain(k)) for n, k in enumerate(knobs)),
+            *(
+                (f"{_SHAPES[min(n, 3)]} knob-{min(n, 3)}", printable(k))
+                for n, k in enumerate(knobs)
+            ),
             *([("beaten", "no better than another value in any column")] if beaten else []),
         ],
         notes=list(_notes(calibration, points, by_memory=by_memory)),
@@ -189,13 +192,13 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> Layer
         low, high = min(values) / 1.3, max(values) * 1.3
         return log_axis("at", "encoder budget, tokens: less is better", low, high)
     high = max(0.0, *values) * 1.06 or 1.0
-    where = f" on {plain(gpu)}" if gpu else ""
+    where = f" on {printable(gpu)}" if gpu else ""
     axis = {"title": f"KV cache{where}, tokens", "labelExpr": SHORT, "tickCount": 6, "grid": True}
     return linear_axis("at", 0, high, axis)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (
-    ("option", lambda point: plain(point.knob)),
+    ("option", lambda point: printable(point.knob)),
     ("value", lambda point: number(point.value)),
     ("largest item", lambda point: number(point.max_tokens)),
     ("downscaled", lambda point: share(point.share_downscaled)),
@@ -216,9 +219,9 @@ def _notes(
     yield "Each point changes one option and leaves the others at their chosen values."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
-        gpu = plain(calibration.memory.calibrated.gpu or "this GPU")
+        gpu = printable(calibration.memory.calibrated.gpu or "this GPU")
         yield f"vLLM does not start on {gpu} with {shut} of these values."
     if not by_memory:
         yield "--gpu NAME replaces the encoder budget by the KV cache of that GPU."
     for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():
-        yield f"{plain(knob)} also changes {' and '.join(others)} items."
+        yield f"{printable(knob)} also changes {' and '.join(others)} items."

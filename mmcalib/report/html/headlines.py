@@ -72,7 +72,7 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
         for budget in (calibration.budget.default, calibration.budget.calibrated)
     )
     found = calibration.corpus.modalities.get(worst)
-    item = f"One {worst}, {text.plain(found.heaviest)}" if found else f"One {worst}"
+    item = f"One {worst}, {text.printable(found.heaviest)}" if found else f"One {worst}"
     return Headline(
         name,
         "",
@@ -128,6 +128,6 @@ def facts(calibration: CalibrationDocument) -> Iterator[str]:
     if corpus.skipped:
         yield f"{text.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
-        yield text.plain(calibration.memory.calibrated.gpu)
-    yield f"vLLM {text.plain(calibration.tool['vllm'])}"
-    yield text.plain(calibration.created_at.replace("T", " ")[:16])
+        yield text.printable(calibration.memory.calibrated.gpu)
+    yield f"vLLM {text.printable(calibration.tool['vllm'])}"
+    yield text.printable(calibration.created_at.replace("T", " ")[:16])

@@ -8,14 +8,14 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.census.executor import Named, ProbeTask
+from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.costs import KnownCost, Unlisted
-from mmcalib.storage.location import Location, is_here, member_name
+from mmcalib.storage.location import Location, is_local, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
@@ -137,7 +137,7 @@ def _item(
     if not isinstance(shape, AudioShape):
         sides = shape.width_px, shape.height_px
         width, height = (round(max(4.0, 100 * side / max(sides)), 1) for side in sides)
-    drawable = item.declared in ("image", "video") and is_here(item.path)
+    drawable = item.declared in ("image", "video") and is_local(item.path)
     return CostlyItem(
         name=_name_in_page(one.exemplar, names),
         modality=shape.modality,
@@ -166,7 +166,7 @@ _PATIENCE_S = 10.0
 # progressive JPEGs, get none above some sixty million pixels.
 _MEMORY_BYTES = 384 << 20
 
-_THUMBNAIL = Named("mmcalib.report.html.thumbnail", "thumbnail")
+_THUMBNAIL = FunctionRef("mmcalib.report.html.thumbnail", "thumbnail")
 _PICTURE = "data:image/jpeg;"
 
 

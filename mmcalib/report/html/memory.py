@@ -29,7 +29,7 @@ from mmcalib.report.html.canvas import (
 )
 from mmcalib.results.calibration import CalibrationDocument, ProcessorCache
 from mmcalib.results.memory import Memory, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.text import GIB, gib, number, plain, share
+from mmcalib.text import GIB, gib, number, printable, share
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -181,10 +181,10 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU that you don't have."
     for one in rows.columns(calibration):
         # vLLM's messages go on with advice; the first sentence is the cause.
-        if cause := plain(one.memory.note).split(". ")[0].rstrip("."):
+        if cause := printable(one.memory.note).split(". ")[0].rstrip("."):
             yield f"{one.name}: {cause}."
     for check in PREDICTION.among(calibration.checks):
-        yield f"Engine start on this machine: {plain(check.detail)}."
+        yield f"Engine start on this machine: {printable(check.detail)}."
 
 
 # (words, field of a step, colour): each is above the next.
@@ -248,7 +248,7 @@ def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
             f"peak {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
             f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
         )
-    if problem := plain(served.default_problem).rstrip("."):
+    if problem := printable(served.default_problem).rstrip("."):
         yield f"vLLM's defaults cannot serve: {problem.split('. ')[0]}."
     if found.highest:
         yield f"{rows.highest_line(found)}."
@@ -283,7 +283,7 @@ def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) ->
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest peak",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
-    at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": plain(" · ".join(tip))}
+    at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": printable(" · ".join(tip))}
     return marks([at], {"size": 60, "fill": "var(--accent)"}, x, y)
 
 
@@ -302,7 +302,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
     x = log_axis("size", "size of the cache, GiB", low, high)
     x["axis"]["labelExpr"] = "format(datum.value, '~g')"
     ends = [*zip(sizes, (rate for _, rate in found.curve), strict=True)]
-    most = max(found.most_hit_rate, ends[-1][1])
+    most = max(found.max_hit_rate, ends[-1][1])
     # A round end for the axis.
     top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
     rates = {**upright("hit rate"), "format": ".0%"}
@@ -319,7 +319,7 @@ def cache(found: ProcessorCache) -> PageFigure | None:
 
     summary = (
         f"With {chosen:g} GiB, {share(found.hit_rate)} of {number(found.accesses)} item uses in "
-        f"{number(found.requests)} requests hit. No size exceeds {share(found.most_hit_rate)}."
+        f"{number(found.requests)} requests hit. No size exceeds {share(found.max_hit_rate)}."
     )
     notes = [f"A server's processes may hold up to {gib(found.total_bytes)} of RAM together."]
     if found.wanted is not None:

@@ -14,15 +14,15 @@ from urllib.parse import quote
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
-from mmcalib.media.sniff import MEDIA_ENDINGS, ending_of
+from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.storage.location import Location
-from mmcalib.text import map_strings, one_line, plain
+from mmcalib.text import map_strings, one_line, printable
 
 WITHHELD = "(path withheld)"
 
 _MOST_NAMES = 5_000
-_ENDINGS = MEDIA_ENDINGS | {"jsonl"}
+_ENDINGS = MEDIA_EXTENSIONS | {"jsonl"}
 # The document's own words, which may also be the name of a file.
 _FIXED = frozenset(
     {
@@ -79,7 +79,7 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
         file, _, line = name.rpartition(":")
         if not (file and line.isdecimal()):
             file, line = name, ""
-        ending = ending_of(file)
+        ending = extension_of(file)
         shown = f".{ending}" if ending in _ENDINGS else ""
         kind = "requests" if line else "item"
         names[file] = files.setdefault(file, f"{kind}-{len(files) + 1}{shown}")
@@ -97,7 +97,7 @@ def _spoken(names: dict[str, str]) -> dict[str, str]:
     """Map every form of a name in sentences to its alias, longest first."""
     spoken: dict[str, str] = {}
     for name in sorted(names, key=len, reverse=True):
-        ways = {name, one_line(name), plain(name), repr(name)[1:-1], os.path.basename(name)}
+        ways = {name, one_line(name), printable(name), repr(name)[1:-1], os.path.basename(name)}
         for one in sorted(ways, key=len, reverse=True):
             if len(one) >= _SHORT:
                 spoken.setdefault(one, names[name])

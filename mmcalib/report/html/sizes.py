@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
-from mmcalib.derive.distribution import SizeCell, edge, place
+from mmcalib.derive.distribution import SizeCell, bin_edge, bin_index
 from mmcalib.report.html.canvas import (
     ROW_PX,
     TIP,
@@ -51,9 +51,11 @@ def _distribution_figure(
         counted += [(b.least_tokens, b.items if by_items else b.shapes) for b in others.tokens]
     counts: Counter[int] = Counter()
     for tokens, times in counted:
-        counts[place(tokens)] += times
+        counts[bin_index(tokens)] += times
     # Half-open bins in equal steps of the logarithm.
-    bins = [(edge(at), edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)]
+    bins = [
+        (bin_edge(at), bin_edge(at + 1), counts[at]) for at in range(min(counts), max(counts) + 1)
+    ]
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
@@ -271,7 +273,11 @@ def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[l
     every += [((c.shape.width_px, c.shape.height_px), c.tokens, c.shapes) for c in others]
     for size, tokens, more in every:
         # The middle of a cell a third of an octave wide.
-        at = size if exact else (edge(place(size[0]) + 0.5), edge(place(size[1]) + 0.5))
+        at = (
+            size
+            if exact
+            else (bin_edge(bin_index(size[0]) + 0.5), bin_edge(bin_index(size[1]) + 0.5))
+        )
         shapes, most = pairs.get(at, (0, 0))
         pairs[at] = shapes + more, max(most, tokens)
     found = [Spot(w, h, most, shapes) for (w, h), (shapes, most) in pairs.items()]

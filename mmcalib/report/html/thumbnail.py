@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 from mmcalib.domain.items import Item
 from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.errors import UsageError
-from mmcalib.media.bounded import bounded
+from mmcalib.media.bounded import limit_reads
 from mmcalib.media.container import open_container
-from mmcalib.media.failure import Unreadable, failures, reading_by_pillow
+from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import medium_of
 from mmcalib.media.video import video_stream
@@ -41,12 +41,12 @@ def thumbnail(item: Item) -> str:
             return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
     except UsageError:
         return ""
-    except failures():
+    except media_errors():
         return ""
 
 
 def _image(opened: Opened) -> Image.Image:
-    image = open_image(bounded(opened.file, opened.size_bytes))
+    image = open_image(limit_reads(opened.file, opened.size_bytes))
     if image.width * image.height > MAX_PIXELS:
         raise Unreadable("too large for a thumbnail")
     # A JPEG can be decoded at an eighth of its size.

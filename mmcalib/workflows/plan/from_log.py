@@ -11,17 +11,17 @@ from typing import Any, Final
 
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.logs import StartupLog, read_log
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.results.plan import Logged
+from mmcalib.results.plan import LogSummary
 from mmcalib.text import GIB, gib
 
 # Arguments that change memory or what vLLM loads. The others configure the API server, or must not
 # come from a log, such as trust_remote_code.
-TAKEN_OVER: Final = frozenset(
+REHEARSED_ARGUMENTS: Final = frozenset(
     {
         *("model", "dtype", "quantization", "max_model_len", "max_num_seqs"),
         *("max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype", "block_size"),
@@ -50,11 +50,11 @@ class ServerLog:
 
     log: StartupLog
     engine_args: Mapping[str, Any]
-    left_out: tuple[str, ...]
+    ignored: tuple[str, ...]
     effective: tuple[str, ...] = ()
 
 
-def read(path: Path) -> ServerLog:
+def read_server_log(path: Path) -> ServerLog:
     """Read a server's log. Raises UsageError if it cannot be read or is not from vLLM."""
     try:
         log = read_log(_lines(path))
@@ -72,22 +72,25 @@ def read(path: Path) -> ServerLog:
     effective = {name: value for name, value in printed.items() if value and not args.get(name)}
     return ServerLog(
         log=log,
-        engine_args={**{name: args[name] for name in args if name in TAKEN_OVER}, **effective},
+        engine_args={
+            **{name: args[name] for name in args if name in REHEARSED_ARGUMENTS},
+            **effective,
+        },
         effective=tuple(effective),
-        left_out=tuple(sorted(args.keys() - TAKEN_OVER - _SERVER_ARGUMENTS)),
+        ignored=tuple(sorted(args.keys() - REHEARSED_ARGUMENTS - _SERVER_ARGUMENTS)),
     )
 
 
-def logged(
+def describe_log(
     server_log: ServerLog,
-    base: Rehearsed,
+    base: RehearsedMemory,
     gpu: Gpu,
     oom: ObservedOom | None = None,
     doubts: Iterable[str] = (),
-) -> Logged:
+) -> LogSummary:
     """Summarise the log for the report; `base` is the rehearsal on `gpu`."""
     log = server_log.log
-    return Logged(
+    return LogSummary(
         vllm=log.vllm_version or "",
         model=log.model or "",
         failures=list(map(str, log.failures)),
@@ -96,7 +99,7 @@ def logged(
     )
 
 
-def _notes(server_log: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
+def _notes(server_log: ServerLog, base: RehearsedMemory, gpu: Gpu) -> Iterator[str]:
     log, args = server_log.log, server_log.engine_args
     if log.vllm_version not in (None, base.vllm):
         yield f"the log is from vLLM {log.vllm_version}; mmcalib rehearsed vLLM {base.vllm}"
@@ -105,14 +108,14 @@ def _notes(server_log: ServerLog, base: Rehearsed, gpu: Gpu) -> Iterator[str]:
     if server_log.effective:
         defaults = ", ".join(f"{name}={args[name]}" for name in server_log.effective)
         yield f"defaults of the log's engine: {defaults}"
-    if server_log.left_out:
-        yield f"ignored arguments of the log: {', '.join(server_log.left_out)}"
+    if server_log.ignored:
+        yield f"ignored arguments of the log: {', '.join(server_log.ignored)}"
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
     """Return the GPU with the log's memory, or this machine's. Raises UsageError."""
     total = log.total_bytes
-    present = gpus.present() if gpus.has_gpu() else None
+    present = gpus.detect_gpu() if gpus.has_gpu() else None
     if total is None:
         if present is not None:
             return present
@@ -121,7 +124,7 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         return present
     candidates = [
         gpu
-        for gpu in gpus.all()
+        for gpu in gpus.catalogue_gpus()
         if _same_size(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
     ]
     if len(candidates) == 1:

@@ -10,16 +10,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.fix_search import Found
-from mmcalib.derive.fixes import SIZE_HINT, Facts, Fix, effective, parse_goal, parse_kept, spelled
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.derive.fix_search import SearchResult
+from mmcalib.derive.fixes import (
+    SIZE_HINT,
+    Facts,
+    Fix,
+    format_flags,
+    highest_levels,
+    parse_constraints,
+    parse_goal,
+)
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import open_model, saying_what_to_change, takes_no_media
+from mmcalib.engine.vllm_config import add_config_hints, open_model, text_only_error
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
-from mmcalib.memory.figures import memory
-from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, gpu_of, parse_arguments
+from mmcalib.memory.figures import memory_figures
+from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, parse_arguments, resolve_gpu
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -29,37 +37,37 @@ from mmcalib.results.plan import Combination, Plan, Price, TriedFix
 from mmcalib.version import __version__
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.trials import (
-    Bench,
+    FixTrials,
     JudgedFixes,
-    Settled,
+    SafeChoice,
     choose_safe,
+    describe_oom,
+    find_rejected,
     judge_fixes,
     observe_oom,
-    oom_words,
-    refused_by,
     safe_outcome,
     search_fixes,
     without_trap_hints,
 )
 
 
-def try_fix(fix: Fix, bench: Bench) -> TriedFix:
+def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     """Report what one fix does when it is applied alone."""
-    rehearsed = bench.known((fix,)) if not fix.untried else None
+    rehearsed = bench.find_rehearsal((fix,)) if not fix.untried else None
     changes = dict(fix.changes) if fix.untried else bench.changes((fix,))
     problem = fix.untried
     if not fix.untried and rehearsed is None:
-        answer = bench.prediction.known(bench.args((fix,)))
+        answer = bench.prediction.find_result(bench.args((fix,)))
         refusal = answer.message if isinstance(answer, MmcalibError) else ""
         problem = refusal or "not rehearsed: the limit of rehearsals was reached"
-    reaches = bench.goal.reached(rehearsed) if rehearsed else None
+    reaches = bench.goal.is_reached(rehearsed) if rehearsed else None
     lacking = bench.outcome((fix,)).lacking_bytes if rehearsed else None
     judged = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
     if reaches and judged is not None and judged.lacking_bytes:
         reaches, lacking = False, judged.lacking_bytes
     return TriedFix(
         name=fix.name,
-        flags=spelled(changes) or fix.name,
+        flags=format_flags(changes) or fix.name,
         changes=changes,
         cost=fix.cost,
         price=fix.price,
@@ -73,58 +81,62 @@ def try_fix(fix: Fix, bench: Bench) -> TriedFix:
     )
 
 
-def best(search: Found, bench: Bench) -> Combination | None:
+def best_combination(search: SearchResult, bench: FixTrials) -> Combination | None:
     """Return the best combination and its cost, or None if no fixes could be combined."""
     return _combine(search.best, bench, search.reached, search.proven)
 
 
-def others(search: Found, bench: Bench) -> list[Combination]:
+def other_combinations(search: SearchResult, bench: FixTrials) -> list[Combination]:
     """Return the other combinations that reach the goal."""
-    every = (_combine(fixes, bench, True, fixes not in search.mended) for fixes in search.others)
+    every = (_combine(fixes, bench, True, fixes not in search.repaired) for fixes in search.others)
     return list(filter(None, every))
 
 
 def _combine(
-    fixes: tuple[Fix, ...], bench: Bench, reaches: bool, proven: bool
+    fixes: tuple[Fix, ...], bench: FixTrials, reaches: bool, proven: bool
 ) -> Combination | None:
     every = (*bench.required, *fixes)
-    answer = bench.known(fixes) if every else None
+    answer = bench.find_rehearsal(fixes) if every else None
     if answer is None:
         return None
     changes = bench.changes(fixes)
     return Combination(
         fixes=[
-            Price(name=f.name, flags=spelled(bench.values(f, fixes)), cost=f.cost, price=f.price)
-            for f in effective(every)
+            Price(
+                name=f.name, flags=format_flags(bench.values(f, fixes)), cost=f.cost, price=f.price
+            )
+            for f in highest_levels(every)
         ],
-        flags=spelled(changes),
+        flags=format_flags(changes),
         changes=changes,
         reaches=reaches,
         proven=proven,
-        reserved=reserved(judge_fixes(bench, fixes)),
-        memory=memory(answer, bench.prediction.gpu),
+        reserved=reserve_result(judge_fixes(bench, fixes)),
+        memory=memory_figures(answer, bench.prediction.gpu),
     )
 
 
-def reserved(
+def reserve_result(
     judged: JudgedFixes | None, mended: Combination | None = None, oom: ObservedOom | None = None
 ) -> CheckResult | None:
     """Return the reserve check for the report; `mended` is the remedy if it fails."""
     if judged is None:
         return None
-    result = CheckResult.showing(judged.check)
+    result = CheckResult.from_value(judged.check)
     if judged.holds:
         return result
-    detail = f"{oom_words(oom)}. {result.detail}" if oom else result.detail
+    detail = f"{describe_oom(oom)}. {result.detail}" if oom else result.detail
     return result.model_copy(
         update={"detail": detail, "remedy": mended.flags if mended else result.remedy}
     )
 
 
-def _warning(fix: Fix, bench: Bench, rehearsed: Rehearsed, judged: JudgedFixes | None) -> str:
+def _warning(
+    fix: Fix, bench: FixTrials, rehearsed: RehearsedMemory, judged: JudgedFixes | None
+) -> str:
     """Say why the reserve fails under a fix, or which items a size hint makes vLLM reject."""
     hint = fix.knob == SIZE_HINT
-    for modality, (before, after) in (refused_by(fix, bench) if hint else {}).items():
+    for modality, (before, after) in (find_rejected(fix, bench) if hint else {}).items():
         return f"vLLM then rejects {modality} items above {after:,} tokens (now {before:,})"
     if judged is None or judged.holds:
         return ""
@@ -160,23 +172,23 @@ def plan(
     `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    target, constraints = parse_goal(goal), parse_kept(keep)
-    server_log = from_log.read(Path(log)) if log is not None else None
+    target, constraints = parse_goal(goal), parse_constraints(keep)
+    server_log = from_log.read_server_log(Path(log)) if log is not None else None
     if gpu is None and server_log is not None:
         gpu = from_log.gpu_of_log(server_log.log)
-    device = gpu if isinstance(gpu, Gpu) else gpu_of(gpu or AUTO)
+    device = gpu if isinstance(gpu, Gpu) else resolve_gpu(gpu or AUTO)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
     with (
-        Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals,
+        Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
-        saying_what_to_change(path, flags),
+        add_config_hints(path, flags),
     ):
         args = parse_arguments(rehearsals, written)
         if server_log is not None:
             args = {**server_log.engine_args, **args}
         resolved = _find_model(args, server_log)
-        bench = Bench(prediction, {**args, "model": resolved.path}, target, constraints)
+        bench = FixTrials(prediction, {**args, "model": resolved.path}, target, constraints)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             doubts: list[str] = []
@@ -190,19 +202,21 @@ def plan(
         with progress.step(f"rehearsing worst steps on {device.name}"):
             tries = [try_fix(fix, bench) for fix in trials.required if fixes]
             tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best(chosen.best, trials)
-            alternatives = others(chosen.best, trials)
+            cheapest = best_combination(chosen.best, trials)
+            alternatives = other_combinations(chosen.best, trials)
         return Plan(
             goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
             kept=list(keep),
             verdict=chosen.verdict,
-            reserved=reserved(judged, cheapest if chosen.verdict == "reached" else None, bench.oom),
-            memory=memory(base, device),
+            reserved=reserve_result(
+                judged, cheapest if chosen.verdict == "reached" else None, bench.oom
+            ),
+            memory=memory_figures(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,
             combination=cheapest,
             others=alternatives,
-            log=from_log.logged(server_log, base, device, bench.oom, doubts)
+            log=from_log.describe_log(server_log, base, device, bench.oom, doubts)
             if server_log
             else None,
             model=resolved.id,
@@ -218,17 +232,17 @@ def plan(
 
 
 def _search(
-    bench: Bench, base: Rehearsed, resolved: ResolvedModel, progress: Progress
-) -> tuple[list[Fix], Settled]:
+    bench: FixTrials, base: RehearsedMemory, resolved: ResolvedModel, progress: Progress
+) -> tuple[list[Fix], SafeChoice]:
     """Return all possible fixes and the chosen ones; no fixes if the goal is reached already."""
     fixes: list[Fix] = []
-    chosen = Settled("reached already", Found({}, (), reached=True, proven=True))
+    chosen = SafeChoice("reached already", SearchResult({}, (), reached=True, proven=True))
     if bench.outcome(()).reached:
         chosen = choose_safe(bench, chosen.best)
         if chosen.verdict != "under-reserved":
             return fixes, chosen
     # A separate child process finds the processor's options.
-    with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         opened = open_model(host, resolved, progress)
     facts = _facts(base, opened, resolved)
     if not bench.outcome(()).reached:
@@ -243,8 +257,8 @@ def _search(
 
 
 def _with_oom(
-    bench: Bench, server_log: from_log.ServerLog, resolved: ResolvedModel
-) -> tuple[Bench, list[str]]:
+    bench: FixTrials, server_log: from_log.ServerLog, resolved: ResolvedModel
+) -> tuple[FixTrials, list[str]]:
     """Return the bench with the OOM of the log's server, and doubts about it."""
     doubts = []
     own = replace(bench, engine_args={**server_log.engine_args, "model": resolved.path})
@@ -256,7 +270,7 @@ def _with_oom(
         doubts.append(f"the log's own configuration cannot be rehearsed: {error.message}")
     oom = observe_oom(own, server_log.log)
     if base.budget is None:
-        raise takes_no_media(resolved)
+        raise text_only_error(resolved)
     return replace(bench, oom=oom), doubts
 
 
@@ -277,10 +291,10 @@ def _find_model(args: dict[str, Any], server_log: from_log.ServerLog | None) -> 
         ) from None
 
 
-def _facts(base: Rehearsed, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
+def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
     budget = base.budget
     if budget is None:
-        raise takes_no_media(resolved)
+        raise text_only_error(resolved)
     config = read_config(Path(resolved.path))
     return Facts(
         largest_items=budget.max_tokens_per_item,

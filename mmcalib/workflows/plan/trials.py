@@ -10,40 +10,40 @@ from typing import Any, Final, Literal
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.limits import LIMIT, hint, unhinted
-from mmcalib.derive.demand import Demand, Engine, ObservedOom, Shortfall, observed_oom
-from mmcalib.derive.fix_search import Evaluate, Found, cheapest
+from mmcalib.checks.limits import LIMIT, size_hint, without_hints
+from mmcalib.derive.demand import Demand, EngineSettings, ObservedOom, Shortfall, compare_oom
+from mmcalib.derive.fix_search import Evaluate, SearchResult, find_cheapest
 from mmcalib.derive.fixes import (
     COSTS,
-    LAST,
-    NOTHING_KEPT,
+    LAST_SEVERITY,
+    NO_CONSTRAINTS,
     SIZE_HINT,
     UTILIZATION,
+    Constraints,
     Cost,
     Facts,
     Fix,
     Goal,
-    Keep,
     Outcome,
-    changed,
-    every_fix,
+    changed_args,
+    propose_fixes,
 )
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
-from mmcalib.memory.worst_steps import demands, find_remedies, rehearse_worst_steps
+from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.progress import Progress
 from mmcalib.text import gib
 from mmcalib.workflows.judging import judge_reserve
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class FixTrials:
     """A configuration, its goal and what must stay. Every combination includes the `required`
     fixes; `oom` is the shortfall of the log's server when it ran out of memory.
     """
@@ -51,13 +51,13 @@ class Bench:
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
     goal: Goal
-    kept: Keep = NOTHING_KEPT
+    constraints: Constraints = NO_CONSTRAINTS
     required: tuple[Fix, ...] = ()
     oom: ObservedOom | None = None
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
         """Return the engine arguments that the fixes change, each with its whole new value."""
-        values = changed(self.engine_args, (*self.required, *fixes))
+        values = changed_args(self.engine_args, (*self.required, *fixes))
         names = [name for fix in (*fixes, *self.required) for name in fix.changes]
         return {name: values[name] for name in dict.fromkeys(names)}
 
@@ -70,7 +70,7 @@ class Bench:
         """Return all engine arguments with the fixes applied."""
         return {**self.engine_args, **self.changes(fixes)}
 
-    def rehearse(self, fixes: tuple[Fix, ...]) -> Rehearsed:
+    def rehearse(self, fixes: tuple[Fix, ...]) -> RehearsedMemory:
         """Raises EngineError if vLLM rejects the fixes or the rehearsal fails."""
         return self.prediction.rehearse(self.args(fixes))
 
@@ -80,16 +80,16 @@ class Bench:
         except EngineError as error:
             return Outcome(False, 0, error.message)
         length = answer.budget.max_model_len if answer.budget else 0
-        return Outcome(self.goal.reached(answer), self.goal.lacking_bytes(answer, length))
+        return Outcome(self.goal.is_reached(answer), self.goal.lacking_bytes(answer, length))
 
-    def known(self, fixes: tuple[Fix, ...] = ()) -> Rehearsed | None:
+    def find_rehearsal(self, fixes: tuple[Fix, ...] = ()) -> RehearsedMemory | None:
         """Return the rehearsal of these fixes, or None if vLLM rejected them or it never ran."""
-        answer = self.prediction.known(self.args(fixes))
-        return answer if isinstance(answer, Rehearsed) else None
+        answer = self.prediction.find_result(self.args(fixes))
+        return answer if isinstance(answer, RehearsedMemory) else None
 
     def largest_items(self, fixes: tuple[Fix, ...] = ()) -> Mapping[Modality, int]:
         """Tokens of vLLM's largest item per served modality, if known."""
-        answer = self.known(fixes)
+        answer = self.find_rehearsal(fixes)
         return answer.budget.max_tokens_per_item if answer and answer.budget else {}
 
 
@@ -100,34 +100,39 @@ MORE_REHEARSALS: Final = 10
 
 
 def search_fixes(
-    bench: Bench, facts: Facts, progress: Progress, outcome: Evaluate | None = None
-) -> tuple[list[Fix], Found]:
+    bench: FixTrials, facts: Facts, progress: Progress, outcome: Evaluate | None = None
+) -> tuple[list[Fix], SearchResult]:
     """Return all fixes and the cheapest combination by `outcome` (default: the bench's)."""
     remaining = MOST_REHEARSALS if outcome else MOST_REHEARSALS - bench.prediction.count
     outcome = outcome or bench.outcome
     base = outcome(())
     with progress.step("rehearsing fixes", remaining + MORE_REHEARSALS) as task:
-        fixes = _price_refusals(every_fix(bench.engine_args, facts, bench.goal, bench.kept), bench)
+        fixes = _price_refusals(
+            propose_fixes(bench.engine_args, facts, bench.goal, bench.constraints), bench
+        )
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
             return outcome(chosen)
 
-        return fixes, cheapest(fixes, base, evaluate, remaining, MORE_REHEARSALS)
+        return fixes, find_cheapest(fixes, base, evaluate, remaining, MORE_REHEARSALS)
 
 
-def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
+def _price_refusals(fixes: list[Fix], bench: FixTrials) -> list[Fix]:
     """Price caps that make vLLM reject other items: Qwen2-VL's image cap also shrinks videos."""
     refused: dict[str, str] = {}
     for fix in fixes:
         if fix.shrinks is None or not fix.alone:
             continue
         bench.outcome((fix,))
-        for modality in refused_by(fix, bench):
+        for modality in find_rejected(fix, bench):
             refused[fix.knob] = f"; vLLM rejects larger {modality} items: its largest shrinks too"
     return [
         replace(
-            fix, cost="requests", price=fix.price + refused[fix.knob], severity=LAST + fix.level
+            fix,
+            cost="requests",
+            price=fix.price + refused[fix.knob],
+            severity=LAST_SEVERITY + fix.level,
         )
         if fix.knob in refused
         else fix
@@ -135,7 +140,7 @@ def _price_refusals(fixes: list[Fix], bench: Bench) -> list[Fix]:
     ]
 
 
-def refused_by(fix: Fix, bench: Bench) -> dict[Modality, tuple[int, int]]:
+def find_rejected(fix: Fix, bench: FixTrials) -> dict[Modality, tuple[int, int]]:
     """Return modalities whose largest items a rehearsed fix rejects: tokens before and after."""
     served = bench.largest_items((fix,))
     return {
@@ -159,7 +164,7 @@ class JudgedFixes:
     check: Check
     shortfall: Shortfall | None
     configuration: JudgedConfig
-    found: Rehearsed
+    rehearsed: RehearsedMemory
     lacking_bytes: int = 0
 
     @property
@@ -168,16 +173,16 @@ class JudgedFixes:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SafeChoice:
     """A verdict and its combinations; they reserve enough unless it is "under-reserved"."""
 
     verdict: Verdict
-    best: Found
+    best: SearchResult
 
 
-def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
+def judge_fixes(bench: FixTrials, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
     """Check the reserve under these fixes with vLLM's dummies; None if unrehearsed or no media."""
-    answer = bench.known(fixes)
+    answer = bench.find_rehearsal(fixes)
     if answer is None or answer.budget is None:
         return None
     config, predicted = _predict(bench, fixes, answer, answer.budget)
@@ -186,7 +191,7 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
     short, missing = predicted_shortfall(predicted, config), 0
     if (oom := bench.oom) is not None:
         # The log's shortfall decides if the reserve check alone passes.
-        missing = oom.lacking(answer, short)
+        missing = oom.missing_bytes(answer, short)
         if missing > 0:
             need = f"{gib(missing)} more must stay free"
             detail = f"{need}; {check.detail}" if check.status == "fail" else need
@@ -201,7 +206,7 @@ def judge_fixes(bench: Bench, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None
 
 
 def _predict(
-    bench: Bench, fixes: tuple[Fix, ...], answer: Rehearsed, budget: Budget
+    bench: FixTrials, fixes: tuple[Fix, ...], answer: RehearsedMemory, budget: Budget
 ) -> tuple[JudgedConfig, Predicted]:
     args, prediction = bench.args(fixes), bench.prediction
     # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
@@ -219,7 +224,7 @@ def _predict(
     return config, Predicted(prediction.gpu, None, answer, steps=steps, failure=failure)
 
 
-def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
+def observe_oom(bench: FixTrials, log: StartupLog) -> ObservedOom | None:
     """Return the log's worst OOM, if any. Raises EngineError if it cannot be rehearsed."""
     errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
@@ -229,14 +234,14 @@ def observe_oom(bench: Bench, log: StartupLog) -> ObservedOom | None:
     if answer.budget is not None:
         configuration, predicted = _predict(bench, (), answer, answer.budget)
         short = predicted_shortfall(predicted, configuration)
-        every = list(demands(configuration, answer, predicted.steps))
+        every = list(list_demands(configuration, answer, predicted.steps))
     if log.kv_cache_bytes is not None:
         answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
-    observed = (observed_oom(cause, phase, answer, short, every) for cause, phase in errors)
+    observed = (compare_oom(cause, phase, answer, short, every) for cause, phase in errors)
     return max(observed, key=lambda one: one.lacking_bytes)
 
 
-def oom_words(oom: ObservedOom) -> str:
+def describe_oom(oom: ObservedOom) -> str:
     """Say which step took the memory, and how much was outside PyTorch."""
     words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
     if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
@@ -257,24 +262,24 @@ def oom_words(oom: ObservedOom) -> str:
     return words
 
 
-def choose_safe(bench: Bench, search: Found) -> Settled:
+def choose_safe(bench: FixTrials, search: SearchResult) -> SafeChoice:
     """Choose the first combination that the startup reserve covers, mended if necessary."""
     if not search.reached:
-        return Settled("out of reach", search)
+        return SafeChoice("out of reach", search)
     candidates = (search.best, *search.others)
     every = [_mend_reserve(bench, fixes) for fixes in candidates]
     safe = list(dict.fromkeys(fixes for fixes in every if fixes is not None))
     if not safe:
-        return Settled("under-reserved", search)
+        return SafeChoice("under-reserved", search)
     mended = tuple(fixes for fixes in safe if fixes not in candidates)
     # A mended combination may work without one of its fixes; every other one needs all of its own.
     proven = search.proven and (safe[0] == search.best or not search.best)
-    best = replace(search, best=safe[0], others=tuple(safe[1:]), proven=proven, mended=mended)
+    best = replace(search, best=safe[0], others=tuple(safe[1:]), proven=proven, repaired=mended)
     changes = bench.required or best.best
-    return Settled("reached" if changes else "reached already", best)
+    return SafeChoice("reached" if changes else "reached already", best)
 
 
-def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
+def safe_outcome(bench: FixTrials, fixes: tuple[Fix, ...]) -> Outcome:
     """Return an outcome that is reached only if the startup reserve holds too, mended or not."""
     outcome = bench.outcome(fixes)
     if not outcome.reached or _mend_reserve(bench, fixes) is not None:
@@ -284,7 +289,7 @@ def safe_outcome(bench: Bench, fixes: tuple[Fix, ...]) -> Outcome:
     return Outcome(False, max(1, short, judged.lacking_bytes if judged else 0))
 
 
-def _mend_reserve(bench: Bench, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
+def _mend_reserve(bench: FixTrials, fixes: tuple[Fix, ...]) -> tuple[Fix, ...] | None:
     """Add engine values to the fixes if the reserve is short; None if nothing makes it hold."""
     judged = judge_fixes(bench, fixes)
     if judged is None or judged.holds:
@@ -306,23 +311,23 @@ def _with(fixes: tuple[Fix, ...], mend: Fix) -> tuple[Fix, ...]:
     return (*(fix for fix in fixes if fix.knob not in mend.changes), mend)
 
 
-def _mends(bench: Bench, judged: JudgedFixes) -> Iterator[Fix]:
+def _mends(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
     if judged.shortfall is None or judged.shortfall.passes:
         yield from _lower_utilization(bench, judged)
         return
     ask = bench.prediction.rehearse_all
     for remedy in find_remedies(judged.shortfall, judged.configuration, ask):
-        less = judged.found.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
+        less = judged.rehearsed.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
         mend = _mend(remedy.engine, judged.configuration.budget, less)
-        if bench.kept.allows(mend):
+        if bench.constraints.allows(mend):
             yield mend
 
 
-def _lower_utilization(bench: Bench, judged: JudgedFixes) -> Iterator[Fix]:
+def _lower_utilization(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
     """Yield a lower GPU share for vLLM that frees the shortfall of the log's server."""
     if bench.oom is None or bench.oom.before_kv_cache or not judged.lacking_bytes:
         return
-    rehearsed = judged.found
+    rehearsed = judged.rehearsed
     share = (rehearsed.requested_bytes - judged.lacking_bytes) / rehearsed.total_bytes
     utilization = math.floor(100 * share) / 100
     less = rehearsed.requested_bytes - round(utilization * rehearsed.total_bytes)
@@ -333,19 +338,19 @@ def _lower_utilization(bench: Bench, judged: JudgedFixes) -> Iterator[Fix]:
         cost="KV cache",
         price=f"{gib(less)} less, which stays free for such a step",
     )
-    if utilization > 0 and bench.kept.allows(fix):
+    if utilization > 0 and bench.constraints.allows(fix):
         yield fix
 
 
-def without_trap_hints(bench: Bench) -> Bench:
+def without_trap_hints(bench: FixTrials) -> FixTrials:
     """Drop size hints that shrink vLLM's profile but not the items that it admits."""
     limits = bench.engine_args.get(LIMIT) or {}
-    hinted = [m for m in MODALITIES if hint(limits, m)]
+    hinted = [m for m in MODALITIES if size_hint(limits, m)]
     plain = _drop_hints(bench, hinted)
     before, after = bench.largest_items(), plain.largest_items()
     traps = [m for m in hinted if before.get(m) and before.get(m) == after.get(m)]
     cleaned = plain if traps == hinted else _drop_hints(bench, traps)
-    unhinted_memory, hinted_memory = cleaned.known(), bench.known()
+    unhinted_memory, hinted_memory = cleaned.find_rehearsal(), bench.find_rehearsal()
     if cleaned is bench or unhinted_memory is None or hinted_memory is None:
         return bench
     (fix,) = cleaned.required
@@ -357,11 +362,11 @@ def without_trap_hints(bench: Bench) -> Bench:
     return replace(bench, required=(fix,))
 
 
-def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
+def _drop_hints(bench: FixTrials, modalities: Sequence[Modality]) -> FixTrials:
     """Return the bench without these size hints, rehearsed, or as it is if they must stay."""
-    limits, plain = bench.engine_args.get(LIMIT) or {}, unhinted(bench.engine_args)
+    limits, plain = bench.engine_args.get(LIMIT) or {}, without_hints(bench.engine_args)
     without: dict[str, dict[str, int | None]] = {
-        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(hint(limits, modality))}
+        modality: {"count": plain[LIMIT][modality], **dict.fromkeys(size_hint(limits, modality))}
         for modality in modalities
     }
     fix = Fix(
@@ -371,14 +376,14 @@ def _drop_hints(bench: Bench, modalities: Sequence[Modality]) -> Bench:
         cost="nothing",
         price=f"vLLM's profile reserves for the largest {' and '.join(without)} that it admits",
     )
-    if not without or not bench.kept.allows(fix):
+    if not without or not bench.constraints.allows(fix):
         return bench
     unhinted_bench = replace(bench, required=(fix,))
     unhinted_bench.outcome(())
     return unhinted_bench
 
 
-def _mend(engine: Engine, before: Budget, less_kv_cache: int) -> Fix:
+def _mend(engine: EngineSettings, before: Budget, less_kv_cache: int) -> Fix:
     """Make a fix of engine values; it costs `less_kv_cache` bytes of KV cache."""
     seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
     cost: Cost = "KV cache" if less_kv_cache > 0 else "nothing"

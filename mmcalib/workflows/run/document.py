@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.admission.rules import costs
+from mmcalib.admission.rules import list_costs
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.costs import mean_cpu_s
-from mmcalib.derive.frontier import Rated, dominated
-from mmcalib.derive.limits import adequacy
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.derive.frontier import RatedPoint, find_dominated
+from mmcalib.derive.limits import compute_reserve
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import MmcalibError
-from mmcalib.memory.figures import by_formula, encoder_budget, memory
-from mmcalib.memory.predict import pinned_evidence
+from mmcalib.memory.figures import budget_figures, memory_by_formula, memory_figures
+from mmcalib.memory.predict import pool_evidence
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
@@ -27,21 +27,25 @@ from mmcalib.results.memory import Budgets, Memories, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import corpus_figures
-from mmcalib.workflows.run.evidence import cache_report, evidence, with_effects
+from mmcalib.workflows.run.evidence import add_effects, cache_report, evidence
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.run.session import default_args
-from mmcalib.workflows.run.stages import Decided, MemoryFound, Reviewed
+from mmcalib.workflows.run.stages import Derived, PredictedMemory, Review
 
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
     """Return the explored points in their order, with their memory on the GPU."""
     points = predicted.points if predicted else (None,) * len(decision.explored)
-    memories = [memory(one, predicted.gpu) if predicted and one else Memory() for one in points]
+    memories = [
+        memory_figures(one, predicted.gpu) if predicted and one else Memory() for one in points
+    ]
     pairs = list(zip(decision.explored, memories, strict=True))
-    rated = [Rated(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs]
+    rated = [
+        RatedPoint(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs
+    ]
     return [
         _frontier_point(decision, explored, figures, beaten)
-        for (explored, figures), beaten in zip(pairs, dominated(rated), strict=True)
+        for (explored, figures), beaten in zip(pairs, find_dominated(rated), strict=True)
     ]
 
 
@@ -50,7 +54,7 @@ def _frontier_point(
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
     chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
-    return FrontierPoint.showing(
+    return FrontierPoint.from_value(
         point,
         knob=point.knob.name,
         modality=point.knob.modality,
@@ -60,7 +64,7 @@ def _frontier_point(
         process_s=round(point.process_s, 6),
         encoder_budget_tokens=budget.encoder_budget_tokens,
         profiled_items=budget.profiled_items,
-        adequacy=round(adequacy(budget, decision.items_per_prompt).ratio, 4),
+        adequacy=round(compute_reserve(budget, decision.items_per_prompt).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
         choice="chosen" if chosen else "beaten" if beaten else "open",
         bleeds=point.knob.bleeds,
@@ -80,15 +84,15 @@ _UNFINISHED = Check(
 )
 
 
-def assemble(
+def build_calibration(
     job: Job,
-    reviewed: Reviewed,
+    reviewed: Review,
     proof: Proof | None = None,
-    memory_found: MemoryFound | None = None,
+    memory_found: PredictedMemory | None = None,
 ) -> Calibration:
     """Build the calibration from the stages so far; until the last one its verdict is fail."""
-    decided, proof = reviewed.decided, proof or Proof()
-    prepared, decision = decided.served, decided.decision
+    decided, proof = reviewed.derived, proof or Proof()
+    prepared, decision = decided.prepared, decided.decision
     opened, resolved = prepared.opened, prepared.resolved
     checks = (*reviewed.checks, *proof.checks, _UNFINISHED)
     if memory_found is not None:
@@ -96,11 +100,11 @@ def assemble(
     predicted = memory_found.predicted if memory_found else None
     cpu = mean_cpu_s(decision.table)
     pool, gpu = memory_found.pool if memory_found else None, job.gpu
-    engine_config = pool.on(decided.engine_config) if pool else decided.engine_config
+    engine_config = pool.apply_to(decided.engine_config) if pool else decided.engine_config
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
-        model=Model.showing(resolved, architecture=opened.architecture, doubts=resolved.notes),
+        model=Model.from_value(resolved, architecture=opened.architecture, doubts=resolved.notes),
         corpus=corpus_figures(
             decision.default_table,
             prepared.corpus.prompts.prompts(),
@@ -108,19 +112,19 @@ def assemble(
             decision.table,
         ),
         evidence=[
-            *with_effects(
+            *add_effects(
                 evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
             ),
-            *(pinned_evidence(pool, gpu.name) if pool and gpu else ()),
+            *(pool_evidence(pool, gpu.name) if pool and gpu else ()),
         ],
         engine_config=engine_config,
         default_config=default_args(job.policy, decided.given),
         yours=_yours(decided, engine_config),
         budget=Budgets(
-            default=encoder_budget(decision.default_budget, table=decision.default_table),
-            calibrated=encoder_budget(
+            default=budget_figures(decision.default_budget, table=decision.default_table),
+            calibrated=budget_figures(
                 decision.budget,
-                adequacy(decision.budget, decision.items_per_prompt),
+                compute_reserve(decision.budget, decision.items_per_prompt),
                 decision.table,
             ),
             yours=decided.budget_yours,
@@ -130,13 +134,13 @@ def assemble(
         ),
         frontier=frontier_points(decision, predicted),
         startup=startup_figures(proof),
-        checks=list(map(CheckResult.showing, checks)),
+        checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
-        costs=costs(
+        costs=list_costs(
             decision,
             job.policy,
             reviewed.rules,
-            decided.served.texts,
+            decided.prepared.texts,
             encoder_decoder=opened.encoder_decoder,
         ),
         cache=cache_report(decision),
@@ -145,11 +149,11 @@ def assemble(
         else None,
         traffic=memory_found.traffic if memory_found else None,
         server=opened.server,
-        needed=dict(reviewed.needed),
+        needed=dict(reviewed.environment),
     )
 
 
-def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
+def _yours(decided: Derived, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
     yours = decided.yours
     if yours is None:
         return None
@@ -162,10 +166,10 @@ def _yours(decided: Decided, engine_config: Mapping[str, Any]) -> YourConfigurat
 
 
 def _memories(
-    decided: Decided,
+    decided: Derived,
     started: Started | None,
     predicted: Predicted | None,
-    yours: Rehearsed | MmcalibError | None = None,
+    yours: RehearsedMemory | MmcalibError | None = None,
 ) -> Memories:
     """Return the memory as rehearsed on the named GPU, else as measured at the engine's start.
 
@@ -176,20 +180,20 @@ def _memories(
     if predicted is None:
         return Memories(default=default, calibrated=calibrated)
     gpu, decision = predicted.gpu, decided.decision
-    path, problem = decided.served.resolved.path, str(predicted.failure)
+    path, problem = decided.prepared.resolved.path, str(predicted.failure)
 
     unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
 
     def rough(budget: Budget, args: dict[str, Any]) -> Memory:
-        return by_formula(gpu, started, budget, args, path, problem)
+        return memory_by_formula(gpu, started, budget, args, path, problem)
 
     return Memories(
-        default=memory(predicted.default, gpu)
+        default=memory_figures(predicted.default, gpu)
         if predicted.default
         else rough(decision.default_budget, {}),
-        calibrated=memory(predicted.calibrated, gpu)
+        calibrated=memory_figures(predicted.calibrated, gpu)
         if predicted.calibrated
         else rough(decision.budget, decision.engine_args),
-        yours=memory(yours, gpu) if isinstance(yours, Rehearsed) else unrehearsed,
+        yours=memory_figures(yours, gpu) if isinstance(yours, RehearsedMemory) else unrehearsed,
         measured=calibrated if started else None,
     )

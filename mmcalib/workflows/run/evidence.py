@@ -11,16 +11,16 @@ from mmcalib.checks.check import Check
 from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import residencies
+from mmcalib.derive.limits import resident_items
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.derive.processor_cache import CacheFloor, parts, written_gib
+from mmcalib.derive.processor_cache import CacheFloor, describe_floor, round_up_gib
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.results.calibration import Evidence, ProcessorCache
-from mmcalib.text import GIB, flag, gib, number, several, share
+from mmcalib.text import GIB, flag, gib, number, plural, share
 
 SETTING = "mm_processor_cache_gb"
 # Points of the hit curve in the document: enough to draw it.
@@ -53,7 +53,7 @@ def _capped_reason(cache: CappedCache) -> str:
 
 
 def _floor(floor: CacheFloor) -> str:
-    return f"{' + '.join(parts(floor))} = {gib(floor.nbytes)}"
+    return f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)}"
 
 
 def _cache_reason(cache: SizedCache | CappedCache) -> str:
@@ -61,7 +61,7 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         return _capped_reason(cache)
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
-    items = f"{first}{number(curve.accesses)} items in {several(cache.requests, 'request')}"
+    items = f"{first}{number(curve.accesses)} items in {plural(cache.requests, 'request')}"
     if not curve.most_hits:
         return f"none of {items} repeats in a later one: a cache would never hit"
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
@@ -71,13 +71,13 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
         need = f"but the largest allowed request needs {_floor(cache.floor)}"
-        need = need if size.unsafe else "too little to hit"
+        need = need if size.is_unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
         why = f"hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
         why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
-    if size.limited:
+    if size.is_limited:
         why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
     return why
 
@@ -88,7 +88,7 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
     if not isinstance(cache, SizedCache):
         return None
     curve, size = cache.curve, cache.size
-    return ProcessorCache.showing(
+    return ProcessorCache.from_value(
         cache,
         accesses=curve.accesses,
         hit_rate=round(size.hit_rate, 6),
@@ -114,14 +114,14 @@ def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
     if isinstance(cache, UnsizedCache):
         return Check(name, "skip", cache.reason)
     if isinstance(cache, CappedCache):
-        least = f"--ram-budget {PROCESSOR_CACHES * written_gib(cache.floor.nbytes):g}GiB or more"
+        least = f"--ram-budget {PROCESSOR_CACHES * round_up_gib(cache.floor.nbytes):g}GiB or more"
         remedy = "" if cache.gib else f"{least}, if the host has it"
         return Check(name, "pass" if cache.gib else "warn", _cache_reason(cache), remedy)
     size = cache.size
     most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
     default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
     detail = f"{most}, by default {default}: {_cache_reason(cache)}"
-    if not size.limited:
+    if not size.is_limited:
         return Check(name, "pass", detail)
     more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, if the host has it"
     if policy.ram_budget_bytes is None:
@@ -134,9 +134,9 @@ def _large_items(decision: Decision) -> Iterator[Check]:
     name, budget = LARGE_ITEMS, decision.budget
     size = budget.encoder_cache_size
     modalities = {modality for modality, most in decision.items_per_prompt.items() if most}
-    every = residencies(decision.table, budget)
+    every = resident_items(decision.table, budget)
     large = [r for r in every if r.items and r.modality in modalities]
-    blocking = [r for r in large if r.blocks]
+    blocking = [r for r in large if r.delays_others]
     if blocking and budget.max_num_seqs > 1:
         worst = max(blocking, key=lambda r: r.steps)
         item, batched = worst.item, budget.max_num_batched_tokens
@@ -144,11 +144,11 @@ def _large_items(decision: Decision) -> Iterator[Check]:
         yield Check(
             name,
             "warn",
-            f"{worst.alone} {worst.modality} items each fill over half of the encoder cache, "
+            f"{worst.over_half} {worst.modality} items each fill over half of the encoder cache, "
             f"{size} tokens: {item.exemplar} occupies it for at least {worst.steps} steps of "
             f"{batched} tokens; the next large {worst.modality} waits",
             f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
-            + (smaller if worst.modality in decision.turns() else ""),
+            + (smaller if worst.modality in decision.shrinkable_modalities() else ""),
             (item.exemplar,),
         )
     elif large:
@@ -186,7 +186,7 @@ def _user_evidence(setting: str, value: Any, option: str) -> Evidence:
     return Evidence(setting=setting, value=value, label="given", reason=f"given: {option}")
 
 
-def with_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
+def add_effects(entries: Iterable[Evidence], effects: Sequence[Effect]) -> Iterator[Evidence]:
     """Yield the emitted settings, each with the change that switching it off makes."""
     for entry in entries:
         effect = next((e for e in effects if e.concerns(entry.setting)), None)
@@ -200,7 +200,7 @@ def _limit(decision: Decision, modality: Modality) -> Iterator[Evidence]:
     count = decision.counts[modality]
     name = f"limit_mm_per_prompt.{modality}"
     setting = f"{name}.count" if decision.hints.get(modality) else name
-    yield Evidence.showing(count, setting=setting)
+    yield Evidence.from_value(count, setting=setting)
     heaviest = decision.table.heaviest(modality)
     if heaviest is None:
         return
@@ -223,15 +223,15 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
             continue
         largest = decision.table.heaviest(knob.modality)
         yield Evidence(
-            setting=".".join(knob.place()),
+            setting=".".join(knob.key_path()),
             value=point.value,
-            label="given" if capped and not knob.by_loader else "measured",
-            reason=f"{_choice_reason(point, decision, policy)}; {knob.scale(point.value)}",
+            label="given" if capped and not knob.is_loader_option else "measured",
+            reason=f"{_choice_reason(point, decision, policy)}; {knob.describe_value(point.value)}",
             exemplar=largest.exemplar if largest else "",
         )
         for name, value in knob.companions(point.value).items():
             yield Evidence(
-                setting=".".join(knob.place(name)),
+                setting=".".join(knob.key_path(name)),
                 value=value,
                 label="computed",
                 reason=f"processor default; required with {knob.path[-1]}",
@@ -240,12 +240,12 @@ def _caps(decision: Decision, policy: Policy) -> Iterator[Evidence]:
 
 def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
     downscaled = point.items_downscaled
-    if point.knob.by_loader:
+    if point.knob.is_loader_option:
         return f"smallest with {policy.min_video_frames} frames of every video"
     if decision.forced and downscaled:
-        return f"forced, {several(downscaled, 'item')} downscaled: otherwise {decision.forced}"
+        return f"forced, {plural(downscaled, 'item')} downscaled: otherwise {decision.forced}"
     if policy.max_tokens_per_item is not None:
-        smaller = several(downscaled, "item")
+        smaller = plural(downscaled, "item")
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
         return f"smallest that downscales at most half: {downscaled} items"
@@ -260,9 +260,9 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
     elif policy.max_model_len == FIT and decision.longest is not None:
         longest = decision.longest
         exemplar = longest.longest.origin
-        reason = f"the smallest that holds the longest prompt: {longest.parts}"
+        reason = f"the smallest that holds the longest prompt: {longest.description}"
         if longest.unknown:
-            reason = f"the model's own context: {longest.trouble}"
+            reason = f"the model's own context: {longest.problems}"
     return Evidence(
         setting="max_model_len",
         value=decision.engine_args["max_model_len"],

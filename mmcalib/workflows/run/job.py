@@ -23,7 +23,7 @@ from mmcalib.options.run import (
     RunOptions,
     Validate,
 )
-from mmcalib.options.validation import policy_of, refuse_own
+from mmcalib.options.validation import build_policy, reject_derived_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Job:
     ) -> Job:
         """Make the job of these options. Raises UsageError for a bad file or without a model."""
         config = read_configuration(options.config, flags, options.model)
-        if config.named_model is None:
+        if config.model_name is None:
             raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
         return cls(
-            model=config.named_model,
+            model=config.model_name,
             data=tuple(options.data or ()),
             requests=tuple(options.requests or ()),
             allowed_root=options.allowed_local_media_path,
-            policy=policy or policy_of(options),
+            policy=policy or build_policy(options),
             validate=options.validate,
             startup_budget_s=options.startup_budget_s,
             sample=options.sample,
@@ -85,7 +85,7 @@ class Job:
         )
 
     def __post_init__(self) -> None:
-        refuse_own(self.engine_args, pinned=self.pin_kv_cache)
+        reject_derived_flags(self.engine_args, pinned=self.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
         if self.pin_kv_cache and self.gpu is None:
@@ -98,13 +98,13 @@ class Job:
 
 
 @dataclass(slots=True)
-class RunSoFar:
+class RunOutcome:
     """The calibration after each step of a run, and all skipped items."""
 
     calibration: Calibration | None = None
     skipped: list[Skipped] = field(default_factory=list)
-    on_change: Callable[[RunSoFar], None] = lambda outcome: None
+    on_change: Callable[[RunOutcome], None] = lambda outcome: None
 
-    def now(self, calibration: Calibration | None) -> None:
+    def update(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
         self.on_change(self)

@@ -10,20 +10,26 @@ from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.admission import ANY_HEARING, Hearing, ServerRefusal, needed, server_refuses
+from mmcalib.derive.admission import (
+    DEFAULT_AUDIO_LIMITS,
+    AudioLimits,
+    ServerRefusal,
+    admitting_variables,
+    find_server_refusal,
+)
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
-from mmcalib.domain.shapes import Encoded
-from mmcalib.engine.vllm_config import here, open_model, takes_no_media
+from mmcalib.domain.shapes import EncodedItem
+from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.memory.predict import rehearse_trial
-from mmcalib.memory.rehearse import on_gpu
+from mmcalib.memory.rehearse import with_gpu_defaults
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
-from mmcalib.releases.constants import ENGINE_DIES_OF, TOO_LONG
-from mmcalib.results.calibration import with_variables
+from mmcalib.releases.constants import CONTEXT_TOO_LONG, CRASHING_AUDIO_SAMPLES
+from mmcalib.results.calibration import with_environment
 from mmcalib.text import one_line
-from mmcalib.workflows.corpus import ReadCorpus, files_of
+from mmcalib.workflows.corpus import LoadedCorpus, files_of
 from mmcalib.workflows.run.session import Session, refuse_unusable
 
 _SHOWN = 3
@@ -33,32 +39,32 @@ _SHOWN = 3
 class RefusedItems:
     """`count` items that the server rejects for one reason; `exemplar` is the path of one."""
 
-    file: Encoded
+    file: EncodedItem
     refusal: ServerRefusal
     count: int
     exemplar: str
 
 
 def drop_refused(
-    corpus: ReadCorpus, server: Server, hearing: Hearing = ANY_HEARING
-) -> tuple[ReadCorpus, list[RefusedItems]]:
+    corpus: LoadedCorpus, server: Server, hearing: AudioLimits = DEFAULT_AUDIO_LIMITS
+) -> tuple[LoadedCorpus, list[RefusedItems]]:
     """Drop items that the server rejects under any limits, and requests whose shapes all go.
     Returns the rest and the dropped items. Raises CorpusError if nothing is left.
     """
     left_out = [
         RefusedItems(file, refusal, entry.count, entry.exemplars[0])
-        for file, entry in corpus.census.encoded()
-        if (refusal := server_refuses(file, server, hearing))
+        for file, entry in corpus.census.encoded_counts()
+        if (refusal := find_server_refusal(file, server, hearing))
     ]
     if not left_out:
         return corpus, []
-    census = corpus.census.without(lambda file: server_refuses(file, server, hearing))
+    census = corpus.census.exclude_files(lambda file: find_server_refusal(file, server, hearing))
     first = left_out[0]
     if not census.items():
         raise CorpusError(
             f"nothing to measure: the server rejects every item, such as "
             f"{one_line(first.exemplar)}: {first.refusal.reason}",
-            hint=_include_command(environment(left_out, server)) or first.refusal.remedy,
+            hint=_include_command(required_environment(left_out, server)) or first.refusal.remedy,
         )
     shapes = {entry.shape for entry in census.shapes()}
     prompts = PromptCensus(
@@ -69,16 +75,16 @@ def drop_refused(
     return replace(corpus, census=census, prompts=prompts), left_out
 
 
-def environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
+def required_environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
     """Return the lowest environment variables with which the server admits these items."""
     most: dict[str, int] = {}
     for one in left_out:
-        for variable, value in needed(one.file, server).items():
+        for variable, value in admitting_variables(one.file, server).items():
             most[variable] = max(value, most.get(variable, 0))
     return most
 
 
-def server_checks(
+def check_server(
     left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
     """Yield a check if the server rejects some of the `items`."""
@@ -106,7 +112,7 @@ def _include_command(values: Mapping[str, int]) -> str:
     """Return the command that calibrates for such items; empty if no value admits one."""
     if not values:
         return ""
-    command = with_variables(values, "mmcalib run --emit env")
+    command = with_environment(values, "mmcalib run --emit env")
     return f"{command} includes them and writes these for the server (or --emit k8s)"
 
 
@@ -116,7 +122,7 @@ class Prepared:
 
     resolved: ResolvedModel
     opened: ModelInfo
-    corpus: ReadCorpus
+    corpus: LoadedCorpus
     items: int
     refused: tuple[RefusedItems, ...]
     left_out: Mapping[str, str]
@@ -125,11 +131,13 @@ class Prepared:
 
 
 def prepare(
-    session: Session, resolved: ResolvedModel, read: ReadCorpus, opened: ModelInfo
+    session: Session, resolved: ResolvedModel, read: LoadedCorpus, opened: ModelInfo
 ) -> Prepared:
     """Drop media that will not be served. Raises CorpusError if nothing is left to measure."""
     job = session.job
-    hearing = Hearing(opened.audio_rate_hz, ENGINE_DIES_OF.get(opened.architecture, range(0)))
+    hearing = AudioLimits(
+        opened.audio_rate_hz, CRASHING_AUDIO_SAMPLES.get(opened.architecture, range(0))
+    )
     admitted, refused = drop_refused(read, opened.server, hearing)
     corpus, left_out = drop_unserved(admitted, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)
@@ -142,7 +150,7 @@ def prepare(
         # Waits for the rehearsal of vLLM's defaults on that GPU.
         default, flags = session.default_args, job.config.flags
         refuse_unusable(session.prediction, default, session.given, flags, resolved)
-        opened = on_gpu(opened, rehearse_trial(session.prediction, default))
+        opened = with_gpu_defaults(opened, rehearse_trial(session.prediction, default))
     return Prepared(
         resolved=resolved,
         opened=opened,
@@ -164,11 +172,11 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
             Silent(),
             context_tokens=session.job.policy.context_tokens,
             # The device is unknown until vLLM answers, and no processor depends on GPU arguments.
-            engine_args=here(session.given, "cpu"),
-            text_only=takes_no_media(resolved, ": there is nothing to calibrate"),
+            engine_args=without_gpu_args(session.given, "cpu"),
+            text_only=text_only_error(resolved, ": there is nothing to calibrate"),
         )
     except VllmRefused as error:
-        if too_long := TOO_LONG.search(error.reason):
+        if too_long := CONTEXT_TOO_LONG.search(error.reason):
             own, context = int(too_long["own"]), session.job.policy.context_tokens
             raise UsageError(
                 f"--max-model-len {context}: {resolved.id} has a context of {own:,} tokens",
@@ -178,8 +186,8 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
 
 
 def drop_unserved(
-    corpus: ReadCorpus, opened: ModelInfo, policy: Policy
-) -> tuple[ReadCorpus, dict[str, str]]:
+    corpus: LoadedCorpus, opened: ModelInfo, policy: Policy
+) -> tuple[LoadedCorpus, dict[str, str]]:
     """Drop modalities that will not be served; return the rest and each reason."""
     left_out = {
         m: "the model does not take them" if m not in opened.modalities else "--count is 0"

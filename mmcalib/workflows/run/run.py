@@ -12,32 +12,32 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.vllm_config import serves
+from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
-from mmcalib.memory.rehearse import gpu_of
+from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, resolve
 from mmcalib.options.option import make_options
 from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
-from mmcalib.options.validation import options_of_policy, policy_from
+from mmcalib.options.validation import policy_options, read_policy
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.storage.location import allowing
-from mmcalib.workflows.run.document import assemble
-from mmcalib.workflows.run.job import Job, RunSoFar
+from mmcalib.storage.location import allow_hosts
+from mmcalib.workflows.run.document import build_calibration
+from mmcalib.workflows.run.job import Job, RunOutcome
 from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Shared, read_corpus, session_of
+from mmcalib.workflows.run.session import Shared, open_session, read_job_corpus
 from mmcalib.workflows.run.stages import (
-    begin_memory,
     derive,
     predict_memory,
     prove_decision,
     review,
+    start_memory,
 )
 
 
-def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
+def run(job: Job, outcome: RunOutcome, progress: Progress) -> Calibration:
     """Run the job; `outcome` gets each step's result at once and keeps it if a later step fails."""
     (resolved,) = _ready([job], progress)
     with Shared() as shared:
@@ -45,7 +45,7 @@ def run(job: Job, outcome: RunSoFar, progress: Progress) -> Calibration:
 
 
 def run_each(
-    jobs: Sequence[Job], outcomes: Sequence[RunSoFar], progress: Progress
+    jobs: Sequence[Job], outcomes: Sequence[RunOutcome], progress: Progress
 ) -> Iterator[Calibration | MmcalibError]:
     """Yield each job's calibration or its error, in order. All jobs share the first one's corpus;
     mmcalib measures each model and proves each configuration once. Raises errors common to all.
@@ -79,15 +79,15 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
 
 
 def _run(
-    job: Job, resolved: ResolvedModel, outcome: RunSoFar, progress: Progress, shared: Shared
+    job: Job, resolved: ResolvedModel, outcome: RunOutcome, progress: Progress, shared: Shared
 ) -> Calibration:
     with (
-        allowing(job.allowed_media_domains),
-        session_of(job, resolved, progress, shared) as session,
+        allow_hosts(job.allowed_media_domains),
+        open_session(job, resolved, progress, shared) as session,
     ):
         job = session.job
         opening = shared.open(partial(open_to_calibrate, session, resolved))
-        pending: list[Future[Any]] = [opening, *([session.fitting] if session.fitting else [])]
+        pending: list[Future[Any]] = [opening, *([session.fit] if session.fit else [])]
         if shared.corpus is None:
 
             def raise_failure() -> None:
@@ -96,34 +96,36 @@ def _run(
                     if future.done():
                         future.result()
 
-            shared.corpus = read_corpus(job, Interruptible(progress, raise_failure))
-        if job.gpu is not None and session.fitting is not None:
+            shared.corpus = read_job_corpus(job, Interruptible(progress, raise_failure))
+        if job.gpu is not None and session.fit is not None:
             with progress.step(f"checking that the model fits on {job.gpu.name}"):
-                session.fitting.result()
+                session.fit.result()
         with progress.step("opening the model in vLLM"):
             opened = opening.result()
         corpus = shared.corpus
-        if corpus.is_heard_by(opened.modalities):
-            corpus = read_corpus(job, progress, sound=True)
+        if corpus.is_sound_only_for(opened.modalities):
+            corpus = read_job_corpus(job, progress, sound=True)
         outcome.skipped.extend(corpus.skipped)
-        outcome.now(None)
+        outcome.update(None)
         for note in resolved.notes[:1]:
             progress.note(note)
         prepared = prepare(session, resolved, corpus, opened)
         decided = derive(session, prepared)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = review(session, decided)
-        begin_memory(session, decided)
-        so_far = assemble(job, reviewed)
-        outcome.now(so_far)
-        key = json.dumps([decided.engine_config, serves(opened.device, job.gpu)], sort_keys=True)
+        start_memory(session, decided)
+        so_far = build_calibration(job, reviewed)
+        outcome.update(so_far)
+        key = json.dumps(
+            [decided.engine_config, is_serving_gpu(opened.device, job.gpu)], sort_keys=True
+        )
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
             proof = shared.proofs[key] = prove_decision(session, decided, config)
-        outcome.now(assemble(job, reviewed, proof))
+        outcome.update(build_calibration(job, reviewed, proof))
         memory = predict_memory(session, reviewed, proof)
-        result = assemble(job, reviewed, proof, memory)
-        outcome.now(result)
+        result = build_calibration(job, reviewed, proof, memory)
+        outcome.update(result)
         return result
 
 
@@ -154,11 +156,11 @@ def calibrate(
     `{"tensor_parallel_size": 2}`. Check `.verdict` before you use the result. Raises
     `mmcalib.errors.MmcalibError` if there is nothing to calibrate.
     """
-    policy = policy_from(policy)
+    policy = read_policy(policy)
     options = make_options(
         RunOptions,
         {
-            **options_of_policy(policy),
+            **policy_options(policy),
             "model": model,
             "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
@@ -174,9 +176,9 @@ def calibrate(
             "pin_kv_cache": pin_kv_cache,
         },
     )
-    where = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    where = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     job = Job.of(options, gpu=where, policy=policy, engine_args=engine_args)
-    return run(job, RunSoFar(), progress or StepLog())
+    return run(job, RunOutcome(), progress or StepLog())
 
 
 def _several(

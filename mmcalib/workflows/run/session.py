@@ -15,43 +15,51 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import LIMIT, as_read
-from mmcalib.checks.limits import counts as count_limits
-from mmcalib.checks.limits import options as limit_options
+from mmcalib.checks.limits import LIMIT, normalize_limits
+from mmcalib.checks.limits import count_limits as count_limits
+from mmcalib.checks.limits import limit_options as limit_options
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.limits import adequacy
+from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.config_forms import WrittenConfiguration, trusted
-from mmcalib.engine.helpers import OnceHost
+from mmcalib.engine.config_forms import WrittenConfiguration, reject_unsafe_settings
+from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
-from mmcalib.engine.vllm_config import context_of, here, refusal, refuse_unknown, refused_flags
+from mmcalib.engine.vllm_config import (
+    configured_context,
+    refusal_text,
+    reject_unknown_arguments,
+    rejected_flags_error,
+    without_gpu_args,
+)
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.files import Scratch
-from mmcalib.memory.figures import encoder_budget
-from mmcalib.memory.predict import refuse_too_small
+from mmcalib.memory.figures import budget_figures
+from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.validation import DECIDED, TAKEN, refuse_own
+from mmcalib.options.validation import DERIVED_ARGUMENTS, KEPT_ARGUMENTS, reject_derived_flags
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
-from mmcalib.workflows.corpus import ReadCorpus, read
+from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
 from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.traffic.background import ServingProcess
 
 
-def read_corpus(job: Job, progress: Progress, *, sound: bool = False) -> ReadCorpus:
+def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> LoadedCorpus:
     """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
     root, cache, how = job.allowed_root, job.cache, job.probe
     sources = job.data, job.requests
-    return read(*sources, allowed_root=root, cache=cache, progress=progress, how=how, sound=sound)
+    return read_corpus(
+        *sources, allowed_root=root, cache=cache, progress=progress, how=how, sound=sound
+    )
 
 
 _CACHE: Final = "mm_processor_cache_gb"
@@ -62,41 +70,41 @@ _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 @dataclass(frozen=True, slots=True)
 class YourConfiguration:
     """The user's present configuration. `engine_args` differ from vLLM's defaults and omit the
-    model; `values` are all that vLLM parses. `counted`: there are requests; without them mmcalib
-    derives neither item counts nor a processor cache.
+    model; `values` are all that vLLM parses. `has_requests`: there are requests; without them
+    mmcalib derives neither item counts nor a processor cache.
     """
 
     written: WrittenConfiguration
     engine_args: Mapping[str, Any]
     values: Mapping[str, Any]
-    counted: bool = True
+    has_requests: bool = True
 
     @property
-    def given(self) -> dict[str, Any]:
+    def kept_args(self) -> dict[str, Any]:
         """Arguments that mmcalib neither derives nor has an option for."""
-        decided = DECIDED if self.counted else DECIDED - {_CACHE}
+        decided = DERIVED_ARGUMENTS if self.has_requests else DERIVED_ARGUMENTS - {_CACHE}
         return {n: value for n, value in self.engine_args.items() if n not in decided}
 
     @property
-    def compared(self) -> list[str]:
+    def derived_names(self) -> list[str]:
         """Names of arguments that mmcalib derives anew."""
-        return [n for n in self.engine_args if n not in self.given and n not in TAKEN]
+        return [n for n in self.engine_args if n not in self.kept_args and n not in KEPT_ARGUMENTS]
 
-    def taken(self, policy: Policy) -> Policy:
+    def fill_policy(self, policy: Policy) -> Policy:
         """Return the policy; this configuration fills its unset options."""
         counts: dict[Modality, int] = {}
-        if not self.counted:
+        if not self.has_requests:
             # The corpus may still hold a modality that is off.
             limits = self.engine_args.get(LIMIT) or {}
             every = {m: limit_options(limits, m).get("count") for m in MODALITIES}
             counts = {modality: count for modality, count in every.items() if count}
         options = {
             name: self.engine_args[name]
-            for name in TAKEN
+            for name in KEPT_ARGUMENTS
             if name in self.engine_args and not getattr(policy, name)
         }
         # -1 leaves the context to vLLM.
-        if context_of(self.engine_args) is None:
+        if configured_context(self.engine_args) is None:
             options.pop("max_model_len", None)
         return replace(policy, **options, count={**counts, **policy.count})
 
@@ -111,7 +119,7 @@ def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in own.items() if value is not None}, **given}
 
 
-def read_yours(
+def read_your_config(
     written: WrittenConfiguration,
     parse: Callable[[WrittenConfiguration], ServeConfig],
     progress: Progress,
@@ -122,20 +130,20 @@ def read_yours(
     """Let vLLM parse the user's present configuration, if there is one. Raises UsageError if vLLM
     rejects it, or if it is `pinned` and sets what pinning the KV cache writes.
     """
-    flags = (*written.written, *written.flags)
+    flags = (*written.file_flags, *written.flags)
     if written.source is None and not flags:
         return None
     try:
         with progress.step("reading your configuration"):
             config = parse(written)
     except VllmRefused as error:
-        why = refusal(error)
+        why = refusal_text(error)
         if written.config is not None:
             raise UsageError(
                 f"vLLM rejects {written.config}: {one_line(why)}",
                 hint=shlex.join(["mmcalib", "validate", str(written.config)]),
             ) from error
-        raise refused_flags(why, flags) or UsageError(
+        raise rejected_flags_error(why, flags) or UsageError(
             f"vLLM rejects these flags: {one_line(why)}",
             hint="vllm serve --help=all lists them",
         ) from error
@@ -143,27 +151,27 @@ def read_yours(
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
     args = {name: value for name, value in config.engine_args.items() if name != "model"}
-    yours = YourConfiguration(written, as_read(args), config.values, counted)
+    yours = YourConfiguration(written, normalize_limits(args), config.values, counted)
     # vLLM has parsed all spellings, such as -cc.
-    refuse_own({n: v for n, v in yours.given.items() if n != _CACHE}, pinned=pinned)
-    if yours.compared:
-        names = ", ".join(map(flag, yours.compared))
+    reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != _CACHE}, pinned=pinned)
+    if yours.derived_names:
+        names = ", ".join(map(flag, yours.derived_names))
         progress.note(f"mmcalib derives these and compares them with yours: {names}")
     return yours
 
 
-def budget_yours(
+def budget_your_config(
     yours: YourConfiguration | None, budgets: BudgetSource
 ) -> tuple[EncoderBudget | None, str]:
     """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
     if yours is None:
         return None, ""
     try:
-        budget = budgets.of(yours.engine_args, build_dummy=True)
+        budget = budgets.budget_of(yours.engine_args, build_dummy=True)
     except VllmRefused as error:
-        return None, refusal(error)
+        return None, refusal_text(error)
     counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
-    return encoder_budget(budget, adequacy(budget, counts)), ""
+    return budget_figures(budget, compute_reserve(budget, counts)), ""
 
 
 def refuse_unusable(
@@ -191,15 +199,17 @@ def refuse_unusable(
     hint = "change the flag that vLLM names, or leave it out"
     if not_quantised := _NOT_QUANTISED.search(refused.reason):
         sibling = f"{resolved.id}-{not_quantised[1].upper()}"
-        other = f"--model {sibling}" if find(sibling) else "--model with a checkpoint that is"
+        other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal(refused))}"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal_text(refused))}"
     raise UsageError(words, hint=hint) from refused
 
 
-def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iterator[Check]:
+def check_unstarted_flags(
+    given: Mapping[str, Any], device: str, gpu: Gpu | None
+) -> Iterator[Check]:
     """Yield a check of the arguments with which no engine can start on this machine."""
-    usable = here(given, device)
+    usable = without_gpu_args(given, device)
     unusable = [name for name in given if name not in usable]
     if not unusable:
         return
@@ -214,8 +224,8 @@ def given_checks(given: Mapping[str, Any], device: str, gpu: Gpu | None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A job's processes and arguments. `given` are the user's engine arguments, from `yours` if
-    there is a file. `fitting` fails if no configuration starts on the GPU.
+    """A job's processes and arguments. `kept_args` are the user's engine arguments, from `yours` if
+    there is a file. `fit` fails if no configuration starts on the GPU.
     """
 
     job: Job
@@ -226,7 +236,7 @@ class Session:
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: ServingProcess | None = None
     yours: YourConfiguration | None = None
-    fitting: Future[None] | None = None
+    fit: Future[None] | None = None
 
     @property
     def default_args(self) -> dict[str, Any]:
@@ -237,9 +247,9 @@ class Session:
 class Shared(Closing):
     """Shared by jobs over one corpus: its census, proofs, and the process with an open model."""
 
-    corpus: ReadCorpus | None = None
+    corpus: LoadedCorpus | None = None
     proofs: dict[str, Proof] = field(default_factory=dict)
-    _host: OnceHost | None = field(init=False, default=None)
+    _host: CachingHost | None = field(init=False, default=None)
     _model: str = field(init=False, default="")
     _opening: Future[ModelInfo] | None = field(init=False, default=None)
     _thread: ThreadPoolExecutor = field(init=False)
@@ -253,8 +263,8 @@ class Shared(Closing):
             self.end_host()
         if self._host is None:
             self._model = model_path
-            self._host = OnceHost(on_said=progress.note, on_log=progress.log)
-        elif self._host.ended:
+            self._host = CachingHost(on_note=progress.note, on_log=progress.log)
+        elif self._host.is_closed:
             self._host.revive()
         return self._host
 
@@ -286,7 +296,7 @@ class Shared(Closing):
 
 
 @contextlib.contextmanager
-def session_of(
+def open_session(
     job: Job, resolved: ResolvedModel, progress: Progress, shared: Shared
 ) -> Iterator[Session]:
     """Begin a session; with a GPU, vLLM's defaults are rehearsed in the background."""
@@ -297,31 +307,35 @@ def session_of(
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
             stack.enter_context(prediction)
-            serving = ServingProcess(rehearsals, prediction.after, apart=False)
+            serving = ServingProcess(rehearsals, prediction.run_after, own_process=False)
             # A second process is worth it if no engine starts and there is more than one core.
             if job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-                serving = ServingProcess(own, thread.submit, apart=True)
+                serving = ServingProcess(own, thread.submit, own_process=True)
         host = shared.host_of(resolved.path, progress)
 
         def parse(written: WrittenConfiguration) -> ServeConfig:
             """Parse on the named GPU, if any, because defaults depend on it."""
             if rehearsals is not None:
-                return rehearsals.parsed(written)
-            return trusted(host.ask(written.question, "reading vLLM's flags"), written.source)
+                return rehearsals.parse(written)
+            return reject_unsafe_settings(
+                host.ask(written.parse_request, "reading vLLM's flags"), written.source
+            )
 
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
-            refuse_unknown(job.engine_args, listed.engine)
+            reject_unknown_arguments(job.engine_args, listed.engine)
         counted = bool(job.requests)
-        yours = read_yours(job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted)
-        given = {**job.engine_args, **(yours.given if yours else {})}
+        yours = read_your_config(
+            job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted
+        )
+        given = {**job.engine_args, **(yours.kept_args if yours else {})}
         if yours is not None:
-            job = replace(job, policy=yours.taken(job.policy))
+            job = replace(job, policy=yours.fill_policy(job.policy))
             # A configuration without limits equals the default, which the report compares anyway.
-            yours = yours if yours.compared or yours.written.source else None
+            yours = yours if yours.derived_names or yours.written.source else None
         session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
             # The defaults with the smallest context that the policy may choose.
@@ -331,9 +345,9 @@ def session_of(
                     least[name] = value
             if policy.max_model_len == FIT:
                 least["max_model_len"] = max(1, policy.text_reserve_tokens)
-            fitting = partial(refuse_too_small, prediction, least, resolved.id)
-            session = replace(session, fitting=prediction.after(fitting))
-            prediction.begin(session.default_args)
+            fitting = partial(reject_too_small, prediction, least, resolved.id)
+            session = replace(session, fit=prediction.run_after(fitting))
+            prediction.start(session.default_args)
             if yours is not None:
-                prediction.begin(yours.engine_args)
+                prediction.start(yours.engine_args)
         yield session

@@ -12,68 +12,73 @@ from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import choose_sample
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
-from mmcalib.checks.check import Check, Dialect
-from mmcalib.checks.corpus import step
+from mmcalib.checks.check import Check, RemedyStyle
+from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import CheckFacts, CheckStage
-from mmcalib.checks.reserve import moved_parts
+from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.decide import decide
 from mmcalib.decision.decision import Decision, size_cache
-from mmcalib.decision.effects import effective
+from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.grid import at_chosen_values
 from mmcalib.decision.measure import Sample
-from mmcalib.derive.demand import FixedPool
+from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.memory.checks import (
     comparison_check,
-    known_in_bytes,
     memory_checks,
     no_gpu,
     not_rehearsed,
     predicted_shortfall,
     qualify_tokens_only,
+    rehearsed_inputs,
     reserved_check,
 )
 from mmcalib.memory.predict import (
     RehearsalJudge,
-    begin_rehearsals,
     fix_kv_cache,
     rehearse_decision,
-    reporting_ask,
+    rehearse_with_progress,
+    start_rehearsals,
 )
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import Ask, find_remedies, views_check, with_less_kv_cache
+from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies, shrink_kv_cache
 from mmcalib.proof.devices import compare_apart, compared_check
-from mmcalib.proof.prove import Proof, ReplaySource, prove, round_trip
+from mmcalib.proof.prove import Proof, ReplaySource, check_config_parsing, prove
 from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import flag, gib
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
-from mmcalib.workflows.run.prepare import Prepared, environment, server_checks
-from mmcalib.workflows.run.session import Session, YourConfiguration, budget_yours, given_checks
-from mmcalib.workflows.traffic.background import MOST_REQUESTS, Serving, finish_serving
+from mmcalib.workflows.run.prepare import Prepared, check_server, required_environment
+from mmcalib.workflows.run.session import (
+    Session,
+    YourConfiguration,
+    budget_your_config,
+    check_unstarted_flags,
+)
+from mmcalib.workflows.traffic.background import MOST_REQUESTS, BackgroundTraffic, finish_serving
 from mmcalib.workflows.traffic.rehearse import cut_for_serving
-from mmcalib.workflows.traffic.requests import trace
+from mmcalib.workflows.traffic.requests import make_trace
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Derived:
     """A decision and its inputs: `sample` are the measured files, `given` the user's engine
     arguments, `yours` the user's configuration with vLLM's budget or refusal.
     """
 
-    served: Prepared
+    prepared: Prepared
     sample: Sample
     decision: Decision
     given: Mapping[str, Any] = field(default_factory=dict)
-    serving: Serving | None = None
+    serving: BackgroundTraffic | None = None
     yours: YourConfiguration | None = None
     budget_yours: EncoderBudget | None = None
     refused_yours: str = ""
@@ -81,17 +86,17 @@ class Decided:
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         """Items that could not be read, and those that failed when they were measured."""
-        return (*self.served.corpus.skipped, *self.decision.unreadable)
+        return (*self.prepared.corpus.skipped, *self.decision.unreadable)
 
     @property
     def engine_config(self) -> dict[str, Any]:
         """The contents of engine.yaml, by vLLM's argument names."""
-        resolved = self.served.resolved
+        resolved = self.prepared.resolved
         model = resolved.path if resolved.source == "local" else resolved.id
         return {"model": model, **self.decision.engine_args}
 
 
-def derive(session: Session, served: Prepared) -> Decided:
+def derive(session: Session, served: Prepared) -> Derived:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
     sample = choose_sample(corpus.census, job.sample)
@@ -101,49 +106,53 @@ def derive(session: Session, served: Prepared) -> Decided:
     if session.prediction is not None and session.serving is not None:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
-        process.submit(process.rehearsals.imagine)
-        requests = trace(corpus, served.texts.split, most=MOST_REQUESTS)
+        process.submit(process.rehearsals.start_simulated_gpu)
+        requests = make_trace(corpus, served.texts.split, most=MOST_REQUESTS)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
-        serving = Serving(prediction, process, requests, cut)
+        serving = BackgroundTraffic(prediction, process, requests, cut)
         concurrency = job.policy.concurrency
-        judge = RehearsalJudge(prediction, default, concurrency, progress, serving.figures)
-        if process.apart:
-            serving.begin(default)
+        judge = RehearsalJudge(prediction, default, concurrency, progress, serving.wait_for_figures)
+        if process.own_process:
+            serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
     floor = decision.cache_floor()
     decision = decision.with_cache(
         size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
     )
-    decision = at_chosen_values(effective(decision, budgets, progress), budgets, progress)
-    budget, refused = budget_yours(session.yours, budgets)
-    return Decided(served, sample, decision, session.given, serving, session.yours, budget, refused)
+    decision = at_chosen_values(drop_idle_settings(decision, budgets, progress), budgets, progress)
+    budget, refused = budget_your_config(session.yours, budgets)
+    return Derived(served, sample, decision, session.given, serving, session.yours, budget, refused)
 
 
 @dataclass(frozen=True, slots=True)
-class Reviewed:
-    """Checks of a decision; `rules` bound unmeasured shapes, `needed` is the environment with
+class Review:
+    """Checks of a decision; `rules` bound unmeasured shapes, `environment` is the environment with
     which the server admits the dropped items.
     """
 
-    decided: Decided
+    derived: Derived
     rules: Mapping[Modality, ProvenRule]
-    needed: Mapping[str, int]
+    environment: Mapping[str, int]
     checks: tuple[Check, ...]
 
 
-def review(session: Session, decided: Decided) -> Reviewed:
-    served, decision = decided.served, decided.decision
+def review(session: Session, decided: Derived) -> Review:
+    served, decision = decided.prepared, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
-    needed = environment(served.refused, served.opened.server)
+    needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
-        *server_checks(served.refused, served.items, needed),
-        *moved_parts(served.opened),
-        *findings(corpus, served.left_out, decision, session.job.policy),
+        *check_server(served.refused, served.items, needed),
+        *missing_parts(served.opened),
+        *check_decision(corpus, served.left_out, decision, session.job.policy),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
-        checks.append(step(decision.engine_args["max_num_batched_tokens"], served.opened.device))
-    checks += given_checks(session.given, served.opened.device, gpu)
+        checks.append(
+            assumed_batch_check(
+                decision.engine_args["max_num_batched_tokens"], served.opened.device
+            )
+        )
+    checks += check_unstarted_flags(session.given, served.opened.device, gpu)
     if session.prediction is None:
         checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
     if session.job.device == "cuda":
@@ -151,15 +160,15 @@ def review(session: Session, decided: Decided) -> Reviewed:
         setting, sample, files = decision.setting, decided.sample, served.files
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
         checks.append(compared_check(compared))
-    return Reviewed(decided, rules, needed, tuple(checks))
+    return Review(decided, rules, needed, tuple(checks))
 
 
-def findings(
-    corpus: ReadCorpus, left_out: Mapping[str, str], decision: Decision, policy: Policy
+def check_decision(
+    corpus: LoadedCorpus, left_out: Mapping[str, str], decision: Decision, policy: Policy
 ) -> list[Check]:
     """Return the checks, most severe first; `left_out` has a reason per dropped modality."""
     facts = CheckFacts(
-        dialect=Dialect.FLAGS,
+        dialect=RemedyStyle.FLAGS,
         configuration=decision,
         policy=policy,
         prompt=decision.longest,
@@ -168,14 +177,14 @@ def findings(
     return [*judge(CheckStage.DECIDED, facts), *cache_checks(decision, policy)]
 
 
-def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proof:
+def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proof:
     """Read `engine_yaml` back, start the engine and replay, up to the job's depth."""
-    job, served = session.job, decided.served
+    job, served = session.job, decided.prepared
     checks = []
     if job.validate != "none":
         path = session.scratch / "engine.yaml"
         write_text(path, engine_yaml)
-        checks.append(round_trip(session.host, path, decided.engine_config))
+        checks.append(check_config_parsing(session.host, path, decided.engine_config))
     if job.validate not in ("startup", "replay"):
         detail = f"skipped by --validate {job.validate}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
@@ -189,44 +198,44 @@ def prove_decision(session: Session, decided: Decided, engine_yaml: str) -> Proo
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFound:
+class PredictedMemory:
     """All `checks` with memory; `yours` is the user's configuration rehearsed, or its error."""
 
     predicted: Predicted | None
     checks: tuple[Check, ...]
     traffic: ServedTraffic | None = None
-    pool: FixedPool | None = None
-    yours: Rehearsed | MmcalibError | None = None
+    pool: FixedKvCache | None = None
+    yours: RehearsedMemory | MmcalibError | None = None
 
 
-def begin_memory(session: Session, decided: Decided) -> None:
+def start_memory(session: Session, decided: Derived) -> None:
     """Start rehearsing the decision and serving the corpus, while an engine proves it."""
     if session.prediction is None or decided.serving is None:
         return
-    begin_rehearsals(session.prediction, session.default_args, decided.decision)
-    decided.serving.begin(decided.decision.engine_args)
-    decided.serving.begin(session.default_args)
+    start_rehearsals(session.prediction, session.default_args, decided.decision)
+    decided.serving.start(decided.decision.engine_args)
+    decided.serving.start(session.default_args)
 
 
-def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> MemoryFound:
+def predict_memory(session: Session, reviewed: Review, proof: Proof) -> PredictedMemory:
     """Wait for the rehearsals and the traffic, and add their checks."""
     checks = [*reviewed.checks, *proof.checks]
-    job, decided, progress = session.job, reviewed.decided, session.progress
+    job, decided, progress = session.job, reviewed.derived, session.progress
     prediction, serving = session.prediction, decided.serving
     if prediction is None or serving is None:
-        return MemoryFound(None, tuple(checks))
+        return PredictedMemory(None, tuple(checks))
     decision, default = decided.decision, session.default_args
     predicted = rehearse_decision(prediction, default, decision, progress)
-    ask = reporting_ask(prediction, progress)
+    ask = rehearse_with_progress(prediction, progress)
     pinned = fix_kv_cache(predicted, decision, ask) if job.pin_kv_cache else None
     served = predicted
     if pinned is not None and pinned.rehearsed is not None:
         served = replace(predicted, calibrated=pinned.rehearsed)
-    memory = _reserve_checks(served, decision, job.policy, ask, decided.served.corpus.accesses)
+    memory = _reserve_checks(served, decision, job.policy, ask, decided.prepared.corpus.accesses)
     if memory:
-        replaced = {MEMORY_RESERVE, *known_in_bytes(served.calibrated)}
+        replaced = {MEMORY_RESERVE, *rehearsed_inputs(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
-    path, concurrency = decided.served.resolved.path, job.policy.concurrency
+    path, concurrency = decided.prepared.resolved.path, job.policy.concurrency
     memory += memory_checks(predicted, proof.started, path, concurrency)
     rehearse = ["mmcalib", "rehearse", "--model", job.model]
     if job.config.source is not None:
@@ -250,12 +259,12 @@ def predict_memory(session: Session, reviewed: Reviewed, proof: Proof) -> Memory
     comparison = comparison_check(predicted, traffic, decision, job.policy)
     checks += [comparison] if comparison is not None else []
     pool = pinned.pool if pinned else None
-    yours = prediction.known(session.yours.engine_args) if session.yours else None
-    return MemoryFound(predicted, tuple(checks), traffic, pool, yours)
+    yours = prediction.find_result(session.yours.engine_args) if session.yours else None
+    return PredictedMemory(predicted, tuple(checks), traffic, pool, yours)
 
 
 def _reserve_checks(
-    predicted: Predicted, decision: Decision, policy: Policy, ask: Ask, accesses: Accesses
+    predicted: Predicted, decision: Decision, policy: Policy, ask: RehearseAll, accesses: Accesses
 ) -> list[Check]:
     """Check the reserve in bytes, with options that pass, and retention; needs a rehearsal."""
     short, before = predicted_shortfall(predicted, decision), predicted.calibrated
@@ -269,7 +278,7 @@ def _reserve_checks(
             seqs = values.pop("max_num_seqs", None)
             own = [f"{flag(name)} {value}" for name, value in values.items()]
             cures.append(" ".join([*own, *([f"-- --max-num-seqs {seqs}"] if seqs else [])]))
-        if less := with_less_kv_cache(short, before, decision, ask):
+        if less := shrink_kv_cache(short, before, decision, ask):
             seqs = less.engine.max_num_seqs
             flags = f"--pin-kv-cache -- --max-num-seqs {seqs}" if seqs else "--pin-kv-cache"
             rehearsed = less.rehearsed
@@ -277,5 +286,5 @@ def _reserve_checks(
             cures.append(f"{flags}, which leaves a KV cache of {size}")
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
-    retention = views_check(predicted, decision, accesses)
+    retention = check_retention(predicted, decision, accesses)
     return [check for check in (reserved, retention) if check is not None]

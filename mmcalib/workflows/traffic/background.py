@@ -10,13 +10,19 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
-from mmcalib.checks.corpus import served_answers
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.checks.corpus import assumed_load_check
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, Trace, Traffic
 from mmcalib.errors import MmcalibError
-from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Rehearsals, key_of
+from mmcalib.memory.rehearse import (
+    EngineArgs,
+    MemoryPrediction,
+    Predicted,
+    Rehearsals,
+    arguments_key,
+)
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
-from mmcalib.text import gib, number, several
+from mmcalib.text import gib, number, plural
 from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
 
 # A run waits for the traffic, so mmcalib samples a larger corpus.
@@ -29,51 +35,53 @@ StartsWith = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The process of `rehearsals`; `submit` runs work there, queued or in its own (`apart`)."""
+    """The process of `rehearsals`; `submit` runs work there, or in `own_process`."""
 
     rehearsals: Rehearsals
     submit: Callable[[Callable[[], Any]], Future[Any]]
-    apart: bool
+    own_process: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """Serves the requests `asked`, once per configuration, with the shortened model `cut`."""
+class BackgroundTraffic:
+    """Serves the requests `trace`, once per configuration, with the model at `model_path`."""
 
     prediction: MemoryPrediction
     process: ServingProcess
-    asked: Trace
-    cut: Path
+    trace: Trace
+    model_path: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
-    def begin(self, args: EngineArgs) -> Future[Traffic | None]:
+    def start(self, args: EngineArgs) -> Future[Traffic | None]:
         """Start serving; the result is None if vLLM would not start.
 
         `prediction` must already be rehearsing the start of these arguments.
         """
         # The processor cache is in host memory and is sized last.
-        key = key_of({name: value for name, value in args.items() if name != _HOST_CACHE})
+        key = arguments_key({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:
             self._begun[key] = self.process.submit(lambda: self._serve(args))
         return self._begun[key]
 
-    def figures(self, args: EngineArgs, started: Rehearsed | None) -> TrafficFigures | None:
+    def wait_for_figures(
+        self, args: EngineArgs, started: RehearsedMemory | None
+    ) -> TrafficFigures | None:
         """Wait for the figures, None if vLLM would not start. Raises MmcalibError if it dies."""
-        served = self.begin(args).result()
+        served = self.start(args).result()
         if served is None or started is None:
             return None
-        return traffic_figures(served, self.asked, started)
+        return traffic_figures(served, self.trace, started)
 
     def _serve(self, args: EngineArgs) -> Traffic | None:
-        started = self.prediction.known(args)
-        if not isinstance(started, Rehearsed) or started.kv_blocks is None:
+        started = self.prediction.find_result(args)
+        if not isinstance(started, RehearsedMemory) or started.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
-        return serve_trace(rehearsals, self.cut, args, started, self.asked, Arrivals())
+        return serve_trace(rehearsals, self.model_path, args, started, self.trace, Arrivals())
 
 
 def finish_serving(
-    serving: Serving,
+    serving: BackgroundTraffic,
     predicted: Predicted,
     default_args: EngineArgs,
     args: EngineArgs,
@@ -84,7 +92,7 @@ def finish_serving(
     if after is None or after.kv_blocks is None:
         return None, []
     try:
-        served = serving.figures(args, after)
+        served = serving.wait_for_figures(args, after)
     except MmcalibError as error:
         detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
         return None, [Check(LOAD_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
@@ -92,7 +100,7 @@ def finish_serving(
         return None, []
     default, problem = None, ""
     try:
-        default = serving.figures(default_args, before)
+        default = serving.wait_for_figures(default_args, before)
     except MmcalibError as error:
         problem = error.message
     else:
@@ -105,12 +113,12 @@ def finish_serving(
         calibrated=served,
         default=default,
         default_problem=problem,
-        assumptions=list(serving.asked.assumptions),
+        assumptions=list(serving.trace.assumptions),
     )
     detail = "; ".join(_describe_traffic(served, default))
     checks = [Check(LOAD_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
-    if serving.asked.unsaid:
-        checks.append(served_answers(serving.asked.unsaid, ANSWER_TOKENS))
+    if serving.trace.no_answer_length:
+        checks.append(assumed_load_check(serving.trace.no_answer_length, ANSWER_TOKENS))
     return document, checks
 
 
@@ -119,7 +127,7 @@ def _describe_traffic(run: TrafficFigures, default: TrafficFigures | None) -> It
     if run.highest is not None and run.highest.encoding:
         items = f" (items of {run.highest.encoding[0]})"
     yield (
-        f"{number(run.served)} of {several(run.requests, 'request')} served, the highest of "
+        f"{number(run.served)} of {plural(run.requests, 'request')} served, the highest of "
         f"{number(run.steps)} steps takes {gib(run.peak_bytes)}{items}; startup reserves "
         f"{gib(run.reserved_bytes)}, rehearsed"
     )

@@ -10,24 +10,24 @@ from typing import Any, Final
 
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.demand import thinned
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.derive.demand import thin_steps
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import context_of, open_model
+from mmcalib.engine.vllm_config import configured_context, open_model
 from mmcalib.files import Scratch
-from mmcalib.memory.figures import rehearsal
-from mmcalib.memory.rehearse import AUTO, Rehearsals, gpu_of, parse_arguments, pop_model
+from mmcalib.memory.figures import rehearsal_document
+from mmcalib.memory.rehearse import AUTO, Rehearsals, parse_arguments, pop_model, resolve_gpu
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, TimelineStep, TrafficFigures
-from mmcalib.text import several
-from mmcalib.workflows.corpus import read
-from mmcalib.workflows.traffic.requests import MOST_REQUESTS, trace
+from mmcalib.text import plural
+from mmcalib.workflows.corpus import read_corpus
+from mmcalib.workflows.traffic.requests import MOST_REQUESTS, make_trace
 
 
 def rehearse_traffic(
@@ -49,30 +49,30 @@ def rehearse_traffic(
     there are no requests or a request names them. Raises `MmcalibError`.
     """
     progress = progress or Silent()
-    device = gpu_of(gpu) if isinstance(gpu, str) else gpu
+    device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    with Rehearsals(device, on_said=progress.note, on_log=progress.log) as rehearsals:
+    with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
         resolved = resolve(pop_model(args), cache_dir=cache_dir())
         paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
-        corpus = read(data, paths, allowed_root=root, cache=cache, progress=progress)
-        arrivals, context = arrivals or Arrivals(), context_of(args)
+        corpus = read_corpus(data, paths, allowed_root=root, cache=cache, progress=progress)
+        arrivals, context = arrivals or Arrivals(), configured_context(args)
 
         def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
             """Split by vLLM's own renderer, in a separate process."""
-            with EngineHost(on_said=progress.note, on_log=progress.log) as host:
+            with EngineHost(on_note=progress.note, on_log=progress.log) as host:
                 open_model(host, resolved, progress, context_tokens=context)
                 return Texts(host).split(texts)
 
         timed = arrivals.timed
-        requested = trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
+        requested = make_trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
         with progress.step(f"rehearsing on {device.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
-        document = rehearsal(started, resolved, device, path)
+        document = rehearsal_document(started, resolved, device, path)
         if started.kv_blocks is None:
             return document
-        many = several(len(requested.requests), "request")
+        many = plural(len(requested.requests), "request")
         with Scratch() as scratch:
             cut = cut_for_serving(Path(resolved.path), scratch.path)
             with progress.step(f"serving {many} on {device.name}"):
@@ -96,7 +96,7 @@ def serve_trace(
     rehearsals: Rehearsals,
     cut: Path,
     engine_args: Mapping[str, Any],
-    started: Rehearsed,
+    started: RehearsedMemory,
     requested: Trace,
     arrivals: Arrivals,
 ) -> Traffic:
@@ -114,7 +114,7 @@ _POINTS: Final = 400
 _LISTED: Final = 20
 
 
-def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> TrafficFigures:
+def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -> TrafficFigures:
     """Return the figures of the traffic against the reserve of the whole model's startup."""
     steps, highest = served.steps, served.highest
     if highest is not None:
@@ -141,10 +141,10 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: Rehearsed) -> Traf
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
         highest=highest,
         timeline=[
-            TimelineStep.showing(
+            TimelineStep.from_value(
                 one, step=n, peak_bytes=one.peak_bytes or 0, held_bytes=one.held_bytes or 0
             )
-            for n, one in thinned(steps, _POINTS)
+            for n, one in thin_steps(steps, _POINTS)
         ],
         seconds=round(served.seconds, 2),
     )

@@ -19,8 +19,8 @@ from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import ANSWER_TOKENS, SplitPrompt, Trace, TrafficItem, TrafficRequest
 from mmcalib.errors import UsageError
-from mmcalib.text import number, several
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.text import number, plural
+from mmcalib.workflows.corpus import LoadedCorpus
 
 T = TypeVar("T")
 
@@ -40,9 +40,7 @@ def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -
     return [every[index] for index in sorted([*order[:heaviest], *rest])]
 
 
-def sampled_rows(
-    counts: Column, weights: Column, most: int, seed: int
-) -> Iterator[tuple[int, int]]:
+def sample_rows(counts: Column, weights: Column, most: int, seed: int) -> Iterator[tuple[int, int]]:
     """Sample rows of `counts` items each; yield the row and the index of the item in it."""
     ends = np.cumsum(counts)
     for place in _places(ends, weights, most, seed):
@@ -50,7 +48,7 @@ def sampled_rows(
         yield row, place - int(ends[row] - counts[row])
 
 
-def sample_words(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
+def describe_sample(served: int, of: int, what: str, which: str = MIXTURE) -> Iterator[str]:
     """Describe the sample, if it is one."""
     if served < of:
         yield f"{number(served)} of {number(of)} {what}: {which}"
@@ -78,7 +76,7 @@ TEXT_TOKENS: Final = 64
 _TOKEN_BYTES: Final = 4
 
 
-def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trace:
+def single_item_traffic(census: Census, answer_tokens: int, most: int, seed: int) -> Trace:
     """Make a request for each item."""
     chosen = list(_items(census, most, seed))
     # The order of files in a folder does not predict the order of requests.
@@ -87,7 +85,7 @@ def each_alone(census: Census, answer_tokens: int, most: int, seed: int) -> Trac
         TrafficRequest(item.content, TEXT_TOKENS, answer_tokens, (item,)) for item in chosen
     )
     assumptions = (
-        *sample_words(len(chosen), census.items(), "items"),
+        *describe_sample(len(chosen), census.items(), "items"),
         "one item per request, in random order",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
@@ -100,11 +98,11 @@ def random_traffic(
     """Make requests in random order from the number of requests of each kind."""
     every = [(e.count, sum(map(weight, e.signature.shapes))) for e in prompts.signatures()]
     times, weights = (np.array(column) for column in zip(*every, strict=True))
-    chosen = Counter(row for row, _ in sampled_rows(times, weights, most, seed))
+    chosen = Counter(row for row, _ in sample_rows(times, weights, most, seed))
     kinds = [(entry, chosen[row]) for row, entry in enumerate(prompts.signatures()) if chosen[row]]
     # Only requests whose messages the census kept can be rendered.
     whole = [entry for entry, _ in kinds if entry.exemplar.request.messages]
-    split_up = split([entry.exemplar.request.bare() for entry in whole]) if whole else ()
+    split_up = split([entry.exemplar.request.strip_media() for entry in whole]) if whole else ()
     pairs = zip(whole, split_up, strict=True)
     texts = {entry.signature: _tokens(prompt) for entry, prompt in pairs if prompt is not None}
     requests = [
@@ -114,15 +112,15 @@ def random_traffic(
     ]
     random.Random(seed).shuffle(requests)  # noqa: S311
     assumptions = [
-        *sample_words(len(requests), prompts.prompts(), "requests"),
+        *describe_sample(len(requests), prompts.prompts(), "requests"),
         "random order, no repeated items: a census keeps neither",
     ]
     unsaid = sum(m for entry, m in kinds if entry.signature.asked.answer_tokens is None)
     if unsaid:
-        few = several(unsaid, "request")
+        few = plural(unsaid, "request")
         assumptions.append(f"answers of {number(answer_tokens)} tokens to {few}")
     if uncounted := sum(many for entry, many in kinds if entry.signature not in texts):
-        few = several(uncounted, "request")
+        few = plural(uncounted, "request")
         assumptions.append(f"one token per {_TOKEN_BYTES} bytes of text in {few}")
     return Trace(tuple(requests), tuple(assumptions), unsaid)
 
@@ -133,7 +131,7 @@ def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
     firsts = list(accumulate((len(one) for one in every), initial=0))
     counts = np.concatenate([one.counts for one in every])
     weights = np.concatenate([one.shapes.weights() for one in every])
-    for row, copy in sampled_rows(counts, weights, most, seed):
+    for row, copy in sample_rows(counts, weights, most, seed):
         part = bisect_right(firsts, row) - 1
         entry = every[part][row - firsts[part]]
         path = entry.exemplars[0]
@@ -160,8 +158,8 @@ def _copies(
         )
 
 
-def trace(
-    corpus: ReadCorpus,
+def make_trace(
+    corpus: LoadedCorpus,
     split: Split,
     *,
     answer_tokens: int = ANSWER_TOKENS,
@@ -173,12 +171,12 @@ def trace(
     request per item. With `timed`, each is sent at its own timestamp; raises UsageError if one is
     missing.
     """
-    every, items = list(corpus.accesses.first()), corpus.accesses.items
+    every, items = list(corpus.accesses.known_origins()), corpus.accesses.items
     sent = _timestamps(corpus, every) if timed else {}
     if not every:
         if corpus.prompts.prompts():
             return random_traffic(corpus.prompts, split, answer_tokens, most, seed)
-        return each_alone(corpus.census, answer_tokens, most, seed)
+        return single_item_traffic(corpus.census, answer_tokens, most, seed)
     if timed:
         every.sort(key=lambda access: sent[access.origin])
         # The densest run of consecutive requests: a random sample would thin the load.
@@ -206,16 +204,16 @@ def trace(
             )
         )
     which = "the densest run of consecutive ones" if timed else MIXTURE
-    notes = list(sample_words(len(chosen), len(corpus.accesses.ends), "requests", which))
+    notes = list(describe_sample(len(chosen), len(corpus.accesses.ends), "requests", which))
     unsaid = sum(access.answer_tokens is None for access in chosen)
     if unsaid:
-        notes.append(f"answers of {number(answer_tokens)} tokens to {several(unsaid, 'request')}")
+        notes.append(f"answers of {number(answer_tokens)} tokens to {plural(unsaid, 'request')}")
     if missing := sum(access.origin not in prompts for access in chosen):
-        notes.append(f"{TEXT_TOKENS} tokens of text in {several(missing, 'request')}")
+        notes.append(f"{TEXT_TOKENS} tokens of text in {plural(missing, 'request')}")
     return Trace(tuple(requests), tuple(notes), unsaid)
 
 
-def _timestamps(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]:
+def _timestamps(corpus: LoadedCorpus, every: Sequence[Access]) -> dict[str, float]:
     hint = "--rate R sends R requests a second"
     if not every or corpus.texts is None:
         raise UsageError("--timestamps needs --requests", hint=hint)
@@ -229,7 +227,9 @@ def _timestamps(corpus: ReadCorpus, every: Sequence[Access]) -> dict[str, float]
     return sent
 
 
-def _prompts(corpus: ReadCorpus, origins: Collection[str], split: Split) -> dict[str, SplitPrompt]:
+def _prompts(
+    corpus: LoadedCorpus, origins: Collection[str], split: Split
+) -> dict[str, SplitPrompt]:
     """Return prompts by origin; each text is split once."""
     keys: dict[str, str] = {}
     requests: dict[str, ChatRequest] = {}

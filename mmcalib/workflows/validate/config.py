@@ -12,11 +12,16 @@ import yaml
 
 from mmcalib.checks.catalogue import CONFIG_PARSING
 from mmcalib.checks.check import Check
-from mmcalib.checks.file import Written, file_findings
-from mmcalib.engine.config_forms import UNNAMED, WrittenConfiguration, read_configuration, trusted
+from mmcalib.checks.file import WrittenFile, check_file
+from mmcalib.engine.config_forms import (
+    PLACEHOLDER_MODEL,
+    WrittenConfiguration,
+    read_configuration,
+    reject_unsafe_settings,
+)
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
-from mmcalib.engine.vllm_config import refusal, refused_flags
+from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth
@@ -50,29 +55,31 @@ class ValidateSession:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadConfig:
-    """Engine arguments as vLLM parses them, without the model; `served` has all arguments of
+class ParsedConfig:
+    """Engine arguments as vLLM parses them, without the model; `serve_args` has all arguments of
     `vllm serve`, or is None if vLLM cannot parse the configuration.
     """
 
     model: str
     checks: tuple[Check, ...]
     engine_args: dict[str, Any] = field(default_factory=dict)
-    served: Mapping[str, Any] | None = None
+    serve_args: Mapping[str, Any] | None = None
 
 
-def read_file(session: ValidateSession) -> ReadConfig:
+def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
     job = session.job
     with session.progress.step("reading the configuration"):
         written = read_configuration(job.config, job.flags, job.model)
         config = read_config(session.host, written, session.scratch)
-    if config.served is None or config.model:
+    if config.serve_args is None or config.model:
         return config
     raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
 
 
-def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: Path) -> ReadConfig:
+def read_config(
+    host: EngineHost, configuration: WrittenConfiguration, scratch: Path
+) -> ParsedConfig:
     """Parse it as `vllm serve` does. If vLLM rejects the file, parse it without the keys at fault.
     Raises UsageError for a file with options that only flags may set, and for rejected flags.
     """
@@ -81,33 +88,33 @@ def read_config(host: EngineHost, configuration: WrittenConfiguration, scratch: 
         settings, duplicates, broken = _settings(configuration.text)
         if broken:
             remedy = "write one `option: value` on each line"
-            return ReadConfig(model, (Check(CONFIG_PARSING, "fail", broken, remedy),))
+            return ParsedConfig(model, (Check(CONFIG_PARSING, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
-    flags = (*configuration.written, *configuration.flags)
-    written = Written(settings, duplicates, flags, options.arguments)
+    flags = (*configuration.file_flags, *configuration.flags)
+    written = WrittenFile(settings, duplicates, flags, options.arguments)
     parsed, refused = _parse(host, configuration)
     bad: dict[str, str] = {}
-    if parsed is None and (flags_error := refused_flags(refused, flags, options.arguments)):
+    if parsed is None and (flags_error := rejected_flags_error(refused, flags, options.arguments)):
         raise flags_error
     if parsed is None:
-        rest = {k: v for k, v in written.settings.items() if k not in written.unusable()}
+        rest = {k: v for k, v in written.settings.items() if k not in written.unusable_keys()}
         usable, why = scratch / "usable.yaml", refused
         while parsed is None:
-            key = written.at_fault(why)
+            key = written.key_at_fault(why)
             if key in rest:
                 bad[key] = why
                 del rest[key]
             usable.write_text(yaml.safe_dump(rest, sort_keys=False), encoding="utf-8")
             parsed, why = _parse(host, replace(configuration, config=usable))
-            if written.at_fault(why) not in rest:
+            if written.key_at_fault(why) not in rest:
                 break
     values = None if parsed is None else parsed.values
-    checks = tuple(file_findings(written, refused, values, bad))
+    checks = tuple(check_file(written, refused, values, bad))
     if parsed is None:
-        return ReadConfig(model, checks)
+        return ParsedConfig(model, checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return ReadConfig("" if name == UNNAMED else name, checks, args, parsed.values)
+    return ParsedConfig("" if name == PLACEHOLDER_MODEL else name, checks, args, parsed.values)
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
@@ -134,7 +141,7 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
     """Return vLLM's parsed configuration, or the words in which vLLM rejects it."""
     try:
-        parsed = host.ask(configuration.question, "reading the configuration")
+        parsed = host.ask(configuration.parse_request, "reading the configuration")
     except VllmRefused as error:
-        return None, refusal(error)
-    return trusted(parsed, configuration.source), ""
+        return None, refusal_text(error)
+    return reject_unsafe_settings(parsed, configuration.source), ""

@@ -16,50 +16,50 @@ from typing import Any, Final
 from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
-from mmcalib.checks.check import Check, Dialect, Taken, line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Fullest, Tries
+from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_line
+from mmcalib.checks.facts import Alternatives, CheckFacts, CheckStage, LargestPrompt
 from mmcalib.checks.file import effect_checks
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
-from mmcalib.decision.effects import Footprints, effects, witnesses
+from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
-from mmcalib.derive.effects import settings
+from mmcalib.derive.effects import list_settings
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.processor_cache import cache_floor, within_context
+from mmcalib.derive.processor_cache import cache_floor, cut_to_context
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
-from mmcalib.engine.vllm_config import here
+from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.media.blank import write_blank
-from mmcalib.memory.checks import known_in_bytes
+from mmcalib.memory.checks import rehearsed_inputs
 from mmcalib.options.run import SAMPLE_PER_MODALITY
-from mmcalib.text import several
-from mmcalib.workflows.corpus import ReadCorpus, files_of, read
+from mmcalib.text import plural
+from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from mmcalib.workflows.judging import corpus_facts, judge
 from mmcalib.workflows.validate.subject import (
-    Subject,
+    ValidatedConfig,
     add_own_items,
     add_worst_steps,
-    gain_words,
-    kv_cache_words,
+    describe_gain,
+    describe_kv_cache,
+    find_headroom,
     option_facts,
     plan_command,
-    room,
 )
 
 
-def written_checks(subject: Subject) -> Iterator[Check]:
+def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
     """Yield the checks that need no media, most severe first."""
     if subject.engine_args.get("language_model_only"):
         detail = "language_model_only: vLLM rejects every image, video and audio clip"
         yield Check(MEDIA_INPUT, "warn", detail, "remove language-model-only")
         return
-    gain = gain_words(subject)
+    gain = describe_gain(subject)
     without = _budget_without_profiled(subject)
     budget, prompt, longer, floor = subject.budget, None, False, None
     # An encoder-decoder model's context holds no items, and vLLM caches none of them.
@@ -68,28 +68,28 @@ def written_checks(subject: Subject) -> Iterator[Check]:
             prompt, longer = _fullest(subject, budget.max_tokens_per_item, own=False)
         # The largest request: all the items that the limits admit and the context holds.
         limit, plain = budget.encoder_budget_tokens, subject.plain
-        admitted = within_context(subject.items_per_prompt, subject.table, plain, limit)
+        admitted = cut_to_context(subject.items_per_prompt, subject.table, plain, limit)
         floor = cache_floor(admitted, subject.table, plain, limit)
     cures = _find_cures(subject)
     yield from judge(
         CheckStage.WRITTEN,
         CheckFacts(
-            dialect=Dialect.LINES,
+            dialect=RemedyStyle.LINES,
             configuration=subject,
             prompt=prompt,
             longer=longer,
             given_model=subject.opened,
-            given_tries=Tries(without, gain, cures, room(subject), floor),
+            given_tries=Alternatives(without, gain, cures, find_headroom(subject), floor),
         ),
     )
 
 
 def _fullest(
-    subject: Subject, largest: Mapping[Modality, int], *, own: bool
-) -> tuple[Fullest, bool]:
+    subject: ValidatedConfig, largest: Mapping[Modality, int], *, own: bool
+) -> tuple[LargestPrompt, bool]:
     """Return a prompt with the most items allowed, and whether a longer context would fit it."""
-    prompt = Fullest(items.fullest(subject.counts, subject.engine_args, largest), own)
-    total = items.needed(prompt.most, TEXT_RESERVE_TOKENS)
+    prompt = LargestPrompt(items.largest_prompt(subject.counts, subject.engine_args, largest), own)
+    total = items.needed_context(prompt.most, TEXT_RESERVE_TOKENS)
     return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
 
 
@@ -108,22 +108,26 @@ class _PricedCure:
         return f"{self.lines}  # {self.costs}"
 
 
-def _find_cures(subject: Subject) -> list[str]:
+def _find_cures(subject: ValidatedConfig) -> list[str]:
     """Return remedies for the reserve that vLLM's own budget confirms, the most harmless first."""
     args = subject.engine_args
-    if reserve.embeddings_alone(subject.budget) is not None:
+    if reserve.embeddings_only_check(subject.budget) is not None:
         return []
     if args.get("skip_mm_profiling"):
         return ["remove skip-mm-profiling"]
     if subject.adequacy.passes:
         return []
-    every = list(reserve.cures(args, subject.budget, subject.opened)) or [reserve.Cure(args, "")]
+    every = list(reserve.reserve_remedies(args, subject.budget, subject.opened)) or [
+        reserve.ReserveRemedy(args, "")
+    ]
     confirmed = filter(None, (_with_whole_items(cure, subject) for cure in every))
     priced = [_price_cure(cure, budget, subject) for cure, budget in confirmed]
     return list(map(str, sorted(priced, key=lambda one: (one.smaller, one.lost_bytes))))
 
 
-def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cure, Budget] | None:
+def _with_whole_items(
+    cure: reserve.ReserveRemedy, subject: ValidatedConfig
+) -> tuple[reserve.ReserveRemedy, Budget] | None:
     """Return the cure, with a batch of whole items if it needs one, and its budget; else None."""
     batch: dict[str, object] = {}
     for _ in range(2):
@@ -131,8 +135,8 @@ def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cur
         budget = subject.accepts(args)
         if budget is None:
             return None
-        if reserve.reserved(args, budget, limits.counts(args, subject.opened)).passes:
-            lines = [cure.lines, *(line(name, value) for name, value in batch.items())]
+        if reserve.token_adequacy(args, budget, limits.count_limits(args, subject.opened)).passes:
+            lines = [cure.lines, *(yaml_line(name, value) for name, value in batch.items())]
             whole = " and ".join(filter(None, lines))
             return replace(cure, engine_args=args, lines=whole), budget
         largest = max(budget.max_tokens_per_item.values(), default=0)
@@ -143,34 +147,38 @@ def _with_whole_items(cure: reserve.Cure, subject: Subject) -> tuple[reserve.Cur
     return None
 
 
-def _price_cure(cure: reserve.Cure, budget: Budget, subject: Subject) -> _PricedCure:
+def _price_cure(
+    cure: reserve.ReserveRemedy, budget: Budget, subject: ValidatedConfig
+) -> _PricedCure:
     memory = subject.memory
     before = memory.config if memory else None
     after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
     share, words = _count_smaller(cure, budget, subject)
     if memory is None or before is None or after is None:
         return _PricedCure(cure.lines, words, share, 0)
-    lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, kv_cache_words(before, after)
+    lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, describe_kv_cache(before, after)
     if after.kv_cache_tokens is None:
         words_alone = f"{cure.lines} alone {costs}"
         return _PricedCure(plan_command(memory, subject), words_alone, share, lost)
     return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
 
 
-def _count_smaller(cure: reserve.Cure, budget: Budget, subject: Subject) -> tuple[float, str]:
+def _count_smaller(
+    cure: reserve.ReserveRemedy, budget: Budget, subject: ValidatedConfig
+) -> tuple[float, str]:
     if cure.knob is None:
         return 0, "shrinks no item"
     modality, corpus = cure.knob.modality, subject.corpus
     counted = corpus.census.counts(modality) if corpus is not None else None
-    if counted is None or not counted.items():
+    if counted is None or not counted.item_count():
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
         return 1, f"shrinks {modality} items above {most:,} tokens (now up to {now:,})"
-    smaller = int(counted.counts[cure.knob.changed(counted.shapes, cure.value)].sum())
-    total = several(counted.items(), modality)
-    return smaller / counted.items(), f"shrinks {smaller:,} of {total}"
+    smaller = int(counted.counts[cure.knob.changed_mask(counted.shapes, cure.value)].sum())
+    total = plural(counted.item_count(), modality)
+    return smaller / counted.item_count(), f"shrinks {smaller:,} of {total}"
 
 
-def _budget_without_profiled(subject: Subject) -> Budget | None:
+def _budget_without_profiled(subject: ValidatedConfig) -> Budget | None:
     """Return the budget without the modality that sets it, if the file does not limit that one."""
     args, worst = subject.engine_args, subject.budget.profiled_modality
     written = args.get(limits.LIMIT) or {}
@@ -189,7 +197,7 @@ _FPS: Final = 2
 
 
 def _synthetic_requests(
-    modality: Modality, subject: Subject, folder: Path
+    modality: Modality, subject: ValidatedConfig, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Yield chat requests, each with all the largest items that fit; their texts differ."""
     dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
@@ -198,7 +206,7 @@ def _synthetic_requests(
     shapes = list(_synthetic_shapes(modality, dummy, subject.opened.audio_rate_hz))
     blanks = tuple(Blank(shape) for shape in shapes)
     measuring = Measure(subject.setting, blanks)
-    answers = subject.asks.host.measure(measuring, "measuring synthetic items")
+    answers = subject.budgets.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens
     room_tokens = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
     for shape, answer in zip(shapes, answers, strict=True):
@@ -236,19 +244,21 @@ def measure_minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:
     return answer.cost
 
 
-def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[Check]]:
+def measure_corpus(
+    corpus: LoadedCorpus, subject: ValidatedConfig
+) -> tuple[ValidatedConfig, list[Check]]:
     """Measure the corpus; return the subject with its costs, and the checks of its items."""
     modalities = [m for m, count in subject.counts.items() if count.value]
     unserved = [m for m in corpus.census.modalities() if m not in modalities]
     left_out = {str(m): f"{corpus.census.items(m):,} {m} items" for m in unserved}
     corpus = corpus.only(modalities) if unserved else corpus
-    host, progress, files = subject.asks.host, subject.progress, files_of(corpus)
+    host, progress, files = subject.budgets.host, subject.progress, files_of(corpus)
     sample = choose_sample(corpus.census, SAMPLE_PER_MODALITY)
     table, unreadable = measure(host, corpus.census, subject.setting, sample, progress, files)
     subject = replace(subject, table=table)
     prompt, longer = _longest(corpus, subject)
     facts = CheckFacts(
-        dialect=Dialect.LINES,
+        dialect=RemedyStyle.LINES,
         configuration=subject,
         prompt=prompt,
         longer=longer,
@@ -258,7 +268,9 @@ def measure_corpus(corpus: ReadCorpus, subject: Subject) -> tuple[Subject, list[
     return subject, list(judge(CheckStage.MEASURED, facts))
 
 
-def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None, bool]:
+def _longest(
+    corpus: LoadedCorpus, subject: ValidatedConfig
+) -> tuple[Fit | LargestPrompt | None, bool]:
     """Return the longest prompt of the corpus (without requests, of its largest items), and
     whether a longer context would fit it.
     """
@@ -276,37 +288,37 @@ def _longest(corpus: ReadCorpus, subject: Subject) -> tuple[Fit | Fullest | None
         budget,
         TEXT_RESERVE_TOKENS,
         budget.max_model_len,
-        Texts.of(subject.asks.host, opened.modalities, corpus.texts),
+        Texts.of(subject.budgets.host, opened.modalities, corpus.texts),
         encoder_decoder=opened.encoder_decoder,
     )
-    longer = fit is not None and not fit.whole and subject.takes_context(fit.needed_tokens)
+    longer = fit is not None and not fit.fits_answers and subject.takes_context(fit.needed_tokens)
     return fit, longer
 
 
-def probe_video(subject: Subject) -> Iterator[Check]:
+def probe_video(subject: ValidatedConfig) -> Iterator[Check]:
     """Check a typical video against the encoder cache; for runs without a corpus."""
-    budget, setting, host = subject.budget, subject.setting, subject.asks.host
+    budget, setting, host = subject.budget, subject.setting, subject.budgets.host
     cost = None
     if subject.items_per_prompt.get("video"):
         with subject.progress.step("measuring a minute of video"):
             cost = measure_minute_of_video(setting, host)
     if cost is None:
-        check = items.budgeted(budget)
+        check = items.own_largest_check(budget)
         if check is not None:
             yield check
         return
     share = items.room(budget) / cost.embeds
-    slower = items.slower(subject.opened.knobs, setting.media_io_kwargs, share)
+    slower = items.with_fewer_frames(subject.opened.knobs, setting.media_io_kwargs, share)
     if share < 1 and slower is not None:
         less = measure_minute_of_video(replace(setting, media_io_kwargs=slower), host)
         if less is None or less.embeds > items.room(budget):
             slower = None
-    yield items.probed("a minute of 720p video", cost.embeds, budget, slower)
+    yield items.common_video_check("a minute of 720p video", cost.embeds, budget, slower)
 
 
-def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
+def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConfig | None:
     """Return the subject with a corpus of its largest admitted items; None if it admits none."""
-    host, progress = subject.asks.host, subject.progress
+    host, progress = subject.budgets.host, subject.progress
     with progress.step("making synthetic items"):
         folder.mkdir(parents=True, exist_ok=True)
         requests = [r for m in subject.counts for r in _synthetic_requests(m, subject, folder)]
@@ -314,7 +326,7 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
         return None
     path = folder / "requests.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
-    corpus = read((), [path], allowed_root=folder, cache=folder, progress=progress)
+    corpus = read_corpus((), [path], allowed_root=folder, cache=folder, progress=progress)
     sample = choose_sample(corpus.census, SAMPLE_PER_MODALITY)
     files = files_of(corpus)
     table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
@@ -322,36 +334,36 @@ def with_synthetic_media(subject: Subject, folder: Path) -> Subject | None:
 
 
 def examine(
-    subject: Subject, served: Mapping[str, Any]
-) -> tuple[Subject, list[Check], list[Taken]]:
+    subject: ValidatedConfig, served: Mapping[str, Any]
+) -> tuple[ValidatedConfig, list[Check], list[Taken]]:
     """Return the subject with costs and worst steps, its checks, and the memory of its options."""
     subject = add_worst_steps(subject)
-    checks = list(written_checks(subject))
+    checks = list(check_limits(subject))
     options = option_facts(subject, served)
-    facts = CheckFacts(Dialect.LINES, configuration=subject, given_options=options)
+    facts = CheckFacts(RemedyStyle.LINES, configuration=subject, given_options=options)
     checks += judge(CheckStage.OPTIONS, facts)
     if subject.corpus is None:
         checks += probe_video(subject)
     else:
         subject, corpus_checks = measure_corpus(subject.corpus, subject)
         subject = add_own_items(subject)
-        in_bytes = known_in_bytes(subject.memory.config) if subject.memory else set()
+        in_bytes = rehearsed_inputs(subject.memory.config) if subject.memory else set()
         checks = [check for check in (*checks, *corpus_checks) if check.id not in in_bytes]
-    checks += setting_checks(subject)
+    checks += check_settings(subject)
     return subject, checks, [check.taken for check in checks if check.taken]
 
 
-def setting_checks(subject: Subject) -> Iterator[Check]:
+def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
     """Switch each setting off once; try flat processor options on every served modality."""
     modalities = [m for m, count in subject.counts.items() if count.value]
-    defaults, shapes = subject.opened.serve_defaults, witnesses(modalities, (subject.table,))
-    footprints = Footprints(subject.asks.host, subject.resolved.path, defaults, shapes)
-    args = here(subject.engine_args, subject.opened.device)
-    with subject.progress.step("testing each setting", len(settings(args))) as task:
-        for name in limits.flat(args):
+    defaults, shapes = subject.opened.serve_defaults, probe_shapes(modalities, (subject.table,))
+    footprints = Footprints(subject.budgets.host, subject.resolved.path, defaults, shapes)
+    args = without_gpu_args(subject.engine_args, subject.opened.device)
+    with subject.progress.step("testing each setting", len(list_settings(args))) as task:
+        for name in limits.flat_options(args):
             yield from _check_flat_option(name, args, footprints)
         try:
-            every, _ = effects(args, footprints, task)
+            every, _ = find_effects(args, footprints, task)
         except (VllmMoved, VllmRefused) as error:
             yield Check(SETTINGS_EFFECT, "skip", f"not tested: {error.message}")
             return
@@ -360,15 +372,15 @@ def setting_checks(subject: Subject) -> Iterator[Check]:
 
 def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) -> Iterator[Check]:
     """Check whether a flat processor option also changes items of other modalities."""
-    shapes = footprints.witnesses
-    less = footprints.items(limits.without(args, name), shapes)
-    changes = limits.changed(footprints.items(args, shapes), less)
+    shapes = footprints.shapes
+    less = footprints.items(limits.without_option(args, name), shapes)
+    changes = limits.most_changed_items(footprints.items(args, shapes), less)
     remedies = {}
     for modality in changes:
-        scoped_args = limits.scoped(args, name, modality)
-        scoped_changes = limits.changed(footprints.items(scoped_args, shapes), less)
+        scoped_args = limits.scope_option(args, name, modality)
+        scoped_changes = limits.most_changed_items(footprints.items(scoped_args, shapes), less)
         if scoped_changes == {modality: changes[modality]}:
             remedies[modality] = scoped_args
-    check = limits.bleeding(name, changes, remedies)
+    check = limits.flat_option_check(name, changes, remedies)
     if check is not None:
         yield check

@@ -12,26 +12,32 @@ from typing import Any, Final
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
-from mmcalib.checks.check import Check, OptionFacts, line
+from mmcalib.checks.check import Check, OptionFacts, yaml_line
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import LIMIT
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, Rehearsed
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.vllm_config import LISTS_MODELS, context_of, open_model, refusal, takes_no_media
+from mmcalib.engine.vllm_config import (
+    LIST_MODELS_HINT,
+    configured_context,
+    open_model,
+    refusal_text,
+    text_only_error,
+)
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
-from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, on_gpu
+from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
 from mmcalib.memory.worst_steps import (
     Remedy,
+    check_retention,
     encoder_steps,
     find_remedies,
     rehearse_worst_steps,
-    views_check,
-    with_less_kv_cache,
+    shrink_kv_cache,
 )
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
@@ -39,7 +45,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
 from mmcalib.text import GIB, gib
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.validate.config import ValidateSession
 
 _CHANGE = "change the setting that it names"
@@ -48,34 +54,34 @@ _SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
-class ServedMemory:
+class ConfigMemory:
     """A configuration's rehearsals, and the source of more of them."""
 
     prediction: MemoryPrediction
     predicted: Predicted
 
     @property
-    def config(self) -> Rehearsed | None:
+    def config(self) -> RehearsedMemory | None:
         return self.predicted.calibrated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject(JudgedConfig):
-    """A configuration under validation, without its model. `asks` gets vLLM's budgets of other
+class ValidatedConfig(JudgedConfig):
+    """A configuration under validation, without its model. `budgets` gets vLLM's budgets of other
     arguments, `corpus` is the media to try, `file` the configuration's name in commands.
     """
 
     resolved: ResolvedModel
-    asks: BudgetSource
+    budgets: BudgetSource
     default_budget: Budget
     progress: Progress
-    memory: ServedMemory | None = None
-    corpus: ReadCorpus | None = None
+    memory: ConfigMemory | None = None
+    corpus: LoadedCorpus | None = None
     file: str = "FILE"
 
     @property
     def opened(self) -> ModelInfo:
-        return self.asks.opened
+        return self.budgets.opened
 
     @property
     def setting(self) -> Setting:
@@ -96,14 +102,14 @@ class Subject(JudgedConfig):
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
         """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""
-        budget = _ask_budget(self.asks, args, whole=False)
+        budget = _ask_budget(self.budgets, args, whole=False)
         return None if isinstance(budget, str) else budget
 
     def takes_context(self, tokens: int) -> bool:
         """Return whether vLLM accepts a context of `tokens`."""
         return self.accepts({**self.engine_args, "max_model_len": tokens}) is not None
 
-    def rehearsed(self, **figures: Any) -> Subject:
+    def with_rehearsal(self, **figures: Any) -> ValidatedConfig:
         """Return a copy with these figures of its rehearsals."""
         if self.memory is None:
             return self
@@ -116,15 +122,15 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
     """Return the budget with its dummies, or vLLM's refusal; `whole` forbids chunked items."""
     forced = {"disable_chunked_mm_input": True} if whole else {}
     try:
-        return asks.of({**args, **forced}, build_dummy=True)
+        return asks.budget_of({**args, **forced}, build_dummy=True)
     except VllmRefused as error:
-        return refusal(error)
+        return refusal_text(error)
 
 
 @contextlib.contextmanager
 def rehearse_config(
     session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
-) -> Iterator[ServedMemory | None]:
+) -> Iterator[ConfigMemory | None]:
     """Rehearse the configuration and vLLM's defaults on the job's GPU; None without a GPU."""
     gpu, progress = session.job.gpu, session.progress
     if gpu is None:
@@ -132,56 +138,56 @@ def rehearse_config(
         return
     base, fatal = {"model": resolved.path}, (EngineDied, VllmMissing)
     with (
-        Rehearsals(gpu, on_said=progress.note, on_log=progress.log) as rehearsals,
+        Rehearsals(gpu, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
     ):
         default_args = {k: v for k, v in engine_args.items() if k == "max_model_len"}
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
-        yield ServedMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
+        yield ConfigMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
 
 
 def open_config(
     session: ValidateSession,
     engine_args: Mapping[str, Any],
     resolved: ResolvedModel,
-    memory: ServedMemory | None,
-) -> tuple[Subject | None, list[Check]]:
+    memory: ConfigMemory | None,
+) -> tuple[ValidatedConfig | None, list[Check]]:
     """Return the configuration with vLLM's budgets (None if vLLM rejects it) and failed checks.
     Raises ModelError for a model without media.
     """
-    tokens = context_of(engine_args)
-    text_only = takes_no_media(resolved, ": there is nothing to validate", LISTS_MODELS)
+    tokens = configured_context(engine_args)
+    text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
     try:
         opened = open_model(
             session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
         )
     except VllmRefused as error:
-        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal(error), _CHANGE)]
+        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), _CHANGE)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
-    opened = on_gpu(opened, memory.config if memory else None)
+    opened = with_gpu_defaults(opened, memory.config if memory else None)
     asks = BudgetSource(session.host, opened, resolved.path, Policy())
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
-        plain_args = limits.unhinted(args)
+        plain_args = limits.without_hints(args)
         plain = budget
         if plain_args != args:
             plain = _ask_budget(asks, plain_args, whole=not opened.chunks_mm_input)
-        default, _ = asks.default()
+        default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
         return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE)]
-    args = limits.as_read(args)
-    counts = limits.counts(args, opened)
-    subject = Subject(
+    args = limits.normalize_limits(args)
+    counts = limits.count_limits(args, opened)
+    subject = ValidatedConfig(
         engine_args=args,
         counts=counts,
         budget=budget,
         plain=plain,
-        adequacy=reserve.reserved(args, budget, counts),
+        adequacy=reserve.token_adequacy(args, budget, counts),
         resolved=resolved,
-        asks=asks,
+        budgets=asks,
         default_budget=default,
         progress=session.progress,
         memory=memory,
@@ -199,29 +205,29 @@ def _budget_with_room(
     if not isinstance(budget, str) or not whole:
         return args, budget, []
     try:
-        enough = max(asks.roomy(args).max_tokens_per_item.values(), default=0)
+        enough = max(asks.budget_of_any_item(args).max_tokens_per_item.values(), default=0)
     except VllmRefused:
         enough = 0
     if not enough:
         return args, budget, []
     # Some platforms forbid chunks without the option.
     where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
-    remedy = f"{line('max_num_batched_tokens', enough)}, or more"
+    remedy = f"{yaml_line('max_num_batched_tokens', enough)}, or more"
     check = Check(ITEM_BATCH, "fail", f"vLLM does not start{where}: {budget}", remedy)
     args = {**args, "max_num_batched_tokens": enough}
     return args, _ask_budget(asks, args, whole=whole), [check]
 
 
-def add_worst_steps(subject: Subject) -> Subject:
+def add_worst_steps(subject: ValidatedConfig) -> ValidatedConfig:
     """Return the subject with the worst step of each modality rehearsed."""
     if subject.memory is None:
         return subject
     prediction = subject.memory.prediction
     with subject.progress.step(f"rehearsing worst steps on {prediction.gpu.name}"):
-        return subject.rehearsed(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
+        return subject.with_rehearsal(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
 
 
-def add_own_items(subject: Subject) -> Subject:
+def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     """Rehearse steps of the corpus' own items if they take more than vLLM's dummies."""
     memory = subject.memory
     steps = encoder_steps(subject) if memory else ()
@@ -230,10 +236,10 @@ def add_own_items(subject: Subject) -> Subject:
     gpu = memory.predicted.gpu.name
     with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
         rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
-    return subject.rehearsed(calibrated=rehearsed or memory.config)
+    return subject.with_rehearsal(calibrated=rehearsed or memory.config)
 
 
-def gain_words(subject: Subject) -> str:
+def describe_gain(subject: ValidatedConfig) -> str:
     """Say how the KV cache grows without the unlimited modality that sets the budget, if known."""
     memory, args = subject.memory, subject.engine_args
     worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
@@ -246,7 +252,7 @@ def gain_words(subject: Subject) -> str:
     return f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
 
 
-def room(subject: Subject) -> Headroom | None:
+def find_headroom(subject: ValidatedConfig) -> Headroom | None:
     """Return the costliest step and the reserve on the whole GPU, or None if not rehearsed."""
     short, config = subject.shortfall, subject.memory.config if subject.memory else None
     if config is None or short is None:
@@ -257,7 +263,7 @@ def room(subject: Subject) -> Headroom | None:
 
 
 def checks_in_bytes(
-    memory: ServedMemory, subject: Subject, started: Started | None
+    memory: ConfigMemory, subject: ValidatedConfig, started: Started | None
 ) -> Iterator[Check]:
     """Check the reserve in bytes, the memory that cached items retain, and the engine's start."""
     predicted = memory.predicted
@@ -266,7 +272,7 @@ def checks_in_bytes(
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    retention = views_check(predicted, subject, accesses)
+    retention = check_retention(predicted, subject, accesses)
     if retention is not None:
         yield retention
     for check in memory_checks(predicted, started, subject.resolved.path):
@@ -274,23 +280,23 @@ def checks_in_bytes(
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
-def plan_command(memory: ServedMemory, subject: Subject) -> str:
+def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     """Return the `mmcalib plan` command for this configuration."""
     return f"{subject.command('plan')} {memory.predicted.gpu.flags}"
 
 
-def _remedy(memory: ServedMemory, subject: Subject) -> str:
+def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     """Return rehearsed settings that pass, else ways to leave room outside the reserve: less KV
     cache, one modality fewer, or less of the GPU.
     """
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
-    spare = room(subject)
+    spare = find_headroom(subject)
     if short is None or before is None or spare is None:
         return ""
     with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
         # If the reserve fails in tokens, other cures shrink the item.
         cures = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
-        less = None if cures else with_less_kv_cache(short, before, subject, every)
+        less = None if cures else shrink_kv_cache(short, before, subject, every)
     if cures:
         cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
         return "\n".join(_lines(cure, before) for cure in cures)
@@ -299,20 +305,20 @@ def _remedy(memory: ServedMemory, subject: Subject) -> str:
     if worst is not None and worst != subject.budget.profiled_modality:
         limited = subject.engine_args.get(LIMIT) or {}
         others = {m: count for m, count in limited.items() if m != worst}
-        remedies.append(f"{line(LIMIT, {**others, worst: 0})}  # if you serve no {worst}")
-    lower = line("gpu_memory_utilization", spare.reserving_utilization)
+        remedies.append(f"{yaml_line(LIMIT, {**others, worst: 0})}  # if you serve no {worst}")
+    lower = yaml_line("gpu_memory_utilization", spare.reserving_utilization)
     lost = gib(spare.requested_bytes - round(spare.reserving_utilization * spare.total_bytes))
     unreserved = f"{lower}  # costs {lost} of KV cache; leaves room but does not reserve it"
     remedies.append(_lines(less, before) if less is not None else unreserved)
     return "\n".join(remedies)
 
 
-def _lines(cure: Remedy, before: Rehearsed) -> str:
-    lines = " and ".join(line(name, value) for name, value in cure.engine.values.items())
-    return f"{lines}  # {kv_cache_words(before, cure.rehearsed)}"
+def _lines(cure: Remedy, before: RehearsedMemory) -> str:
+    lines = " and ".join(yaml_line(name, value) for name, value in cure.engine.values.items())
+    return f"{lines}  # {describe_kv_cache(before, cure.rehearsed)}"
 
 
-def kv_cache_words(before: Rehearsed, after: Rehearsed) -> str:
+def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
     """Say what a remedy does to the KV cache."""
     if after.kv_cache_tokens is None:
         return f"would not start: KV cache {gib(after.kv_cache_bytes)}"
@@ -322,7 +328,7 @@ def kv_cache_words(before: Rehearsed, after: Rehearsed) -> str:
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
 
 
-def option_facts(subject: Subject, served: Mapping[str, Any]) -> OptionFacts:
+def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionFacts:
     """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
     facts = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
     memory = subject.memory

@@ -15,8 +15,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.memory.checks import no_gpu, not_rehearsed
-from mmcalib.memory.figures import encoder_budget, memory
-from mmcalib.memory.rehearse import gpu_of
+from mmcalib.memory.figures import budget_figures, memory_figures
+from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.option import make_options
@@ -26,14 +26,14 @@ from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, sta
 from mmcalib.proof.start import Launch
 from mmcalib.results.part import CheckResult
 from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
-from mmcalib.storage.location import allowing
+from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
-from mmcalib.workflows.corpus import ReadCorpus, corpus_figures, files_of, read
+from mmcalib.workflows.corpus import LoadedCorpus, corpus_figures, files_of, read_corpus
 from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.config import ValidateJob, ValidateSession, read_file
-from mmcalib.workflows.validate.findings import examine, with_synthetic_media
+from mmcalib.workflows.validate.findings import add_synthetic_media, examine
 from mmcalib.workflows.validate.subject import (
-    Subject,
+    ValidatedConfig,
     checks_in_bytes,
     open_config,
     rehearse_config,
@@ -41,15 +41,17 @@ from mmcalib.workflows.validate.subject import (
 
 
 @dataclass(frozen=True, slots=True)
-class TriedConfig:
+class ProvenConfig:
     """A configuration with the costs of the media it was tried with, and the engine's proof."""
 
-    subject: Subject
+    subject: ValidatedConfig
     proof: Proof
     items: Literal["none", "corpus", "made up"]
 
 
-def try_config(session: ValidateSession, subject: Subject, before: Sequence[Check]) -> TriedConfig:
+def try_config(
+    session: ValidateSession, subject: ValidatedConfig, before: Sequence[Check]
+) -> ProvenConfig:
     """Start the engine and replay, up to the job's depth, unless vLLM rejects the file."""
     depth = session.job.depth
     items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
@@ -57,11 +59,11 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
     if refused or depth == "budget":
         why = "vLLM rejects the file" if refused else "--validate budget"
         check = Check(ENGINE_START, "skip", f"not started: {why}")
-        return TriedConfig(subject, Proof(checks=(check,)), items)
+        return ProvenConfig(subject, Proof(checks=(check,)), items)
     source = None
     if depth == "replay" and subject.opened.starts_engines:
         if subject.corpus is None:
-            synthetic = with_synthetic_media(subject, session.scratch / "media")
+            synthetic = add_synthetic_media(subject, session.scratch / "media")
             if synthetic is not None:
                 subject, items = synthetic, "made up"
         if subject.corpus is not None:
@@ -70,10 +72,10 @@ def try_config(session: ValidateSession, subject: Subject, before: Sequence[Chec
     launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
     remedy = "change the option that vLLM names"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
-    return TriedConfig(subject, proof, items)
+    return ProvenConfig(subject, proof, items)
 
 
-def conclude(before: Sequence[Check], proven: TriedConfig) -> list[Check]:
+def merge_checks(before: Sequence[Check], proven: ProvenConfig) -> list[Check]:
     """Merge the checks of all stages; `before` are those from before the engine's start."""
     subject, memory = proven.subject, proven.subject.memory
     checks = (*before, *proven.proof.checks)
@@ -94,7 +96,7 @@ def build_document(
     """Build the document without figures; `model` is only a name if the file is unreadable."""
     resolved = model if isinstance(model, ResolvedModel) else None
     return Validation(
-        checks=list(map(CheckResult.showing, checks)),
+        checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
         config=str(job.config or ""),
         flags=list(job.flags),
@@ -112,7 +114,7 @@ def build_document(
     )
 
 
-def add_figures(document: Validation, proven: TriedConfig, taken: Sequence[Taken]) -> Validation:
+def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Taken]) -> Validation:
     """Add the figures of a finished validation; `taken` is the memory of single options."""
     subject, proof = proven.subject, proven.proof
     corpus = subject.corpus if proven.items == "corpus" else None
@@ -125,8 +127,8 @@ def add_figures(document: Validation, proven: TriedConfig, taken: Sequence[Taken
             "architecture": subject.opened.architecture,
             "budget": _budgets(subject),
             "memory": ValidatedMemory(
-                default=memory(default, predicted.gpu) if default and predicted else None,
-                config=memory(config, predicted.gpu) if config and predicted else None,
+                default=memory_figures(default, predicted.gpu) if default and predicted else None,
+                config=memory_figures(config, predicted.gpu) if config and predicted else None,
                 measured=measured_memory(proof.started, own=True) if proof.started else None,
                 options=list(taken),
             ),
@@ -138,12 +140,12 @@ def add_figures(document: Validation, proven: TriedConfig, taken: Sequence[Taken
     )
 
 
-def _budgets(subject: Subject) -> ValidatedBudgets:
+def _budgets(subject: ValidatedConfig) -> ValidatedBudgets:
     table = subject.table if subject.table.costs else None
-    config = encoder_budget(subject.budget, subject.adequacy, table)
+    config = budget_figures(subject.budget, subject.adequacy, table)
     if subject.engine_args.get("skip_mm_profiling"):
         config = config.model_copy(update={"profiled_items": 0, "profiled_modality": None})
-    return ValidatedBudgets(default=encoder_budget(subject.default_budget), config=config)
+    return ValidatedBudgets(default=budget_figures(subject.default_budget), config=config)
 
 
 def validate(
@@ -179,7 +181,7 @@ def validate(
         data=tuple(map(Path, data)),
         requests=tuple(map(Path, requests)),
         allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
-        gpu=gpu_of(gpu) if isinstance(gpu, str) else gpu,
+        gpu=resolve_gpu(gpu) if isinstance(gpu, str) else gpu,
         depth=proof.validate,
         startup_budget_s=proof.startup_budget_s,
     )
@@ -191,8 +193,8 @@ def validate(
             )
     progress = progress or StepLog()
     with (
-        allowing(allowed_media_domains),
-        EngineHost(on_said=progress.note, on_log=progress.log) as host,
+        allow_hosts(allowed_media_domains),
+        EngineHost(on_note=progress.note, on_log=progress.log) as host,
     ):
         return judge(job, host, progress)
 
@@ -202,7 +204,7 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
         config = read_file(session)
-        if config.served is None:
+        if config.serve_args is None:
             return build_document(job, config.model, config.checks)
         args, corpus = config.engine_args, read_media(job, progress)
         with progress.step("finding the model"):
@@ -214,20 +216,20 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             before = [*config.checks, *refused]
             if subject is None:
                 return build_document(job, resolved, before, args)
-            if corpus is not None and corpus.is_heard_by(subject.opened.modalities):
+            if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
                 corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
-            subject, findings, taken = examine(subject, config.served)
+            subject, findings, taken = examine(subject, config.serve_args)
             before += findings
             proven = try_config(session, subject, before)
-            document = build_document(job, resolved, conclude(before, proven), args)
+            document = build_document(job, resolved, merge_checks(before, proven), args)
             return add_figures(document, proven, taken)
 
 
-def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> ReadCorpus | None:
+def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> LoadedCorpus | None:
     """Read the user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
     if not job.data and not job.requests:
         return None
     root, cache = job.allowed_root, cache_dir()
     sources = job.data, job.requests
-    return read(*sources, allowed_root=root, cache=cache, progress=progress, sound=sound)
+    return read_corpus(*sources, allowed_root=root, cache=cache, progress=progress, sound=sound)

@@ -8,14 +8,14 @@ import pytest
 
 from mmcalib.checks.check import Check, verdict
 from mmcalib.corpus.chat import ChatRequest, Prompt
-from mmcalib.derive.costs import Resampled
+from mmcalib.derive.costs import ResampledClip
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
-from mmcalib.workflows.corpus import ReadCorpus
+from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.run.evidence import evidence
-from mmcalib.workflows.run.stages import findings
+from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import INERT, KNOBS, opened
 
@@ -28,7 +28,7 @@ ANY_PIXEL = 10**9
 
 
 def checks(
-    read: ReadCorpus,
+    read: LoadedCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     files: dict[str, Any] | None = None,
@@ -36,7 +36,7 @@ def checks(
 ) -> dict[str, Check]:
     policy = policy or Policy()
     decision = decide(read, policy, model, files)
-    found = findings(read, left_out or {}, decision, policy)
+    found = check_decision(read, left_out or {}, decision, policy)
     assert len({check.name for check in found}) == len(found)
     return {check.name: check for check in found}
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
     decision = decide(read, handed=away)
     assert {shape: cost.count for shape, cost in decision.table.costs.items()} == {A: 1, B: 2}
     assert decision.unreadable == ()
-    found = {check.name: check for check in findings(read, {}, decision, Policy())}
+    found = {check.name: check for check in check_decision(read, {}, decision, Policy())}
     assert found["real items measured"].detail.startswith("1 sampled items could not be read")
     assert found["blank items cost the same"].detail.startswith("1 of 1 real items")
 
@@ -100,9 +100,9 @@ def test_sounds_that_are_longer_in_librosa_are_warned_of(
 ) -> None:
     read = corpus([A, SOUND])
     decision = decide(read)
-    heard = tuple(Resampled(f"/{number}.mp3", 16_000, number) for number in lengths)
+    heard = tuple(ResampledClip(f"/{number}.mp3", 16_000, number) for number in lengths)
     decision = replace(decision, default_table=replace(decision.default_table, resampled=heard))
-    (found,) = [c for c in findings(read, {}, decision, Policy()) if c.name == "audio length"]
+    (found,) = [c for c in check_decision(read, {}, decision, Policy()) if c.name == "audio length"]
     assert (found.status, says in found.detail) == (status, True)
     if status == "warn":
         assert "/16161.mp3: vLLM 16,000 samples, librosa 16,161; /15000.mp3" in found.detail

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.workflows.run.session import given_checks, refuse_unusable
+from mmcalib.workflows.run.session import check_unstarted_flags, refuse_unusable
 from tests.workflows.rehearsals import rehearsed
 
-L4 = gpus.find("L4")
+L4 = gpus.find_gpu("L4")
 GIVEN = {"quantization": "awq", "tensor_parallel_size": 4, "enable_lora": True}
 FLAGS = ("--quantization", "awq")
 PYDANTIC = (
@@ -33,7 +33,7 @@ class Refusing:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         if any(name in engine_args for name in self._names):
             raise self._error
         return rehearsed()
@@ -70,20 +70,20 @@ def test_a_process_that_dies_says_nothing_of_the_flags() -> None:
 
 
 def test_what_needs_a_gpu_is_named_in_the_verdict() -> None:
-    (check,) = given_checks(GIVEN, "cpu", L4)
+    (check,) = check_unstarted_flags(GIVEN, "cpu", L4)
     assert check.status == "skip"
     assert check.detail.endswith("memory on L4 is rehearsed")
-    words = verdict_words("pass", [CheckResult.showing(check)])
+    words = verdict_words("pass", [CheckResult.from_value(check)])
     assert words == "pass · not started with --quantization, --tensor-parallel-size"
 
 
 @pytest.mark.parametrize(("given", "device"), [({"enable_lora": True}, "cpu"), (GIVEN, "cuda")])
 def test_what_is_had_here_needs_no_word(given: Mapping[str, Any], device: str) -> None:
-    assert not list(given_checks(given, device, L4))
+    assert not list(check_unstarted_flags(given, device, L4))
 
 
 def test_without_a_gpu_to_rehearse_it_is_a_warning() -> None:
-    (check,) = given_checks(GIVEN, "cpu", None)
+    (check,) = check_unstarted_flags(GIVEN, "cpu", None)
     assert (check.status, check.remedy) == ("warn", "--gpu NAME rehearses them")
 
 

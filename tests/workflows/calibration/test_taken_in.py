@@ -13,8 +13,8 @@ from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import ReadCorpus, read
-from mmcalib.workflows.run.prepare import drop_refused, environment, server_checks
+from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
+from mmcalib.workflows.run.prepare import check_server, drop_refused, required_environment
 from tests.odd_media import meeting, silence
 
 SERVER = Server(
@@ -26,12 +26,12 @@ CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
 FITS, AV1 = Encoding(codec="h264"), Encoding(codec="av1")
 
 
-def corpus(*items: tuple[Shape, str, Encoding]) -> ReadCorpus:
+def corpus(*items: tuple[Shape, str, Encoding]) -> LoadedCorpus:
     census, prompts = Census(), PromptCensus()
     for shape, path, encoding in items:
         census.add(shape, path, encoding=encoding)
         prompts.add([shape], Prompt(f"of {path}"))
-    return ReadCorpus(census, prompts, (), len(items))
+    return LoadedCorpus(census, prompts, (), len(items))
 
 
 def test_items_that_the_server_refuses_are_left_out() -> None:
@@ -48,12 +48,12 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
         (SHORT, 1, ("a.wav",)),
     ]
     assert {s.exemplar.origin for s in left.prompts.signatures()} == {"of a.wav", "of c.mp4"}
-    values = environment(refused, SERVER)
+    values = required_environment(refused, SERVER)
     assert values == {
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 28,
         "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
     }
-    (check,) = server_checks(refused, 4, values)
+    (check,) = check_server(refused, 4, values)
     assert check.status == "warn"
     assert "2 of 4 items" in check.detail
     assert "c.mp4: av1" in check.detail
@@ -74,7 +74,7 @@ def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
     odd = AudioShape(2174, 21_739), "odd.wav", Encoding(channels=1)
     left, refused = drop_refused(corpus((SHORT, "a.wav", Encoding(channels=1)), odd), SERVER)
     assert [e.shape for e in left.census.shapes()] == [SHORT]
-    (check,) = server_checks(refused, 2, environment(refused, SERVER))
+    (check,) = check_server(refused, 2, required_environment(refused, SERVER))
     assert "odd.wav: audio at 21,739 Hz" in check.detail
     assert check.remedy == "resample to 16 kHz"
     with pytest.raises(CorpusError) as caught:
@@ -89,10 +89,12 @@ def test_a_recording_is_read_again_for_its_sound(tmp_path: Path) -> None:
     meeting(media / "a.mp4")
     silence(media / "b.wav", 1, 16_000)
     for _ in range(2):
-        plain = read([media], [], allowed_root=None, cache=cache, progress=Silent())
+        plain = read_corpus([media], [], allowed_root=None, cache=cache, progress=Silent())
         assert (plain.census.items("video"), plain.census.items("audio")) == (1, 1)
-        assert plain.is_heard_by(["audio"])
-        assert not plain.is_heard_by(["audio", "video"])
-        heard = read([media], [], allowed_root=None, cache=cache, progress=Silent(), sound=True)
+        assert plain.is_sound_only_for(["audio"])
+        assert not plain.is_sound_only_for(["audio", "video"])
+        heard = read_corpus(
+            [media], [], allowed_root=None, cache=cache, progress=Silent(), sound=True
+        )
         assert (heard.census.items("video"), heard.census.items("audio")) == (0, 2)
         assert not heard.skipped

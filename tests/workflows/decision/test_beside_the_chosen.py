@@ -67,7 +67,7 @@ def test_frames_are_costed_again_where_the_chosen_cap_shrinks_them() -> None:
     large = VideoShape(240, 30.0, 8.0, 1120, 1120)
     capped = Policy(max_tokens_per_item=400)
     decided = decide(corpus([large]), capped, MODEL, host=VolumeHost)
-    assert any(p.items_downscaled for p in decided.chosen if not p.knob.by_loader)
+    assert any(p.items_downscaled for p in decided.chosen if not p.knob.is_loader_option)
     before = {e.point.value: e.point for e in decided.explored if e.point.knob == FPS}
     decision = beside([large], policy=capped, host=VolumeHost)
     after = {e.point.value: e.point for e in decision.explored if e.point.knob == FPS}

@@ -107,7 +107,7 @@ def test_a_size_hint_is_written_only_where_it_is_honest(shapes, policy: Policy) 
 )
 def test_max_tokens_per_item_is_kept_to(shapes, cap: int) -> None:
     decision = decide(corpus(shapes), Policy(max_tokens_per_item=cap))
-    assert max(cost.embeds for cost in decision.table.of("image")) <= cap
+    assert max(cost.embeds for cost in decision.table.columns_of("image")) <= cap
     assert decision.budget.max_tokens_per_item["image"] <= cap
 
 

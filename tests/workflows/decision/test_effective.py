@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.decision.decision import Decision
-from mmcalib.decision.effects import Footprints, effective, effects, witnesses
+from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.messages import AskBudget, Measure, Measured
+from mmcalib.engine.messages import ComputeBudget, Measure, Measured
 from mmcalib.errors import EngineError
 from mmcalib.progress import Silent
-from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.run.evidence import evidence, with_effects
-from mmcalib.workflows.run.stages import findings
+from mmcalib.workflows.corpus import LoadedCorpus
+from mmcalib.workflows.run.evidence import add_effects, evidence
+from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, FakeHost, opened
 
@@ -34,19 +34,19 @@ FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 
 
 def calibrated(
-    read: ReadCorpus,
+    read: LoadedCorpus,
     policy: Policy | None = None,
     model: ModelInfo | None = None,
     host: type[FakeHost] = FakeHost,
 ) -> Decision:
     policy, model = policy or Policy(), model or opened()
     budgets = BudgetSource(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
-    return effective(decide(read, policy, model), budgets, Silent())
+    return drop_idle_settings(decide(read, policy, model), budgets, Silent())
 
 
 def asked(host: type[FakeHost] = FakeHost, **more: Any) -> Footprints:
     model = opened()
-    shapes = witnesses(model.modalities)
+    shapes = probe_shapes(model.modalities)
     return Footprints(host(model), "/m", model.serve_defaults, shapes, **more)  # type: ignore[arg-type]
 
 
@@ -69,11 +69,11 @@ def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
     """And nobody is warned of what mmcalib itself wrote."""
     decision = calibrated(corpus([PAGE]), host=FillingHost)
     found = by_name(decision.effects)
-    assert found[f"{SIZE}.longest_edge"].moved
+    assert found[f"{SIZE}.longest_edge"].has_effect
     assert found[f"{SIZE}.shortest_edge"].outcome == "stated"
     size = decision.engine_args["mm_processor_kwargs"]["images_kwargs"]["size"]
     assert set(size) == {"longest_edge", "shortest_edge"}
-    checks = {c.name: c for c in findings(corpus([PAGE]), {}, decision, Policy())}
+    checks = {c.name: c for c in check_decision(corpus([PAGE]), {}, decision, Policy())}
     assert checks["effect of each setting"].status == "pass"
 
 
@@ -129,11 +129,11 @@ def test_what_goes_changes_nothing_and_what_stays_has_a_reason(shapes, policy: P
     profiled = now.profiled_modality
     assert profiled is not None
     assert now.dummies[profiled] == then.dummies[profiled]
-    shown = [*(cost.shape for cost in after.table.costs.values()), *there.witnesses]
+    shown = [*(cost.shape for cost in after.table.costs.values()), *there.shapes]
     assert there.items(after.engine_args, shown) == there.items(before.engine_args, shown)
     outcomes = {e.setting: e.effect for e in _evidence(after, policy)}
     assert all(outcomes.values()), outcomes
-    again, left = effects(after.engine_args, there)
+    again, left = find_effects(after.engine_args, there)
     assert left == after.engine_args
     assert {e.outcome for e in again} <= {"moves", "stated"}
     assert set(after.hints) | set(after.refused_hints) == set(after.table.modalities())
@@ -143,16 +143,16 @@ def test_what_vllm_cannot_start_without_is_said_so() -> None:
     model = opened(chunks=False)
     there = Footprints(FakeHost(model), "/m", model.serve_defaults, ())  # type: ignore[arg-type]
     args = {"limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0}}
-    found, _ = effects({**args, "max_num_batched_tokens": 16384}, there)
+    found, _ = find_effects({**args, "max_num_batched_tokens": 16384}, there)
     words = by_name(found)["max_num_batched_tokens"].words
     assert words.startswith("without it: vLLM fails to start: Chunked MM input disabled")
     with pytest.raises(EngineError, match="vLLM rejects this configuration: Chunked"):
-        effects(args, there)
+        find_effects(args, there)
 
 
 def test_settings_that_only_memory_shows_are_shown_by_a_rehearsal() -> None:
     args = {"gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8"}
-    found, left = effects(args, asked())
+    found, left = find_effects(args, asked())
     assert {e.outcome for e in found} == {"not shown"}
     assert left == args
 
@@ -162,7 +162,7 @@ def test_settings_that_only_memory_shows_are_shown_by_a_rehearsal() -> None:
             weights_bytes=5, activation_peak_bytes=5, kv_cache_bytes=kv, kv_cache_tokens=None
         )
 
-    shown = by_name(effects(args, asked(rehearse=rehearse))[0])
+    shown = by_name(find_effects(args, asked(rehearse=rehearse))[0])
     assert shown["gpu_memory_utilization"].words == "without it: kv_cache_bytes 500 → 900"
     assert shown["kv_cache_dtype"].outcome == "not shown"
 
@@ -172,7 +172,7 @@ class EitherHost(FakeHost):
 
     def ask(self, request: Any, doing: str) -> Any:
         answer = super().ask(request, doing)
-        if not isinstance(request, AskBudget):
+        if not isinstance(request, ComputeBudget):
             return answer
         small = request.engine_args.get("media_io_kwargs", {})
         sizes = {m: Dummy(9 if small else d.embeds, 0, {}) for m, d in answer.dummies.items()}
@@ -184,21 +184,21 @@ def test_what_goes_is_asked_for_together_once_more() -> None:
     decided = decide(corpus([PAGE, CLIP]), policy, host=EitherHost)
     host = EitherHost(opened())
     budgets = BudgetSource(host, opened(), "/m", policy)  # type: ignore[arg-type]
-    decision = effective(decided, budgets, Silent())
+    decision = drop_idle_settings(decided, budgets, Silent())
     assert decision.engine_args == decided.engine_args
     found = by_name(decision.effects)
     words = "without it and the others that seemed idle: profiled "
     assert found["media_io_kwargs.video.this"].words.startswith(words)
-    assert found["media_io_kwargs.video.that"].moved
+    assert found["media_io_kwargs.video.that"].has_effect
 
 
 def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
     found = evidence(decision, opened(), policy or Policy())
-    return list(with_effects(found, decision.effects))
+    return list(add_effects(found, decision.effects))
 
 
 def _check(decision: Decision) -> Any:
-    found = findings(corpus([PAGE]), {}, decision, Policy())
+    found = check_decision(corpus([PAGE]), {}, decision, Policy())
     return next(check for check in found if check.name == "effect of each setting")
 
 

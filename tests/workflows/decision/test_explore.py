@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
-from mmcalib.engine.messages import Counted, CountEmbeds, Measure, Measured
+from mmcalib.engine.messages import CountEmbeds, EmbedCounts, Measure, Measured
 from mmcalib.errors import VllmRefused
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import (
@@ -34,12 +34,12 @@ PHOTOS = st.lists(st.builds(ImageShape, EDGES, EDGES), min_size=9, max_size=20, 
 class Uncounted(FakeHost):
     """Of a model for which vLLM has no count."""
 
-    def count(self, request: CountEmbeds) -> Counted:
-        return Counted((None,) * len(request.subjects), ((),) * len(request.subjects))
+    def count(self, request: CountEmbeds) -> EmbedCounts:
+        return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class Unable(FakeHost):
-    def count(self, request: CountEmbeds) -> Counted:
+    def count(self, request: CountEmbeds) -> EmbedCounts:
         raise VllmRefused("no such method")
 
 

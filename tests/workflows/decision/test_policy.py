@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.limits import ADEQUATE
+from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
-from mmcalib.workflows.run.stages import findings
+from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
 
@@ -50,10 +50,10 @@ def longest_media(decision: Decision) -> int:
 def test_every_covered_prompt_is_admitted_or_the_verdict_is_no(requests, policy: Policy) -> None:
     read = corpus([], requests)
     decision = decide(read, policy)
-    failed = {c.name for c in findings(read, {}, decision, policy) if c.status == "fail"}
+    failed = {c.name for c in check_decision(read, {}, decision, policy) if c.status == "fail"}
     counts = {m: count.value for m, count in decision.counts.items()}
     context = decision.engine_args["max_model_len"]
-    within = [e for e in read.prompts.signatures() if e.signature.within(counts)]
+    within = [e for e in read.prompts.signatures() if e.signature.fits(counts)]
     for entry in within:
         costs = [decision.table.costs[shape] for shape in entry.signature.shapes]
         assert all(cost.embeds <= decision.budget.encoder_budget_tokens for cost in costs)
@@ -68,8 +68,8 @@ def test_every_covered_prompt_is_admitted_or_the_verdict_is_no(requests, policy:
 def test_nothing_is_under_reserved_unless_the_verdict_says_so(requests, policy: Policy) -> None:
     read = corpus([], requests)
     decision = decide(read, policy)
-    failed = {c.name for c in findings(read, {}, decision, policy) if c.status == "fail"}
-    assert decision.adequacy.ratio >= ADEQUATE or "memory reserve" in failed
+    failed = {c.name for c in check_decision(read, {}, decision, policy) if c.status == "fail"}
+    assert decision.adequacy.ratio >= MIN_RESERVE_RATIO or "memory reserve" in failed
 
 
 @few
@@ -119,7 +119,7 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     assert decision.longest is not None
     assert decision.longest.passes
     assert decision.table.costs[STAMP].tokens == 100
-    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    checks = {check.name: check for check in check_decision(read, {}, decision, policy)}
     assert checks["prompt length"].status == "pass"
     assert checks["detail kept"].status == "warn"
     assert decision.retention()["image"] == Retention(1, 0.75, 0.25, path_of(PAGE))
@@ -157,7 +157,7 @@ def test_no_image_is_downscaled_below_the_floor(prefer, shapes: list[Shape]) -> 
         Policy(prefer=prefer, min_image_pixels=floor),
         rejects=lambda decision: "never enough",
     )
-    for cost in decision.table.of("image"):
+    for cost in decision.table.columns_of("image"):
         before = decision.default_table.costs[cost.shape].tokens
         assert isinstance(cost.shape, ImageShape)
         area = cost.shape.width_px * cost.shape.height_px
@@ -173,7 +173,7 @@ def test_a_cap_is_chosen_for_the_frames_that_the_floor_asks_for() -> None:
     assert decision.engine_args["media_io_kwargs"] == {"video": {"num_frames": 64}}
     assert decision.table.costs[long].tokens == 64 // 2 * 100
     assert "mm_processor_kwargs" in decision.engine_args
-    checks = {check.name: check for check in findings(read, {}, decision, policy)}
+    checks = {check.name: check for check in check_decision(read, {}, decision, policy)}
     assert checks["detail kept"].status == "pass"
 
 

@@ -52,7 +52,7 @@ def test_the_cache_holds_what_comes_again() -> None:
     assert next(cache_evidence(decision)).exemplar == path_of(A)
     found = cache_report(decision)
     assert found is not None
-    assert (found.accesses, found.hit_rate, found.most_hit_rate) == (5, 0.6, 0.6)
+    assert (found.accesses, found.hit_rate, found.max_hit_rate) == (5, 0.6, 0.6)
     assert found.curve == ((tensor_bytes(A, B), 0.6),)
 
 

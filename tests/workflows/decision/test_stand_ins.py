@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.counting import WITNESSES, WITNESSES_AGAIN
+from mmcalib.derive.counting import PROBES, PROBES_AGAIN
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape
-from mmcalib.engine.messages import Blank, Counted, CountEmbeds, Measure, Measured
+from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts, Measure, Measured
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FakeHost
 
@@ -37,14 +37,14 @@ class Counting(FakeHost):
 
 
 class Uncounted(Counting):
-    def count(self, request: CountEmbeds) -> Counted:
-        return Counted((None,) * len(request.subjects), ((),) * len(request.subjects))
+    def count(self, request: CountEmbeds) -> EmbedCounts:
+        return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class OneTooMany(Counting):
     """Whose count is wrong for its heaviest."""
 
-    def count(self, request: CountEmbeds) -> Counted:
+    def count(self, request: CountEmbeds) -> EmbedCounts:
         found = super().count(request)
         most = max(e or 0 for e in found.embeds)
         return replace(found, embeds=tuple((e or 0) + (e == most) for e in found.embeds))
@@ -77,8 +77,8 @@ def processed():
 def test_counting_gives_what_processing_gives(processed) -> None:
     Counting.processed = ()
     found = decide(corpus(shapes()), host=Counting)
-    assert len(set(Counting.processed)) == WITNESSES
-    assert found.default_table.witnesses == {"image": WITNESSES}
+    assert len(set(Counting.processed)) == PROBES
+    assert found.default_table.witnesses == {"image": PROBES}
     assert {c.basis for c in found.default_table.costs.values()} == {"real", "blank", "counted"}
     for one, other in (
         (found.default_table, processed.default_table),
@@ -101,9 +101,9 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
     moved = {s for s, c in found.table.costs.items() if c.embeds != before[s]}
     again: set[Shape] = set(Counting.again)
     assert moved
-    assert len(again & moved) == min(WITNESSES, len(moved))
+    assert len(again & moved) == min(PROBES, len(moved))
     left = len(before) - len(moved)
-    assert len(again - moved) == min(WITNESSES_AGAIN, left)
+    assert len(again - moved) == min(PROBES_AGAIN, left)
     whole = decide(corpus(shapes()), host=Uncounted, policy=policy)
     assert known(found.table) == known(whole.table)
 
@@ -111,7 +111,7 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
 class OneTooManyAgain(Counting):
     """Whose count is wrong for its lightest as soon as there is a cap."""
 
-    def count(self, request: CountEmbeds) -> Counted:
+    def count(self, request: CountEmbeds) -> EmbedCounts:
         found = super().count(request)
         if not request.setting.mm_processor_kwargs:
             return found

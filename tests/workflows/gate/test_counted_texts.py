@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.admission.counting import Counting
+from mmcalib.admission.counting import TextCounter
 from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import TextCounting
 
@@ -48,7 +48,7 @@ def says(content: Any, fields: dict[str, Any] | None = None, **more: Any) -> Cha
 
 
 def test_words_and_items_are_counted(tmp_path: Path) -> None:
-    counting = Counting(folder_of(tmp_path), HOW, "openai")
+    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(says("a b c")) == 4
     assert counting.tokens(says(["a b c", *[url_part("image_url", "x")] * 3])) == 10
     assert counting.tokens(says("a " * 100_000)) == 100_001
@@ -67,7 +67,7 @@ def test_words_and_items_are_counted(tmp_path: Path) -> None:
 def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
     tmp_path: Path, asked: ChatRequest
 ) -> None:
-    counting = Counting(folder_of(tmp_path), HOW, "openai")
+    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(asked) is None
     assert counting.tokens(says("a")) == 2
 
@@ -101,7 +101,7 @@ def test_what_a_template_gets_is_counted(
     tmp_path: Path, fields: dict[str, Any], tokens: int | None
 ) -> None:
     """Each of these was left to the bound, and nothing bounds most of them."""
-    counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
+    counting = TextCounter(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
     assert counting.tokens(says("b", fields)) == tokens
 
 
@@ -115,18 +115,18 @@ def test_what_a_template_gets_is_counted(
 )
 def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: int | None) -> None:
     """As 7, ['a', 'b'] and None: such parts were not counted."""
-    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    counting = TextCounter(folder_of(tmp_path), replace(HOW, fields=True), "openai")
     assert counting.tokens(says(["a", part])) == tokens
 
 
 def test_what_is_no_text_is_not_joined(tmp_path: Path) -> None:
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": 7}]}
-    counting = Counting(folder_of(tmp_path), replace(HOW, fields=True), "openai")
+    counting = TextCounter(folder_of(tmp_path), replace(HOW, fields=True), "openai")
     assert "not a string" in str(counting.tokens(ChatRequest([answer])))
 
 
 def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
-    counting = Counting(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
+    counting = TextCounter(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
     call = {"id": "1", "type": "function", "function": CALL}
     turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
     # a [{"id": "1", "function": {"arguments": {"b": 1}, "name": "f"}, "type": "function"}] a
@@ -139,7 +139,7 @@ def test_calls_have_their_arguments_as_objects(tmp_path: Path) -> None:
 def test_a_template_of_texts_gets_texts_and_marks_for_items(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     how = replace(HOW, marks={"image": "<image>"}, fields=True)
-    counting = Counting(folder_of(tmp_path, template), how, "string")
+    counting = TextCounter(folder_of(tmp_path, template), how, "string")
     words = {"type": "text", "text": "a b"}
     assert counting.tokens(says([words, "c", {"type": "input_text", "text": []}])) == 3
     assert "not a string" in str(counting.tokens(says([words, {"type": "text", "text": 7}])))
@@ -151,14 +151,14 @@ def test_a_template_of_texts_gets_texts_and_marks_for_items(tmp_path: Path) -> N
 
 def test_a_processor_s_template_goes_before_the_tokenizer_s(tmp_path: Path) -> None:
     how = replace(HOW, processor="{{ messages[0].content[0].text }} a a", fields=True)
-    counting = Counting(folder_of(tmp_path), how, "openai")
+    counting = TextCounter(folder_of(tmp_path), how, "openai")
     assert counting.tokens(says("a")) == 3
     assert counting.tokens(says("a", {"tools": [TOOL], "tool_choice": "none"})) == 2
 
 
 @pytest.mark.parametrize("template", [ENDLESS, FILLING])
 def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, template: str) -> None:
-    counting = Counting(folder_of(tmp_path, template), HOW, "openai", patience_s=1.0)
+    counting = TextCounter(folder_of(tmp_path, template), HOW, "openai", patience_s=1.0)
     started = time.monotonic()
     assert [counting.tokens(says("a")) for _ in range(4)] == [None] * 4
     assert time.monotonic() - started < 60
@@ -166,26 +166,26 @@ def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path: Path, templ
 
 def test_code_in_a_template_is_not_run(tmp_path: Path) -> None:
     touching = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
-    counting = Counting(folder_of(tmp_path, touching), HOW, "openai")
+    counting = TextCounter(folder_of(tmp_path, touching), HOW, "openai")
     assert isinstance(counting.tokens(says("a")), str)
 
 
 def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     template = "{% if messages[0].content[0].text == 'b' %}{{ raise_exception('no b') }}{% endif %}"
-    counting = Counting(folder_of(tmp_path, template), HOW, "openai")
+    counting = TextCounter(folder_of(tmp_path, template), HOW, "openai")
     assert counting.tokens(says("b"), tokenise=False) == "the chat template rejects it: no b"
     assert counting.tokens(says("a"), tokenise=False) is None
 
 
 def test_a_model_that_is_not_here_is_named() -> None:
-    counting = Counting("nobody/has-it", HOW, "openai")
+    counting = TextCounter("nobody/has-it", HOW, "openai")
     assert counting.tokens(says("a")) is None
     assert counting.why.startswith("nobody/has-it: ")
 
 
 def test_threads_share_it(tmp_path: Path) -> None:
     """The process ends with the thread that began it."""
-    counting = Counting(folder_of(tmp_path), HOW, "openai")
+    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
     found: list[int | str | None] = []
     for _ in range(2):
         thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"))))
@@ -198,4 +198,4 @@ def test_threads_share_it(tmp_path: Path) -> None:
 def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
     template = "{{ lead }} {% for m in messages %}{{ m.content[0].text }}{% endfor %}"
     counting = TextCounting(template=template, kwargs={"lead": "a a a"})
-    assert Counting(folder_of(tmp_path), counting, "openai").tokens(says("a b")) == 5
+    assert TextCounter(folder_of(tmp_path), counting, "openai").tokens(says("a b")) == 5

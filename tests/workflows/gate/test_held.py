@@ -18,7 +18,7 @@ from mmcalib.admission.admits import admit_item
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.derive.bounds import Ladder, Rung
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from mmcalib.storage.location import allowing
+from mmcalib.storage.location import allow_hosts
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url, meeting, silence
 from tests.report.example import calibration
@@ -73,7 +73,7 @@ def test_urls(tmp_path: Path) -> None:
         assert (away.answer, away.reason[:10]) == ("unknown", "remote URL")
         assert admit_item(GATE, asking(url)).answer == "unknown"
         assert server.asked == 0
-        with allowing(["127.0.0.1"]):
+        with allow_hosts(["127.0.0.1"]):
             assert admit_item(GATE, url).tokens == PAGE_TOKENS
             assert admit_item(GATE, asking(url)).fits
     assert admit_item(GATE, "gopher://host/a.png").reason == "URL with an unsupported scheme"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.admission.rules import ProvenRule, costs, prove_rules
+from mmcalib.admission.rules import ProvenRule, list_costs, prove_rules
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import admit
@@ -20,7 +20,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.progress import Silent
-from mmcalib.results.costs import Costs, gate_of
+from mmcalib.results.costs import Costs, build_gate
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
@@ -149,7 +149,7 @@ def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decisi
     decision = decide(corpus(found), host=Resizing, files=files)
     host = Resizing(opened(), {path_of(shape): shape for shape in found})
     rules = prove_rules(host, opened(), decision, Silent())  # type: ignore[arg-type]
-    return decision, costs(decision, Policy(), rules, Texts())
+    return decision, list_costs(decision, Policy(), rules, Texts())
 
 
 def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
@@ -158,7 +158,7 @@ def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
     assert part.unlisted is not None
     assert len(part.known) == 1_000
     assert part.unlisted.shapes == len(decision.table.costs) - 1_000
-    gate = gate_of(found, decision.engine_args, decision.budget.encoder_budget_tokens)
+    gate = build_gate(found, decision.engine_args, decision.budget.encoder_budget_tokens)
     for shape, cost in decision.table.costs.items():
         admission = admit(gate, shape)
         assert (admission.tokens, admission.embeds) == (cost.tokens, cost.embeds)
@@ -186,12 +186,12 @@ def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
         decision = decide(corpus(many_shapes(number)), host=Resizing)
         every = len(decision.table.costs)
         rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
-        found = costs(decision, Policy(), {"image": rule}, Texts())
+        found = list_costs(decision, Policy(), {"image": rule}, Texts())
         part = found.modalities["image"]
         assert len(part.known) == (listed or every)
         if part.unlisted is not None:
             assert part.unlisted.shapes == every - 1_000
-            gate = gate_of(found, decision.engine_args, decision.budget.encoder_budget_tokens)
+            gate = build_gate(found, decision.engine_args, decision.budget.encoder_budget_tokens)
             light = min(decision.table.costs.values(), key=lambda cost: cost.tokens)
             admission = admit(gate, light.shape)
             assert admission.tokens is None or admission.tokens >= light.tokens

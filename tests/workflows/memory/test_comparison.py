@@ -10,7 +10,7 @@ import pytest
 from mmcalib.checks.catalogue import BETTER, KEEP_DEFAULTS
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.memory.checks import comparison_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
@@ -19,15 +19,15 @@ from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR
 from tests.workflows.rehearsals import GIB, rehearsed
 
-GPU = gpus.find("L4")
+GPU = gpus.find_gpu("L4")
 BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
 CAPPED = replace(FOUR, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}})
 NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
 
 
 def compared(
-    before: Rehearsed | None,
-    after: Rehearsed | None,
+    before: RehearsedMemory | None,
+    after: RehearsedMemory | None,
     policy: Policy | None = None,
     traffic: ServedTraffic | None = None,
     config: JudgedConfig = CAPPED,
@@ -36,7 +36,7 @@ def compared(
     return comparison_check(predicted, traffic, config, policy or Policy())
 
 
-def with_tokens(tokens: int) -> Rehearsed:
+def with_tokens(tokens: int) -> RehearsedMemory:
     return rehearsed(kv_cache_tokens=tokens, max_concurrency=tokens * 12 / 100_000)
 
 

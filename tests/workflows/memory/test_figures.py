@@ -13,21 +13,21 @@ from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import components, memory_checks
-from mmcalib.memory.figures import by_formula, disagreement, memory
+from mmcalib.memory.figures import compare_with_formula, memory_by_formula, memory_figures
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import find
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.proof.prove import measured_memory
 from mmcalib.proof.start import Started, _gpu_check
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
-L4 = gpus.find("L4")
+L4 = gpus.find_gpu("L4")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    geometry = find("Qwen/Qwen2.5-VL-3B-Instruct")
+    geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
     assert geometry is not None
     return str(materialise(geometry, tmp_path_factory.mktemp("models") / "3b"))
 
@@ -40,7 +40,7 @@ def total(parts: Sequence[int | None]) -> int:
 
 
 def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
-    found = memory(rehearsed(), L4)
+    found = memory_figures(rehearsed(), L4)
     parts = (
         found.weights_bytes,
         found.buffers_bytes,
@@ -64,11 +64,11 @@ def test_a_calibrated_configuration_that_would_not_start_fails(model: str) -> No
 
 
 def test_formula_and_rehearsal_agree_or_it_is_said(model: str) -> None:
-    assert disagreement(rehearsed(), model) == ""
+    assert compare_with_formula(rehearsed(), model) == ""
     small = rehearsed(phases=(rehearsed().phases[0].__class__("encoder", GIB // 4, 0, "", ()),))
-    assert "dummy image costs less than the 16,384 tokens" in disagreement(small, model)
+    assert "dummy image costs less than the 16,384 tokens" in compare_with_formula(small, model)
     large = rehearsed(phases=(rehearsed().phases[0].__class__("encoder", 4 * GIB, 0, "", ()),))
-    assert "rehearsed 4.00 GiB" in disagreement(large, model)
+    assert "rehearsed 4.00 GiB" in compare_with_formula(large, model)
     assert Path(model).is_dir()
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str
     small = replace(
         started(gpu()).figures, device="cpu", weights_bytes=GIB, kv_bytes_per_token=1024, gpu=None
     )
-    found = by_formula(
+    found = memory_by_formula(
         L4, Started(small, (2, 2), (36, 32)), BUDGET, {}, model, "no fake implementation"
     )
     assert (found.label, found.note) == (
@@ -88,7 +88,7 @@ def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str
     assert found.activation_peak_bytes is not None
     assert found.kv_cache_bytes < L4.total_bytes - 7 * GIB - found.activation_peak_bytes
     assert found.kv_cache_tokens == found.kv_cache_bytes // 36_864
-    unknown = by_formula(L4, None, BUDGET, {}, model, "no start either")
+    unknown = memory_by_formula(L4, None, BUDGET, {}, model, "no start either")
     assert (unknown.kv_cache_bytes, unknown.note) == (None, "not rehearsed: no start either")
 
 
@@ -156,7 +156,7 @@ def test_every_part_has_a_row_and_none_is_off() -> None:
 def test_a_run_says_what_was_predicted_beside_what_was_measured(
     changes: dict[str, object], status: str, said: str, tmp_path: object
 ) -> None:
-    predicted = Predicted(gpus.find("L4"), None, rehearsed(budget=None))
+    predicted = Predicted(gpus.find_gpu("L4"), None, rehearsed(budget=None))
     checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)), str(tmp_path))}
     found = checks["prediction accuracy"]
     assert (found.status, said in found.detail) == (status, True), found.detail

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
-from mmcalib.memory.predict import fix_kv_cache, pinned_evidence
-from mmcalib.memory.worst_steps import Ask, with_less_kv_cache
+from mmcalib.memory.predict import fix_kv_cache, pool_evidence
+from mmcalib.memory.worst_steps import RehearseAll, shrink_kv_cache
 from mmcalib.workflows.run.job import Job
 from tests.workflows.memory.test_reserved import FOUR, config_of, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
@@ -21,10 +21,10 @@ from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 MIB = 1 << 20
 
 
-def answers(with_it: Rehearsed | None, asked: list[Mapping[str, Any]]) -> Ask:
+def answers(with_it: RehearsedMemory | None, asked: list[Mapping[str, Any]]) -> RehearseAll:
     def ask(
         every: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]
-    ) -> list[Rehearsed | None]:
+    ) -> list[RehearsedMemory | None]:
         asked.extend(every)
         return [with_it] * len(every)
 
@@ -44,7 +44,7 @@ def test_it_is_rehearsed_as_it_is_written() -> None:
         "KV cache 10.35 GiB of the 10.50 GiB left, 301,000 tokens, graphs of 2 sizes; vLLM then "
         "ignores gpu_memory_utilization"
     )
-    size, sizes = pinned_evidence(found.pool, "L4")
+    size, sizes = pool_evidence(found.pool, "L4")
     assert (size.setting, size.value) == ("kv_cache_memory_bytes", 10_602 * MIB)
     assert "vLLM then ignores gpu_memory_utilization" in size.reason
     assert (sizes.setting, sizes.value) == ("cudagraph_capture_sizes", [1, 2])
@@ -64,7 +64,7 @@ def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
     assert found is not None
     assert found.pool is not None
     assert found.pool.spared_bytes == 494_403_584
-    size, *_ = pinned_evidence(found.pool, "L4")
+    size, *_ = pool_evidence(found.pool, "L4")
     assert "and 0.46 GiB for steps above the profile" in size.reason
     served = predicted(FOUR, left)
     check = reserved_check(served, FOUR, allow_under_reserve=False)
@@ -84,14 +84,14 @@ def test_a_smaller_kv_cache_is_a_cure_where_requests_still_fit() -> None:
     assert before.calibrated is not None
     fits = replace(deepstack(FOUR.budget), spare_bytes=494_403_584)
     asked: list[Mapping[str, Any]] = []
-    cure = with_less_kv_cache(short, before.calibrated, FOUR, answers(fits, asked))
+    cure = shrink_kv_cache(short, before.calibrated, FOUR, answers(fits, asked))
     assert cure is not None
     size = cure.engine.kv_cache_memory_bytes
     assert size is not None
     assert asked[0]["kv_cache_memory_bytes"] == size
     assert size < before.calibrated.kv_cache_bytes - short.nbytes
     ends = replace(fits, kv_cache_tokens=None)
-    assert with_less_kv_cache(short, before.calibrated, FOUR, answers(ends, [])) is None
+    assert shrink_kv_cache(short, before.calibrated, FOUR, answers(ends, [])) is None
 
 
 def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences() -> None:
@@ -103,10 +103,10 @@ def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences()
     )
     asked: list[Mapping[str, Any]] = []
     roomy, tight = rehearsed(kv_cache_bytes=30 * GIB), rehearsed(kv_cache_bytes=4 * GIB)
-    with_less_kv_cache(short, tight, sounds, answers(None, asked))
+    shrink_kv_cache(short, tight, sounds, answers(None, asked))
     assert asked[0]["max_num_seqs"] == 48
     asked.clear()
-    with_less_kv_cache(short, roomy, sounds, answers(None, asked))
+    shrink_kv_cache(short, roomy, sounds, answers(None, asked))
     assert "max_num_seqs" not in asked[0], "half of 30 GiB holds them all"
 
 

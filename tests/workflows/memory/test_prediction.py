@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.memory.rehearse import MemoryPrediction
@@ -26,7 +26,7 @@ class Refusing:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         self.asked.append(engine_args)
         match engine_args.get("max_num_seqs"):
             case 2:
@@ -38,7 +38,7 @@ class Refusing:
 
 def prediction(**how: Any) -> tuple[MemoryPrediction, Refusing]:
     process = Refusing()
-    return MemoryPrediction(gpus.find("L4"), process, {"model": "/m"}, **how), process
+    return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "/m"}, **how), process
 
 
 def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:
@@ -48,7 +48,7 @@ def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:
             *at.rehearse_all([{"max_num_seqs": 1}, {}], STEPS),
             at.rehearse_or_none({"max_num_seqs": 1}),
         )
-        at.begin({"max_num_seqs": 1}, STEPS)
+        at.start({"max_num_seqs": 1}, STEPS)
     assert [one and one.encoder_tokens for one in (first, plain, again)] == [1, 0, 0]
     with_model = {"model": "/m", "max_num_seqs": 1}
     assert process.asked == [with_model, {"model": "/m"}, with_model]

@@ -13,40 +13,40 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.catalogue import INPUT_MEMORY, MEMORY_RESERVE
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import embeddings_alone
+from mmcalib.checks.reserve import embeddings_only_check
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.demand import Engine, LanguageStep, Merge, PromptsStep, WorstStep
-from mmcalib.derive.limits import Adequacy, Count
+from mmcalib.derive.demand import EngineSettings, LanguageStep, MergeStep, PromptsStep, WorstStep
+from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
     Budget,
+    EncoderOutputs,
     EncoderStep,
-    Outputs,
     PhasePeak,
     PromptsPeak,
-    Rehearsed,
+    RehearsedMemory,
     StepPeak,
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import (
-    known_in_bytes,
     no_gpu,
     not_rehearsed,
     predicted_shortfall,
     qualify_tokens_only,
+    rehearsed_inputs,
     reserved_check,
 )
-from mmcalib.memory.figures import rehearsal
+from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import Ask, encoder_steps, find_remedies, views_check
+from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.workflows.judging import judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
-GPU = gpus.find("L4")
+GPU = gpus.find_gpu("L4")
 MIB = 1 << 20
 SECOND = AudioShape(16_000, 16_000)
 
@@ -56,17 +56,17 @@ def config_of(
 ) -> JudgedConfig:
     counts = {modality: Count(1, "", "given")}
     table = table or table_of(DEFAULT, {})
-    return JudgedConfig({}, counts, budget, budget, Adequacy(1, 1), table)
+    return JudgedConfig({}, counts, budget, budget, ProfileReserve(1, 1), table)
 
 
 FOUR = config_of(limits(16_384, 4))
 
 
-def predicted(config: JudgedConfig, after: Rehearsed) -> Predicted:
+def predicted(config: JudgedConfig, after: RehearsedMemory) -> Predicted:
     return Predicted(GPU, None, after, steps=dict.fromkeys(config.counts, after))
 
 
-def served(budget: Budget, alone: int, each: int) -> Rehearsed:
+def served(budget: Budget, alone: int, each: int) -> RehearsedMemory:
     """A model with recurrent layers: bytes a token of a prompt, and for each prompt more."""
     one = budget.max_num_batched_tokens * alone
     many = budget.max_num_seqs
@@ -80,12 +80,12 @@ def served(budget: Budget, alone: int, each: int) -> Rehearsed:
     )
 
 
-def answers(alone: int, each: int) -> Ask:
+def answers(alone: int, each: int) -> RehearseAll:
     """What the rehearsal of any values would say."""
 
     def ask(
         asked: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]
-    ) -> list[Rehearsed | None]:
+    ) -> list[RehearsedMemory | None]:
         first = asked[0]
         tokens = first.get("max_num_batched_tokens", 16_384)
         at = limits(tokens, first.get("max_num_seqs", 4))
@@ -151,7 +151,7 @@ def test_the_merge_decides_where_it_takes_the_most() -> None:
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
     found = predicted_shortfall(at, FOUR)
     assert found is not None
-    assert isinstance(found.worst, Merge)
+    assert isinstance(found.worst, MergeStep)
     check = reserved_check(at, FOUR, allow_under_reserve=False)
     assert check is not None
     assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
@@ -189,7 +189,7 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
 
     def ask(
         every: Sequence[Mapping[str, Any]], first: tuple[EncoderStep, ...]
-    ) -> list[Rehearsed | None]:
+    ) -> list[RehearsedMemory | None]:
         asked.extend(every)
         batch = every[0].get("max_num_batched_tokens", 16_384)
         after = deepstack(limits(batch, every[0].get("max_num_seqs", 4)))
@@ -199,10 +199,10 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
     found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
     assert found is not None
     less, more = find_remedies(found, FOUR, ask)
-    assert less.engine == Engine(max_num_batched_tokens=batch)
-    assert more.engine == Engine(max_num_seqs=51)
-    assert less.found.passes
-    assert more.found.passes
+    assert less.engine == EngineSettings(max_num_batched_tokens=batch)
+    assert more.engine == EngineSettings(max_num_seqs=51)
+    assert less.shortfall.passes
+    assert more.shortfall.passes
     assert all("limit_mm_per_prompt" in args for args in asked[1::2])
 
 
@@ -211,14 +211,14 @@ LISTENING = limits(2250, 256, 750, "audio")
 CLIPS = config_of(LISTENING, table_of(DEFAULT, {SECOND: CLIP}), "audio")
 
 
-def listening(step_bytes: int | None) -> Rehearsed:
+def listening(step_bytes: int | None) -> RehearsedMemory:
     step = StepPeak(EncoderStep(SECOND, 90), step_bytes, 2250 if step_bytes else None, "refused")
     return rehearsed(
         budget=LISTENING,
         activation_peak_bytes=248 * MIB,
         phases=peaks(156 * MIB, 248 * MIB),
         encoder_tokens=2250,
-        outputs=Outputs(8192, 2250 * 8192, shared=True),
+        outputs=EncoderOutputs(8192, 2250 * 8192, shared=True),
         merge_peak_bytes=36 * MIB,
         steps=(step,),
     )
@@ -234,7 +234,7 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     assert check is not None
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert known_in_bytes(after) == {INPUT_MEMORY.of("audio")}
+    assert rehearsed_inputs(after) == {INPUT_MEMORY.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
@@ -243,7 +243,7 @@ def test_a_step_that_could_not_be_run_decides_nothing() -> None:
     found = predicted_shortfall(predicted(CLIPS, after), CLIPS)
     assert found is not None
     assert not isinstance(found.worst, WorstStep) or not found.worst.items
-    assert known_in_bytes(after) == set()
+    assert rehearsed_inputs(after) == set()
 
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
@@ -256,16 +256,16 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     )
     config = config_of(alone)
     after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
-    after = replace(after, encoder_tokens=0, outputs=Outputs(width), merge_peak_bytes=None)
+    after = replace(after, encoder_tokens=0, outputs=EncoderOutputs(width), merge_peak_bytes=None)
     check = reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
     assert check is not None
     assert check.status == status
     assert "16,384 tokens in the encoder cache" in check.detail
-    said = embeddings_alone(alone)
+    said = embeddings_only_check(alone)
     assert said is not None
     (said,) = qualify_tokens_only([said], config, NO_GPU)
     assert (said.status, "unknown" in said.detail) == ("warn", True)
-    assert embeddings_alone(FOUR.budget) is None
+    assert embeddings_only_check(FOUR.budget) is None
 
 
 def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
@@ -278,32 +278,35 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
     full = limits(324 * 50, 64)
     config = config_of(full, table_of(DEFAULT, costs))
     at = predicted(config, deepstack(full))
-    possible = views_check(at, config, Accesses())
+    possible = check_retention(at, config, Accesses())
     assert possible is not None
     assert possible.status == "warn"
     assert "no request order given" in possible.detail
     items = ((stamp, "/s.png"), (page, "/p.png"))
-    known = views_check(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
+    known = check_retention(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
     assert known is not None
     assert "2 batches, with each item that requests repeat" in known.detail
-    for outputs in (Outputs(WIDTH, shared=False), Outputs(WIDTH, shared=True, outlive=False)):
+    for outputs in (
+        EncoderOutputs(WIDTH, shared=False),
+        EncoderOutputs(WIDTH, shared=True, outlive_request=False),
+    ):
         nothing = predicted(config, deepstack(full, outputs=outputs))
-        assert views_check(nothing, config, Accesses()) is None
+        assert check_retention(nothing, config, Accesses()) is None
 
 
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     """Finding §8 of the server conformance work: three fields of its document were null."""
     (tmp_path / "config.json").write_text("{}")
     model = ResolvedModel("m", str(tmp_path), "local", None, ())
-    found = rehearsal(deepstack(FOUR.budget), model, GPU, None).budget
+    found = rehearsal_document(deepstack(FOUR.budget), model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
     alone = replace(FOUR.budget, max_tokens_per_item={}, max_items_per_prompt={})
-    held = rehearsal(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
+    held = rehearsal_document(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
     assert held is not None
     assert (held.worst_step_tokens, held.adequacy) == (16_384, 0.0)
     skipped = deepstack(FOUR.budget, encoder_tokens=0)
-    found = rehearsal(skipped, model, GPU, None).budget
+    found = rehearsal_document(skipped, model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VerdictError
-from mmcalib.memory.predict import refuse_too_small
+from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
@@ -33,7 +33,7 @@ class Pretended:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         self.asked.append(dict(engine_args))
         limits = engine_args.get("limit_mm_per_prompt", {})
         left = next((self.alone[m] for m, count in limits.items() if count), self.left)
@@ -49,8 +49,8 @@ class Pretended:
 
 
 def judged(gpu: Pretended) -> None:
-    with MemoryPrediction(gpus.find("L4"), gpu, {"model": "p"}) as prediction:
-        refuse_too_small(prediction, {"max_model_len": 32_768}, "a/b")
+    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
+        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b")
 
 
 def test_what_starts_is_asked_once_and_without_its_media() -> None:

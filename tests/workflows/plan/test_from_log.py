@@ -11,7 +11,7 @@ from tests.workflows.rehearsals import rehearsed
 
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
     (folder / "server.log").write_text("\n".join(lines))
-    return from_log.read(folder / "server.log")
+    return from_log.read_server_log(folder / "server.log")
 
 
 def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
     }
-    said = from_log.logged(found, rehearsed(), gpus.find("L4"))
+    said = from_log.describe_log(found, rehearsed(), gpus.find_gpu("L4"))
     assert said.notes == [
         "the log is from vLLM 0.31.0; mmcalib rehearsed vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",

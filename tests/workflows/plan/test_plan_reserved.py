@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmcalib.derive.fix_search import Found
+from mmcalib.derive.fix_search import SearchResult
 from mmcalib.derive.fixes import Facts, Fix, Goal
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
-from mmcalib.models.gpus import described
+from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.workflows.plan.plan import best, others, try_fix
+from mmcalib.workflows.plan.plan import best_combination, other_combinations, try_fix
 from mmcalib.workflows.plan.trials import (
-    Bench,
+    FixTrials,
     JudgedFixes,
     choose_safe,
     judge_fixes,
@@ -33,8 +33,8 @@ from mmcalib.workflows.plan.trials import (
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 
-GPU = gpus.find("H100-80G")
-L4 = described("22GiB", "8.9")
+GPU = gpus.find_gpu("H100-80G")
+L4 = describe_gpu("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
 SEQS = Fix("max_num_seqs=4", "max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
@@ -51,7 +51,7 @@ class DeepStack:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         if not self.steps and "limit_mm_per_prompt" in engine_args:
             raise VllmRefused("NotImplementedError: no kernel")
         seqs, batch = engine_args["max_num_seqs"], engine_args["max_num_batched_tokens"]
@@ -59,13 +59,13 @@ class DeepStack:
         return deepstack(limits(batch, seqs), kv_cache_tokens=left)
 
 
-def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Bench:
-    found = Bench(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> FixTrials:
+    found = FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
     found.rehearse(())
     return found
 
 
-def judge(at: Bench, *fixes: Fix) -> JudgedFixes:
+def judge(at: FixTrials, *fixes: Fix) -> JudgedFixes:
     found = judge_fixes(at, fixes)
     assert found is not None
     return found
@@ -76,8 +76,8 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     found = judge(at)
     assert found.check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
-    after = at.known()
-    assert isinstance(after, Rehearsed)
+    after = at.find_rehearsal()
+    assert isinstance(after, RehearsedMemory)
     same = Predicted(GPU, None, after, steps={"image": after})
     assert found.shortfall == predicted_shortfall(same, found.configuration)
     theirs = reserved_check(same, found.configuration, allow_under_reserve=False)
@@ -89,23 +89,23 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
 def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> None:
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
-    found = choose_safe(at, Found({}, (), reached=True, proven=True))
+    found = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
     (mend,) = found.best.best
     assert mend.changes == {"max_num_seqs": 51}
     assert (mend.cost, found.best.proven) == ("nothing", True)
     assert judge(at, mend).check.status == "pass"
-    held = choose_safe(bench(ROOMY), Found({}, (), reached=True, proven=True))
+    held = choose_safe(bench(ROOMY), SearchResult({}, (), reached=True, proven=True))
     assert (held.verdict, held.best.best) == ("reached already", ())
 
 
 def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     at = bench(ROOMY)
     at.outcome((SEQS,))
-    found = choose_safe(at, Found({}, (SEQS,), reached=True, proven=True))
+    found = choose_safe(at, SearchResult({}, (SEQS,), reached=True, proven=True))
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    proposed = best(found.best, at)
+    proposed = best_combination(found.best, at)
     assert proposed is not None
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
@@ -120,10 +120,10 @@ def test_of_what_else_was_mended_less_may_do() -> None:
     at = bench(ROOMY)
     at.outcome((batch,))
     at.outcome((SEQS,))
-    asked = Found({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
+    asked = SearchResult({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
     found = choose_safe(at, asked)
     assert found.best.best == (batch,)
-    (mended,) = others(found.best, at)
+    (mended,) = other_combinations(found.best, at)
     assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
     assert found.best.proven
 
@@ -131,7 +131,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
     """With each cure the KV cache has less than the goal."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    found = choose_safe(at, Found({}, (), reached=True, proven=True))
+    found = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "under-reserved"
     assert found.best.best == ()
 
@@ -145,9 +145,12 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     )
     assert "no kernel" in found.check.detail
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
-    at.prediction.gpu = described("12GiB", "8.6")
+    at.prediction.gpu = describe_gpu("12GiB", "8.6")
     assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in judge(at).check.remedy
-    assert choose_safe(at, Found({}, (), reached=True, proven=True)).verdict == "reached already"
+    assert (
+        choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
+        == "reached already"
+    )
 
 
 def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
@@ -160,14 +163,14 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
     )
 
     class Hinted(DeepStack):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> Rehearsed:
+        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
             found = super().rehearse(engine_args)
             limit = engine_args.get("limit_mm_per_prompt", {}).get("image", 1)
             if isinstance(limit, int):
                 return found
             return deepstack(limits(16_384, 1), activation_peak_bytes=GIB // 2)
 
-    at = Bench(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
+    at = FixTrials(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
     at.rehearse(())
     at.outcome((hint,))
     warning = try_fix(hint, at).warning
@@ -182,7 +185,7 @@ class Qwen7B:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         size = (engine_args.get("mm_processor_kwargs") or {}).get("images_kwargs", {}).get("size")
         item = min(16_384, size["longest_edge"] // 784) if size else 16_384
         limit = engine_args["limit_mm_per_prompt"]["image"]
@@ -219,14 +222,16 @@ class Qwen7B:
 HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 
-def served(image: Any, goal: Goal | None = None, **args: Any) -> Bench:
+def served(image: Any, goal: Goal | None = None, **args: Any) -> FixTrials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = Bench(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())
+    at = FixTrials(
+        MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal()
+    )
     at.rehearse(())
     return at
 
 
-def facts(at: Bench) -> Facts:
+def facts(at: FixTrials) -> Facts:
     found = at.rehearse(())
     assert found.budget is not None
     return replace(FACTS, knobs=(AREA,), max_model_len=found.budget.max_model_len)
@@ -239,9 +244,9 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     (fix,) = honest.required
     assert fix.cost == "KV cache"
     assert fix.price.startswith("1.84 GiB less")
-    found = choose_safe(honest, Found({}, (), reached=True, proven=True))
+    found = choose_safe(honest, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
-    proposed = best(found.best, honest)
+    proposed = best_combination(found.best, honest)
     assert proposed is not None
     assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert [price.flags for price in proposed.fixes] == [proposed.flags]
@@ -257,7 +262,7 @@ def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     fixes, found = search_fixes(honest, facts(at), Silent())
     settled_so = choose_safe(honest, found)
     assert settled_so.verdict == "reached"
-    proposed = best(settled_so.best, honest)
+    proposed = best_combination(settled_so.best, honest)
     assert proposed is not None
     size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
     assert proposed.changes == {
@@ -285,7 +290,7 @@ OOM = OutOfMemory(
 )
 
 
-def exhausted(at: Bench, *, phase: Phase | None = "serving: encoder") -> Bench:
+def exhausted(at: FixTrials, *, phase: Phase | None = "serving: encoder") -> FixTrials:
     log = StartupLog(failures=(Failure("", phase, OOM),))
     return replace(at, oom=observe_oom(at, log))
 
@@ -308,7 +313,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    so = choose_safe(at, Found({}, (), reached=True, proven=True))
+    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert so.verdict == "reached"
     (mend,) = so.best.best
     assert mend.changes == {"gpu_memory_utilization": 0.91}
@@ -324,14 +329,14 @@ def test_a_message_without_figures_still_asks_for_room() -> None:
     assert oom is not None
     assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
     at = replace(calm, oom=oom)
-    so = choose_safe(at, Found({}, (), reached=True, proven=True))
+    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     # 0.15 of 22 GiB below the default of 0.92.
     assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    so = choose_safe(at, Found({}, (), reached=True, proven=True))
+    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert so.verdict == "under-reserved"
     _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
     assert found.reached
@@ -344,11 +349,13 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     calm = served(2, Goal("kv_tokens", 45_000), gpu_memory_utilization=0.95)
     at = exhausted(calm)
     assert at.outcome(()).reached
-    assert choose_safe(at, Found({}, (), reached=True, proven=True)).verdict == "under-reserved"
+    assert (
+        choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict == "under-reserved"
+    )
     _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
     so = choose_safe(at, found)
     assert so.verdict == "reached"
-    proposed = best(so.best, at)
+    proposed = best_combination(so.best, at)
     assert proposed is not None
     assert proposed.changes["gpu_memory_utilization"] < 0.95
     assert proposed.memory.kv_cache_tokens is not None

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmcalib.derive.fix_search import Found
+from mmcalib.derive.fix_search import SearchResult
 from mmcalib.derive.fixes import Fix, Goal
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.progress import Silent
-from mmcalib.workflows.plan.trials import MOST_REHEARSALS, Bench, search_fixes
+from mmcalib.workflows.plan.trials import MOST_REHEARSALS, FixTrials, search_fixes
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, rehearsed
 
@@ -28,15 +28,15 @@ class Wanting:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         self.asked.append(engine_args)
         enough = engine_args.get(self.name) == self.value
         return rehearsed(kv_cache_tokens=400_000 if enough else 1_000)
 
 
-def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], Found]:
-    with MemoryPrediction(gpus.find("H100-80G"), wanting) as prediction:
-        bench = Bench(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
+def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], SearchResult]:
+    with MemoryPrediction(gpus.find_gpu("H100-80G"), wanting) as prediction:
+        bench = FixTrials(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
         return search_fixes(bench, FACTS, Silent())
 
 
@@ -58,7 +58,7 @@ class SharedCap:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         kwargs = engine_args.get("mm_processor_kwargs") or {}
         video = 4_096 if "images_kwargs" in kwargs else 114_688
         items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
@@ -67,8 +67,8 @@ class SharedCap:
 
 def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
     facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
-    with MemoryPrediction(gpus.find("H100-80G"), SharedCap()) as prediction:
-        bench = Bench(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
+    with MemoryPrediction(gpus.find_gpu("H100-80G"), SharedCap()) as prediction:
+        bench = FixTrials(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
         fixes, _ = search_fixes(bench, facts, Silent())
     caps = [fix for fix in fixes if fix.knob == AREA.name]
     assert [fix.level for fix in caps] == [0, 1]

@@ -10,8 +10,15 @@ from typing import Any
 from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import Answered, Replayed
-from mmcalib.proof.replay import Burst, burst, choose_burst, pad_burst, replay_check, with_files
+from mmcalib.engine.messages import BurstResult, PromptOutcome
+from mmcalib.proof.replay import (
+    Burst,
+    attach_files,
+    choose_burst,
+    choose_heaviest,
+    pad_burst,
+    replay_check,
+)
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
 from tests.workflows.corpora import corpus, decide, path_of, pretended
@@ -23,7 +30,7 @@ SMALL, TINY = ImageShape(280, 280), ImageShape(140, 140)  # 100 and 25
 def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> Burst:
     read = corpus([], requests)
     decision = decide(read)
-    return burst(read.prompts, decision.table, decision.counts, step, affordable)
+    return choose_heaviest(read.prompts, decision.table, decision.counts, step, affordable)
 
 
 def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
@@ -59,26 +66,26 @@ def test_what_is_too_heavy_to_answer_is_still_taken_in() -> None:
 
 def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
-    answered = (Answered("r.jsonl:1", "", 8010, (8000,)),)
-    good = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (100,)),))
+    answered = (PromptOutcome("r.jsonl:1", "", 8010, (8000,)),)
+    good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (100,)),))
     check = replay_check(found, good, 8000)
     assert check.status == "pass"
     assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
-    refused = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "too long", 0, ()),))
+    refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", 0, ()),))
     assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
-    differing = Replayed(answered, 1.0, 8000, (Answered("r.jsonl:2", "", 0, (99,)),))
+    differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (99,)),))
     assert "measured (100,), engine (99,)" in replay_check(found, differing, 8000).detail
 
 
 def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
-    silent = Replayed((Answered("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
+    silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
     check = replay_check(found, silent, 8000)
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     cures = {}
     for words in ("At most 1 image(s) may be provided in one prompt.", "unknown role"):
-        refused = Replayed((Answered("r.jsonl:1", words, 0, ()),), 1.0, 0)
+        refused = BurstResult((PromptOutcome("r.jsonl:1", words, 0, ()),), 1.0, 0)
         cures[words] = replay_check(found, refused, 8000).remedy
     assert list(cures.values()) == [
         "raise the limit that the error names",
@@ -89,7 +96,7 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = burst(read.prompts, decision.table, decision.counts, 16_250, 1e9)
+    own = choose_heaviest(read.prompts, decision.table, decision.counts, 16_250, 1e9)
     assert (own.encoder_tokens, own.fills_step) == (8100, False)
     found = pad_burst(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
     assert found.made_up == 2
@@ -101,10 +108,12 @@ def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(t
 def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = burst(read.prompts, decision.table, decision.counts, 8_000, 1e9)
+    own = choose_heaviest(read.prompts, decision.table, decision.counts, 8_000, 1e9)
     asked = ChatRequest.of_user([url_part("image_url", url_of(path_of(LARGE)))])
     own = replace(own, prompts=tuple(replace(p, request=asked) for p in own.prompts))
-    left = with_files(own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media])
+    left = attach_files(
+        own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media]
+    )
     assert (left.prompts, left.encoder_tokens, left.unreadable) == ((), 0, 1)
     found = pad_burst(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
     assert (found.made_up, found.encoder_tokens, found.fills_step) == (1, 8_000, True)

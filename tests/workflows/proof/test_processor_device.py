@@ -8,9 +8,9 @@ import pytest
 
 from mmcalib.checks.check import Check
 from mmcalib.domain.knobs import DEFAULT
-from mmcalib.domain.model import Processed
+from mmcalib.domain.model import ProcessedItem
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
-from mmcalib.engine.messages import CompareDevices, DevicesCompared, File
+from mmcalib.engine.messages import CompareDevices, DeviceComparison, File
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Silent
 from mmcalib.proof.devices import compare, compared_check
@@ -20,8 +20,8 @@ from tests.workflows.fake_host import FakeHost, opened
 MIB = 1 << 20
 
 
-def processed(tokens: int, seconds: float, peak: int | None = None) -> Processed:
-    return Processed(tokens, tokens, (f"pixels uint8 {tokens}×4",), seconds, peak)
+def processed(tokens: int, seconds: float, peak: int | None = None) -> ProcessedItem:
+    return ProcessedItem(tokens, tokens, (f"pixels uint8 {tokens}×4",), seconds, peak)
 
 
 class Gpu(FakeHost):
@@ -40,16 +40,16 @@ class Gpu(FakeHost):
         assert isinstance(request.subject, File)
         match request.subject.path.removesuffix(".jpg"):
             case "odd":
-                return DevicesCompared(cpu, processed(99, 0.1, 4 * MIB))
+                return DeviceComparison(cpu, processed(99, 0.1, 4 * MIB))
             case "huge":
-                return DevicesCompared(cpu, None, "CUDA out of memory")
+                return DeviceComparison(cpu, None, "CUDA out of memory")
             case "broken":
-                return DevicesCompared(None, None, "cannot identify image file")
+                return DeviceComparison(None, None, "cannot identify image file")
             case "fatal":
                 raise EngineDied("the engine process was killed by SIGKILL", hint="its log")
             case "sound":
-                return DevicesCompared(cpu, processed(100, 0.5, 0))
-        return DevicesCompared(cpu, processed(100, 0.1, 8 * MIB))
+                return DeviceComparison(cpu, processed(100, 0.5, 0))
+        return DeviceComparison(cpu, processed(100, 0.1, 8 * MIB))
 
 
 def checked(*names: str, host: Gpu | None = None) -> Check:

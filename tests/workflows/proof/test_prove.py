@@ -11,12 +11,12 @@ import pytest
 
 from mmcalib.checks.check import Check
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import Answered, Replayed
+from mmcalib.engine.messages import BurstResult, PromptOutcome
 from mmcalib.errors import EngineDied, EngineSilent, OutputError, VllmRefused
 from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
 from mmcalib.proof.prove import prove
-from mmcalib.proof.replay import burst, leave_out_exhausting, replay_check
+from mmcalib.proof.replay import choose_heaviest, leave_out_exhausting, replay_check
 from mmcalib.proof.start import Launch
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened
@@ -86,13 +86,13 @@ def test_the_machine_that_serves_fails_where_its_memory_ends(tmp_path: Path) -> 
 def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    chosen = burst(read.prompts, decision.table, decision.counts, 8000, 1e9)
+    chosen = choose_heaviest(read.prompts, decision.table, decision.counts, 8000, 1e9)
     (large,), (small,) = chosen.prompts, chosen.admit
-    replayed = Replayed(
-        (Answered(large.origin, "MemoryError", 0, (), out_of_memory=True),),
+    replayed = BurstResult(
+        (PromptOutcome(large.origin, "MemoryError", 0, (), out_of_memory=True),),
         1.0,
         0,
-        (Answered(small.origin, "", 110, (100,)),),
+        (PromptOutcome(small.origin, "", 110, (100,)),),
     )
     assert replay_check(chosen, replayed, 8000).status == "fail"
     chosen, replayed = leave_out_exhausting(chosen, replayed)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, Rehearsed
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.traffic import Trace
 from mmcalib.memory.rehearse import MemoryPrediction
-from mmcalib.models.gpus import find
-from mmcalib.workflows.traffic.background import Serving, ServingProcess
+from mmcalib.models.gpus import find_gpu
+from mmcalib.workflows.traffic.background import BackgroundTraffic, ServingProcess
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
@@ -28,7 +28,7 @@ class Startup:
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> Rehearsed:
+    ) -> RehearsedMemory:
         assert self.may.wait(SOON_S)
         return rehearsed(kv_blocks=None if "small" in engine_args else 500)
 
@@ -55,14 +55,14 @@ def server() -> Server:
 
 
 @pytest.fixture
-def serving(startup: Startup, server: Server) -> Iterator[Serving]:
+def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
     with (
-        MemoryPrediction(find("L4"), startup) as prediction,
+        MemoryPrediction(find_gpu("L4"), startup) as prediction,
         ThreadPoolExecutor(max_workers=1) as thread,
     ):
-        yield Serving(
+        yield BackgroundTraffic(
             prediction,
-            ServingProcess(server, thread.submit, apart=True),  # type: ignore[arg-type]
+            ServingProcess(server, thread.submit, own_process=True),  # type: ignore[arg-type]
             Trace((), ()),
             Path("/cut"),
         )
@@ -70,10 +70,10 @@ def serving(startup: Startup, server: Server) -> Iterator[Serving]:
 
 
 def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(
-    serving: Serving, startup: Startup, server: Server
+    serving: BackgroundTraffic, startup: Startup, server: Server
 ) -> None:
-    serving.prediction.begin({"max_model_len": 4096})
-    asked = serving.begin({"max_model_len": 4096})
+    serving.prediction.start({"max_model_len": 4096})
+    asked = serving.start({"max_model_len": 4096})
     assert not asked.done()
     assert server.served == []
     startup.may.set()
@@ -84,20 +84,20 @@ def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(
 
 
 def test_each_configuration_is_served_once(
-    serving: Serving, startup: Startup, server: Server
+    serving: BackgroundTraffic, startup: Startup, server: Server
 ) -> None:
     startup.may.set()
     for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}):
-        serving.prediction.begin(args)
-        serving.begin(args).result(SOON_S)
+        serving.prediction.start(args)
+        serving.start(args).result(SOON_S)
     assert len(server.served) == 2
 
 
 def test_what_does_not_start_serves_nothing(
-    serving: Serving, startup: Startup, server: Server
+    serving: BackgroundTraffic, startup: Startup, server: Server
 ) -> None:
     startup.may.set()
-    serving.prediction.begin({"small": True})
-    assert serving.begin({"small": True}).result(SOON_S) is None
-    assert serving.begin({"nobody": "asked"}).result(SOON_S) is None
+    serving.prediction.start({"small": True})
+    assert serving.start({"small": True}).result(SOON_S) is None
+    assert serving.start({"nobody": "asked"}).result(SOON_S) is None
     assert server.served == []

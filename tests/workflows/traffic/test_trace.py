@@ -11,12 +11,12 @@ import pytest
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.prompts import PromptCensus, PromptCount, PromptSignature
 from mmcalib.corpus.chat import ChatRequest, Prompt, Text
-from mmcalib.domain.items import Asked
+from mmcalib.domain.items import RequestText
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.errors import UsageError
-from mmcalib.workflows.corpus import ReadCorpus
-from mmcalib.workflows.traffic.requests import TEXT_TOKENS, trace
+from mmcalib.workflows.corpus import LoadedCorpus
+from mmcalib.workflows.traffic.requests import TEXT_TOKENS, make_trace
 from tests.workflows.corpora import corpus
 
 SMALL, LARGE = ImageShape(8, 8), ImageShape(800, 800)
@@ -31,7 +31,7 @@ def refuse(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
     return [None] * len(requests)
 
 
-def asking(found: ReadCorpus, *texts: str, sent: Sequence[float | None] = ()) -> ReadCorpus:
+def asking(found: LoadedCorpus, *texts: str, sent: Sequence[float | None] = ()) -> LoadedCorpus:
     """The corpus with these texts of its requests, in order, and when they were sent."""
     every = [
         Text(ChatRequest.of_user(text), f"r.jsonl:{number}", at_s)
@@ -52,7 +52,7 @@ def test_equal_texts_are_one_and_are_counted_once() -> None:
         return split(requests)
 
     given = asking(corpus([], [[SMALL], [SMALL, LARGE], [LARGE]]), "a b", "a b c", "a b")
-    found = trace(given, counting)
+    found = make_trace(given, counting)
     assert [request.text_tokens for request in found.requests] == [2, 3, 2]
     assert [len(request.items) for request in found.requests] == [1, 2, 1]
     first, second, third = found.requests
@@ -62,7 +62,7 @@ def test_equal_texts_are_one_and_are_counted_once() -> None:
 
 
 def test_what_requests_do_not_say_is_assumed() -> None:
-    found = trace(asking(corpus([], [[SMALL]]), "a b"), refuse)
+    found = make_trace(asking(corpus([], [[SMALL]]), "a b"), refuse)
     assert found.requests[0].text_tokens == TEXT_TOKENS
     assert found.requests[0].answer_tokens == 256
     assert found.assumptions == (
@@ -73,7 +73,7 @@ def test_what_requests_do_not_say_is_assumed() -> None:
 
 def test_requests_that_are_counted_alone_come_by_chance() -> None:
     given = corpus([], [[SMALL], [SMALL, LARGE], [SMALL], [SMALL]])
-    found = trace(replace(given, accesses=Accesses()), split)
+    found = make_trace(replace(given, accesses=Accesses()), split)
     assert sorted(len(request.items) for request in found.requests) == [1, 1, 1, 2]
     assert len({item.content for request in found.requests for item in request.items}) == 5
     assert found.assumptions == (
@@ -85,19 +85,19 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
 def test_a_sample_keeps_the_heaviest_and_the_order() -> None:
     requests = [[SMALL]] * 50 + [[LARGE]] + [[SMALL, SMALL]] * 49
     given = asking(corpus([], requests), *(f"text {number}" for number in range(100)))
-    found = trace(given, split, most=10)
+    found = make_trace(given, split, most=10)
     assert len(found.requests) == 10
     assert any(item.shape == LARGE for request in found.requests for item in request.items)
     numbers = [int(request.origin.partition(":")[2]) for request in found.requests]
     assert numbers == sorted(numbers)
     assert found.assumptions[0].startswith("10 of 100 requests")
-    assert trace(given, split, most=10) == found
-    assert trace(given, split, most=10, seed=1) != found
+    assert make_trace(given, split, most=10) == found
+    assert make_trace(given, split, most=10, seed=1) != found
 
 
 def test_timed_requests_come_in_the_order_of_their_timestamps() -> None:
     given = asking(corpus([], [[SMALL], [LARGE], [SMALL]]), "a", "b", "c", sent=[105.0, 100.0, 101])
-    found = trace(given, split, timed=True)
+    found = make_trace(given, split, timed=True)
     assert [request.origin for request in found.requests] == ["r.jsonl:2", "r.jsonl:3", "r.jsonl:1"]
     assert [request.sent_s for request in found.requests] == [0.0, 1.0, 5.0]
 
@@ -106,7 +106,9 @@ def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
     sent = [float(number) for number in range(50)]
     sent[20:24] = [20.0, 20.1, 20.2, 20.3]
     texts = (f"text {number}" for number in range(50))
-    found = trace(asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), split, most=4, timed=True)
+    found = make_trace(
+        asking(corpus([], [[SMALL]] * 50), *texts, sent=sent), split, most=4, timed=True
+    )
     assert [request.origin for request in found.requests] == [f"r.jsonl:{n}" for n in range(21, 25)]
     assert found.requests[0].sent_s == 0.0
     assert "4 of 50 requests: the densest run of consecutive ones" in found.assumptions
@@ -115,13 +117,13 @@ def test_of_many_timed_requests_the_busiest_time_is_served() -> None:
 def test_a_request_that_does_not_say_when_is_named() -> None:
     given = asking(corpus([], [[SMALL], [SMALL]]), "a", "b", sent=[1.0, None])
     with pytest.raises(UsageError, match=r"r\.jsonl:2 needs a .timestamp"):
-        trace(given, split, timed=True)
+        make_trace(given, split, timed=True)
     with pytest.raises(UsageError, match="--timestamps needs --requests"):
-        trace(corpus([SMALL]), split, timed=True)
+        make_trace(corpus([SMALL]), split, timed=True)
 
 
 def test_without_requests_each_item_is_asked_about() -> None:
-    found = trace(corpus([SMALL, SMALL, LARGE]), split)
+    found = make_trace(corpus([SMALL, SMALL, LARGE]), split)
     assert sorted(str(request.items[0].shape) for request in found.requests) == sorted(
         map(str, (SMALL, SMALL, LARGE))
     )
@@ -131,15 +133,15 @@ def test_without_requests_each_item_is_asked_about() -> None:
 
 
 def test_texts_that_are_gone_are_told_by_their_bytes() -> None:
-    asked = Asked(text_bytes=400, answer_tokens=7)
+    asked = RequestText(text_bytes=400, answer_tokens=7)
     whole = Prompt("r.jsonl:1", (), ChatRequest.of_user("a b c"))
     prompts = PromptCensus(
         PromptCount(PromptSignature((SMALL,), text_chars, asked), 2, exemplar)
         for text_chars, exemplar in ((3, whole), (400, Prompt("r.jsonl:2")))
     )
     given = replace(corpus([SMALL]), prompts=prompts)
-    found = trace(given, split)
+    found = make_trace(given, split)
     assert sorted(request.text_tokens for request in found.requests) == [3, 3, 100, 100]
     assert {request.answer_tokens for request in found.requests} == {7}
     assert found.assumptions[1:] == ("one token per 4 bytes of text in 2 requests",)
-    assert [len(trace(given, split, most=most).requests) for most in (1, 3)] == [1, 3]
+    assert [len(make_trace(given, split, most=most).requests) for most in (1, 3)] == [1, 3]

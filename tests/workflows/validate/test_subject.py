@@ -11,19 +11,19 @@ from mmcalib.checks.check import Check
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.memory import Rehearsed
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import here
+from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.memory.checks import no_gpu, reserved_check
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import configurations
+from mmcalib.memory.worst_steps import worst_step_configs
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
 from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.config import ValidateJob
-from mmcalib.workflows.validate.subject import Subject
+from mmcalib.workflows.validate.subject import ValidatedConfig
 from mmcalib.workflows.validate.validate import judge
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
@@ -32,25 +32,25 @@ NOBODY = cast(EngineHost, None)
 OPENED = opened({"image": None}, knobs=(), max_model_len=32_768)
 
 
-def subject(**engine_args: Any) -> Subject:
+def subject(**engine_args: Any) -> ValidatedConfig:
     counts: dict[Modality, Count] = {"image": Count(1, "", "given")}
-    return Subject(
+    return ValidatedConfig(
         resolved=ResolvedModel("m", "/m", "local", None, ()),
-        asks=BudgetSource(NOBODY, OPENED, "/m", Policy()),
+        budgets=BudgetSource(NOBODY, OPENED, "/m", Policy()),
         progress=Silent(),
         engine_args=engine_args,
         counts=counts,
         budget=BUDGET,
         plain=BUDGET,
         default_budget=BUDGET,
-        adequacy=reserve.reserved(engine_args, BUDGET, counts),
+        adequacy=reserve.token_adequacy(engine_args, BUDGET, counts),
     )
 
 
 def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
     hinted = {"image": {"count": 1, "width": 512}}
     found = subject(limit_mm_per_prompt=hinted, skip_mm_profiling=True, max_num_seqs=4)
-    ((modality, args),) = configurations(found)
+    ((modality, args),) = worst_step_configs(found)
     assert modality == "image"
     assert args == {
         "limit_mm_per_prompt": {"image": 1},
@@ -61,8 +61,8 @@ def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
-    gpu = gpus.find("L4")
-    worst: dict[Modality, Rehearsed] = {"image": rehearsed()}
+    gpu = gpus.find_gpu("L4")
+    worst: dict[Modality, RehearsedMemory] = {"image": rehearsed()}
     before = [
         Check(SIZE_HINT.of("image"), "fail", "a trap", "the cure"),
         Check(MEMORY_RESERVE, "fail", "in tokens", "the cure"),
@@ -80,14 +80,14 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
 
 def test_what_needs_a_gpu_is_left_out_without_one() -> None:
     args = {"tensor_parallel_size": 2, "max_num_seqs": 4}
-    assert here(args, "cpu") == {"max_num_seqs": 4}
-    assert here(args, "cuda") == args
+    assert without_gpu_args(args, "cpu") == {"max_num_seqs": 4}
+    assert without_gpu_args(args, "cuda") == args
 
 
 def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: [\n")
-    job = ValidateJob(config, ("--port", "1"), model="m", gpu=gpus.find("L4"))
+    job = ValidateJob(config, ("--port", "1"), model="m", gpu=gpus.find_gpu("L4"))
     found = judge(job, NOBODY, Silent())
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch.utils._device import _device_constructors
 
 from mmcalib.child.rehearsal.allocator import parse_settings
-from mmcalib.child.rehearsal.ledger import GPUS, Ledger, Machine
+from mmcalib.child.rehearsal.ledger import GPUS, GpuMemory, Ledger
 from mmcalib.releases import models, platform, targets
 from mmcalib.releases.targets import replace
 
 if TYPE_CHECKING:
-    from mmcalib.child.rehearsal.startup import Stage
+    from mmcalib.child.rehearsal.startup import ImaginaryMachine
 
 # vLLM calls these with `current_device()`, which is an index.
 _BY_INDEX = ("empty", "zeros", "ones", "full")
@@ -81,7 +81,7 @@ class _Device(contextlib.nullcontext[None]):
         super().__init__()
 
 
-def properties(gpu_memory: Machine) -> SimpleNamespace:
+def properties(gpu_memory: GpuMemory) -> SimpleNamespace:
     major, minor = gpu_memory.capability
     shared = _SHARED_KIB.get((major, minor)) or _SHARED_KIB_NEWER.get(major, 99)
     return SimpleNamespace(
@@ -101,7 +101,7 @@ def properties(gpu_memory: Machine) -> SimpleNamespace:
     )
 
 
-def install_cuda(machine: Stage) -> None:
+def install_cuda(machine: ImaginaryMachine) -> None:
     gpu_memory = machine.machine
     about = properties(gpu_memory)
     stream = Stream()
@@ -188,7 +188,7 @@ _FIGURES = (
 )
 
 
-def _memory(gpu_memory: Machine) -> dict[str, Any]:
+def _memory(gpu_memory: GpuMemory) -> dict[str, Any]:
     return {
         **{
             function: lambda device=None, figure=figure: getattr(gpu_memory.allocator, figure)
@@ -203,7 +203,7 @@ def _memory(gpu_memory: Machine) -> dict[str, Any]:
     }
 
 
-def _follow_settings(gpu_memory: Machine) -> None:
+def _follow_settings(gpu_memory: GpuMemory) -> None:
     """Pass vLLM's allocator settings on; it limits splitting while it loads and profiles."""
     current = [""]
 
@@ -226,7 +226,7 @@ class _LaunchedKernel:
         return None
 
 
-def install_triton(machine: Stage) -> None:
+def install_triton(machine: ImaginaryMachine) -> None:
     """Replace Triton's driver, which linear attention asks at import for device and shared memory.
 
     Needs the triton package, which is part of every CUDA build of vLLM.
@@ -261,7 +261,7 @@ def _plain_autotuner(self: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: A
     self.configs = list(args[0]) if args else []
 
 
-def install_compilation(machine: Stage) -> None:
+def install_compilation(machine: ImaginaryMachine) -> None:
     """Replace compilation. Call it before vLLM's layers are imported; some compile at import."""
 
     def simulate_compilation(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -362,7 +362,7 @@ def _fused_method(module: torch.nn.Module) -> Callable[..., Any] | None:
     kind = models.custom_op()
     if not isinstance(module, kind) or type(module).forward_cuda is kind.forward_cuda:
         return None
-    if type(module).__name__ in models.CHOOSE_THEMSELVES:
+    if type(module).__name__ in models.SELF_CHOOSING:
         return None
     method: Callable[..., Any] = module.forward_cuda
     return method
@@ -375,7 +375,7 @@ def _choose_fused(self: Any, fn: Callable[..., Any], *, enable: bool = True) -> 
     return fn
 
 
-def install_process_groups(machine: Stage) -> None:
+def install_process_groups(machine: ImaginaryMachine) -> None:
     """Use torch's fake process groups, whose results have the real shapes."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -413,7 +413,7 @@ class _NoNccl:
         raise OSError("NCCL is not available on an imaginary GPU")
 
 
-def end() -> None:
+def destroy_groups() -> None:
     """Destroy vLLM's groups, so that the next rehearsal can use another number of ranks."""
     platform.end_groups()
     assert not torch.distributed.is_initialized()

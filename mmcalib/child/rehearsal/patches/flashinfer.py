@@ -21,7 +21,7 @@ from mmcalib.releases import targets
 from mmcalib.releases.targets import replace
 
 if TYPE_CHECKING:
-    from mmcalib.child.rehearsal.startup import Stage
+    from mmcalib.child.rehearsal.startup import ImaginaryMachine
 
 
 def top_k_top_p_sampling_from_logits(
@@ -223,7 +223,7 @@ class Products:
         self._keep("bmm_fp8_workspace", a.device)
         return _product(a, (a.shape[0], a.shape[1], b.shape[2]), dtype, out)
 
-    def described(self) -> Described:
+    def simulated_functions(self) -> Simulated:
         products = {"mm_fp4": self.mm_fp4, "mm_mxfp8": self.mm_mxfp8, "bmm_fp8": self.bmm_fp8}
         wrappers = dict.fromkeys(
             (
@@ -265,7 +265,7 @@ class Products:
         }
 
 
-Described = Mapping[str, Mapping[str, Any]]
+Simulated = Mapping[str, Mapping[str, Any]]
 
 
 class _StubClass(type):
@@ -280,7 +280,7 @@ class _StubClass(type):
 class _StubModule(types.ModuleType):
     """A module whose public names are empty classes, or functions that raise when called."""
 
-    def __init__(self, name: str, packages: HollowPackages) -> None:
+    def __init__(self, name: str, packages: StubPackages) -> None:
         super().__init__(name)
         self.__dict__["_packages"] = packages
 
@@ -288,7 +288,7 @@ class _StubModule(types.ModuleType):
         if name.startswith("_"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        if any(own == full or own.startswith(f"{full}.") for own in self._packages.described):
+        if any(own == full or own.startswith(f"{full}.") for own in self._packages.simulated):
             return importlib.import_module(full)
         if name[0].isupper():
             stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
@@ -302,23 +302,23 @@ class _StubModule(types.ModuleType):
         return self._packages.refused(self.__name__)(*args, **kwargs)
 
 
-class HollowPackages:
+class StubPackages:
     """Finds stub modules for these packages before the real ones.
 
     `module` returns the running part of the model; `way_out` names options that avoid the package.
     """
 
     def __init__(
-        self, names: Sequence[str], described: Described, module: Callable[[], str], way_out: str
+        self, names: Sequence[str], described: Simulated, module: Callable[[], str], way_out: str
     ) -> None:
-        self.described = described
+        self.simulated = described
         self._names, self._module, self._way_out = frozenset(names), module, way_out
 
     def install(self) -> None:
         """Register the finder; call it before vLLM looks for the packages."""
         sys.meta_path.insert(0, self)
 
-    def refused(self, name: str) -> Callable[..., Any]:
+    def refusing_stub(self, name: str) -> Callable[..., Any]:
         """Return a function that raises NoFakeImplementation with its name."""
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -337,27 +337,27 @@ class HollowPackages:
         return _StubModule(spec.name, self)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__.update(self.described.get(module.__name__, {}))
+        module.__dict__.update(self.simulated.get(module.__name__, {}))
         # The lowest version that vLLM samples with (v1/sample/ops/topk_topp_sampler.py, 0.16 to
         # 0.22).
         module.__dict__.setdefault("__version__", "0.2.3")
 
 
 _PACKAGES = ("flashinfer", "flashinfer_cubin", "flashinfer_jit_cache")
-WAY_OUT = "try another --linear-backend, --moe-backend or --attention-backend"
+ALTERNATIVES_HINT = "try another --linear-backend, --moe-backend or --attention-backend"
 
 
-def install_flashinfer(machine: Stage) -> None:
+def install_flashinfer(machine: ImaginaryMachine) -> None:
     """Replace FlashInfer; call it before vLLM looks for the package."""
-    described = machine.products.described()
-    HollowPackages(_PACKAGES, described, lambda: machine.ledger.module, WAY_OUT).install()
+    described = machine.products.simulated_functions()
+    StubPackages(_PACKAGES, described, lambda: machine.ledger.module, ALTERNATIVES_HINT).install()
 
 
-def install_humming(machine: Stage) -> None:
+def install_humming(machine: ImaginaryMachine) -> None:
     """Refuse vLLM 0.33's kernels for 4-bit floats on Hopper, whose weight layout is unknown."""
 
     def refuse() -> Any:
-        raise NoFakeImplementation("humming", machine.ledger.module, WAY_OUT)
+        raise NoFakeImplementation("humming", machine.ledger.module, ALTERNATIVES_HINT)
 
     replace(targets.HUMMING_DEVICE, refuse)
 
@@ -379,12 +379,12 @@ _WITHOUT_RESULTS = (
 )
 
 
-def install_deep_gemm(machine: Stage) -> None:
+def install_deep_gemm(machine: ImaginaryMachine) -> None:
     """Replace DeepGEMM; call it before vLLM looks for the package.
 
     FP8 scales have the layout of csrc/apis/layout.hpp (`transform_sf_into_required_layout`).
     """
-    if not targets.DEEP_GEMM_IS_BROUGHT:
+    if not targets.HAS_DEEP_GEMM:
         return
     major = machine.machine.capability[0]
 
@@ -405,15 +405,15 @@ def install_deep_gemm(machine: Stage) -> None:
         if sf.dtype != torch.float32:
             return sf
         if major != 9 and not disable_ue8m0_cast:
-            return packed(sf, mn)
+            return pack_scales(sf, mn)
         by_block = recipe is not None and recipe[0 if is_sfa else -2] == _BLOCK
-        return sf if by_block else aligned(sf)
+        return sf if by_block else align_scales(sf)
 
     described: dict[str, Callable[..., Any]] = {
         **dict.fromkeys(_WITHOUT_RESULTS, do_nothing),
         "transform_sf_into_required_layout": required_layout,
-        "get_mn_major_tma_aligned_tensor": aligned,
-        "get_mn_major_tma_aligned_packed_ue8m0_tensor": packed,
+        "get_mn_major_tma_aligned_tensor": align_scales,
+        "get_mn_major_tma_aligned_packed_ue8m0_tensor": pack_scales,
         "get_mk_alignment_for_contiguous_layout": lambda: _ALIGNMENT_ROWS,
     }
     # On the largest Blackwells they depend on the number of rows, by a table not read here.
@@ -423,15 +423,15 @@ def install_deep_gemm(machine: Stage) -> None:
         )
         described["set_mk_alignment_for_contiguous_layout"] = do_nothing
     packages = {"deep_gemm": described}
-    HollowPackages(("deep_gemm",), packages, lambda: machine.ledger.module, _WAY_OUT).install()
+    StubPackages(("deep_gemm",), packages, lambda: machine.ledger.module, _WAY_OUT).install()
 
 
-def aligned(sf: torch.Tensor) -> torch.Tensor:
+def align_scales(sf: torch.Tensor) -> torch.Tensor:
     """Return scales by column, each column padded to a whole number of TMA units."""
     return _by_column(sf, sf.shape[-2], sf.shape[-1], sf.dtype)
 
 
-def packed(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+def pack_scales(sf: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     """Return scales with four columns' exponents per int32, for `rows` (default: those of `sf`)."""
     rows = sf.shape[-2] if rows is None else rows
     return _by_column(sf, rows, -(-sf.shape[-1] // 4), torch.int32)

@@ -21,7 +21,7 @@ from mmcalib.releases import targets
 from mmcalib.releases.targets import FLASH_ATTENTION, OUTPUTS, WRITE_ONLY, find, replace
 
 if TYPE_CHECKING:
-    from mmcalib.child.rehearsal.startup import Stage
+    from mmcalib.child.rehearsal.startup import ImaginaryMachine
 
 # Kernels choose tile sizes by it.
 _MAX_SHARED_MEMORY_BYTES = 227 << 10
@@ -66,7 +66,7 @@ class _Namespace:
         return operation
 
 
-def install_operations(machine: Stage) -> None:
+def install_operations(machine: ImaginaryMachine) -> None:
     """Replace the compiled extensions; call it before vLLM registers its fake implementations."""
     for extension in targets.EXTENSIONS:
         sys.modules[extension] = types.ModuleType(extension)
@@ -78,7 +78,7 @@ def install_operations(machine: Stage) -> None:
         setattr(torch.ops, name, space)
     shared_memory = spaces["_C_cuda_utils"].get_max_shared_memory_per_block_device_attribute
     shared_memory.fake = lambda device: _MAX_SHARED_MEMORY_BYTES
-    for name in targets.YES:
+    for name in targets.TRUE_IN_CUDA:
         getattr(spaces["_moe_C"], name).fake = lambda *args: True
     # It sorts the tokens' experts and rows, both int32.
     spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
@@ -116,7 +116,7 @@ _SUPPORTED_FROM = {
 }
 
 
-def install_kernels(machine: Stage) -> None:
+def install_kernels(machine: ImaginaryMachine) -> None:
     """Tell vLLM which kernels work, and let the device view host memory without allocations."""
     major, minor = machine.machine.capability
     for name, least in _SUPPORTED_FROM.items():
@@ -135,14 +135,14 @@ def install_kernels(machine: Stage) -> None:
 _Prepare = Callable[..., tuple[torch.Tensor, ...]]
 
 
-def install_experts(machine: Stage) -> None:
+def install_experts(machine: ImaginaryMachine) -> None:
     """Pack only one expert for Marlin; recording the operations of all would take minutes."""
-    for target in targets.PACKED_ONE_BY_ONE:
+    for target in targets.EXPERT_PACKING:
         if (place := find(target)) is not None:
-            replace(target, for_one(getattr(*place)))
+            replace(target, pack_first_expert(getattr(*place)))
 
 
-def for_one(prepare: _Prepare) -> _Prepare:
+def pack_first_expert(prepare: _Prepare) -> _Prepare:
     """Run `prepare` for the first expert, and return results in the size for all experts."""
 
     @functools.wraps(prepare)
@@ -187,7 +187,7 @@ def apply_rotary_emb(
     return x if inplace else torch.empty_like(x)
 
 
-def install_attention(machine: Stage) -> None:
+def install_attention(machine: ImaginaryMachine) -> None:
     """Replace FlashAttention's modules; call it before vLLM imports attention backends."""
     capability = machine.machine.capability
     supported = {2: capability[0] >= 8, 3: capability[0] == 9, 4: capability[0] == 10}
@@ -237,9 +237,9 @@ def windows_by_sdpa(
 _libraries: list[torch.library.Library] = []
 
 
-def install_windows(machine: Stage) -> None:
+def install_windows(machine: ImaginaryMachine) -> None:
     """Replace the operation for encoder windows; vLLM's own operations must be importable."""
-    if not targets.WINDOWS_ARE_AN_OPERATION:
+    if not targets.HAS_WINDOW_OPERATION:
         return
     # Importing its module makes vLLM register it.
     find(targets.WINDOWS)

@@ -17,14 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mmcalib.child.rehearsal.ledger import GPUS
 from mmcalib.releases import models, platform, targets
-from mmcalib.releases.release import installed
+from mmcalib.releases.release import installed_version
 from mmcalib.releases.targets import replace
 
 if TYPE_CHECKING:
-    from mmcalib.child.rehearsal.startup import Stage
+    from mmcalib.child.rehearsal.startup import ImaginaryMachine
 
 
-def install_loading(machine: Stage) -> None:
+def install_loading(machine: ImaginaryMachine) -> None:
     """Leave dummy weights as allocated, and inspect model classes in this process."""
     # It makes a small table at import; without this a layer's first use would put it on the GPU.
     if importlib.util.find_spec("compressed_tensors"):
@@ -36,7 +36,7 @@ def install_loading(machine: Stage) -> None:
 
     def record_metadata_for_reloading(model: Any) -> None:
         """Skip it unless quantized; it copies every parameter's description."""
-        if models.quantizes():
+        if models.is_model_quantized():
             record(model)
 
     record = replace(targets.RELOADING, record_metadata_for_reloading)
@@ -51,23 +51,23 @@ def install_loading(machine: Stage) -> None:
 
 
 @cache
-def faked(kind: Any) -> Any:
+def fake_parameter_class(kind: Any) -> Any:
     """Return a class for fake tensors that are parameters of this kind."""
     return kind if issubclass(kind, FakeTensor) else type(kind.__name__, (kind, FakeTensor), {})
 
 
-def install_parameters(machine: Stage) -> None:
+def install_parameters(machine: ImaginaryMachine) -> None:
     """Keep the class of fake parameters, from which quantized layers read how they are packed.
 
     torch turns them into plain fake tensors without the attributes of vLLM's class.
     """
-    if not targets.PARAMETERS_ARE_FAKED:
+    if not targets.FAKES_PARAMETERS:
         return
 
     def new(cls: type, data: torch.Tensor | None, **kwargs: Any) -> Any:
         parameter = original_new(cls, data, **kwargs)
         if type(parameter) is FakeTensor:
-            parameter.__class__ = faked(cls)
+            parameter.__class__ = fake_parameter_class(cls)
         return parameter
 
     def shallow_copy(param: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def install_parameters(machine: Stage) -> None:
             return materialise(meta_tensor)
         facts = {**plain.__dict__, **meta_tensor.__dict__, "fake_device": plain.fake_device}
         kind: Any = type(meta_tensor)
-        plain.__class__ = faked(kind)
+        plain.__class__ = fake_parameter_class(kind)
         plain.__dict__.update(facts)
         return plain
 
@@ -96,7 +96,7 @@ def install_parameters(machine: Stage) -> None:
 _hashes = itertools.count()
 
 
-def install_dummy_media(machine: Stage) -> None:
+def install_dummy_media(machine: ImaginaryMachine) -> None:
     """Let white frames share one byte, and give every item its own hash."""
 
     def hash_kwargs(cls: type, *args: Any, **kwargs: Any) -> str:
@@ -133,7 +133,7 @@ class _WhiteFrames:
         return getattr(np, name)
 
 
-def disown_build() -> None:
+def hide_cpu_build() -> None:
     """Hide that this build of vLLM is for CPUs; call it before anything of vLLM is imported.
 
     vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
@@ -142,14 +142,18 @@ def disown_build() -> None:
     original = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
-        return installed("vllm") if distribution_name == "vllm" else original(distribution_name)
+        return (
+            installed_version("vllm")
+            if distribution_name == "vllm"
+            else original(distribution_name)
+        )
 
-    installed("vllm")
+    installed_version("vllm")
     replace("importlib.metadata.version", version)
-    replace(targets.VERSION_SAYS, lambda words: False)
+    replace(targets.VERSION_CHECK, lambda words: False)
 
 
-def install_platform(machine: Stage) -> None:
+def install_platform(machine: ImaginaryMachine) -> None:
     """Set vLLM's platform; call it before anything of vLLM reads the platform."""
     gpu_memory, base = machine.machine, platform.cuda_base()
     answers = {
