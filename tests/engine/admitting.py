@@ -1,6 +1,4 @@
-"""What vLLM's serving layer makes of chat requests, without an engine: run as a process of its own,
-because it imports vLLM. Reads one JSON object from standard input, and prints one line of JSON.
-"""
+"""Put chat requests (JSON on stdin) through vLLM's serving layer; print one line of JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from typing import Any
 
 
 def main() -> None:
-    """`{"model", "contexts", "requests"}`; per context and request the length of the prompt and the
-    answer that it is granted, or the words with which it is refused.
-    """
+    """`{"model", "contexts", "requests"}` to [prompt length, granted answer], or to the refusal."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.renderers import renderer_from_config
     from vllm.usage.usage_lib import UsageContext

@@ -70,9 +70,7 @@ You are of help.<|im_end|>
 
 
 def speaking(folder: Path, to: Path, template: str | None = TEMPLATE) -> Path:
-    """The checkpoint with a vocabulary learned from these docs in place of its bytes, and with a
-    template, None for the one that it has.
-    """
+    """Copy the checkpoint with a vocabulary learned from the docs; template None keeps its own."""
     shutil.copytree(folder, to)
     path = to / "tokenizer.json"
     document = json.loads(path.read_text())

@@ -92,7 +92,6 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
 
 
 def rejected(gate: Gate, cost: Cost | str) -> bool:
-    """Whether the engine would reject an item of this cost."""
     if isinstance(cost, str):
         return True
     room = gate.max_model_len - gate.text_reserve_tokens

@@ -1,6 +1,4 @@
-"""The processor on another device. The device is the CPU here, or torch's own without values: what
-is asserted is asserted of vLLM's real processors, by the code that a GPU runs.
-"""
+"""vLLM's real processors on the CPU or torch's meta device, by the code that a GPU runs."""
 
 from __future__ import annotations
 

@@ -98,9 +98,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
 
 @pytest.mark.parametrize("model_id", ["Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"])
 def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: str) -> None:
-    """Whatever the release spells them: vLLM 0.29 and 0.30 write a video's `size` over what is
-    nested, which Qwen3-VL's processor refuses beside the same name of images.
-    """
+    """vLLM 0.29 and 0.30 overwrite a video's nested `size`, which Qwen3-VL's processor rejects."""
     opened = lab(model_id)
     caps = [knob for knob in opened.opened.knobs if isinstance(knob, AreaCap)]
     assert [cap.modality for cap in caps] == ["image", "video"]
@@ -164,9 +162,7 @@ def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
 
 @between(VLLM_0_29, VLLM_0_31, "`truncation` is heeded by modality: 0.29 and 0.30 cut off no sound")
 def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
-    """`chunk_length` cuts clips and what vLLM reserves for them, and the encoder then refuses them:
-    it takes 30 seconds of features, no more and no fewer.
-    """
+    """`chunk_length` cuts clips and vLLM's reserve, but the encoder takes 30 s exactly."""
     opened = lab(QWEN_AUDIO)
     assert found(opened) == {}
     minute = Blank(AudioShape(60 * 16_000, 16_000))

@@ -1,6 +1,4 @@
-"""Finding §7 of the server conformance work: a video is as large as loader and processor let it
-become, and not as large as the budget.
-"""
+"""Server conformance §7: loader and processor bound a video's size, not the budget."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def capped(longest_edge: int) -> dict[str, Any]:
 
 
 def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -> None:
-    """Two sequences were said to fill all 16,384 tokens of the budget. No step is of more than what
-    the cap promises, and what many frames round to.
-    """
+    """No step exceeds what the cap allows plus rounding; two sequences filled all 16,384 tokens."""
     budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(4_014_080))
     assert budget.max_tokens_per_item["video"] == 1960
     found = compute_reserve(budget, {"image": 0, "video": 1})

@@ -47,9 +47,8 @@ _BEFORE_0_31 = {
     "LruKeyReplicatedSenderCache": "MultiModalProcessorSenderCache",
     "LruKeyReplicatedReceiverCache": "MultiModalReceiverCache",
 }
-# Sender and receiver are the pair of one API server and one engine; `MultiModalProcessorOnlyCache`
-# is that of one of several API servers, and must hit as often. The order of calls is that of
-# `_get_cache_missing_items` and `_merge_mm_kwargs` in vllm/multimodal/processing/processor.py.
+# Sender and receiver serve one API server, `MultiModalProcessorOnlyCache` several. Order of calls:
+# `_get_cache_missing_items`, `_merge_mm_kwargs` (vllm/multimodal/processing/processor.py).
 SERVE = """
 import json, sys
 from types import SimpleNamespace
@@ -163,9 +162,8 @@ def test_vllm_fails_a_request_that_a_cache_cannot_hold_at_once() -> None:
     assert roomy.mm_processor_cache_gb == 40
 
 
-# Random traffic within the limits through the steps of vLLM's own processor, its sender's cache and
-# its receiver's. Tensors are on the device without values: gigabytes take no memory. `sized` from
-# the traffic so far, then anything that is admitted.
+# Random admissible traffic through vLLM's processor, sender cache and receiver cache, on the meta
+# device, where gigabytes take no memory: first what the caches are `sized` from, then any.
 ADMISSIBLE = """
 import json, sys
 from types import SimpleNamespace
@@ -258,9 +256,7 @@ print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
 
 @before(VLLM_0_29, _TOO_LARGE)
 def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
-    """Finding §1 of the server conformance work: with the largest request of the corpus as the
-    floor, vLLM ends admissible requests in an assertion; with the largest admissible one none.
-    """
+    """Server conformance §1: below the largest admissible request, vLLM fails an assertion."""
     limits = {"image": (3, 90 << 20), "video": (1, 400 << 20)}
     asked = {"limits": limits, "examples": 150, "home": str(tmp_path)}
     found = in_vllm(ADMISSIBLE, asked)

@@ -100,9 +100,7 @@ def test_librosa_finds_a_sound_as_long_as_vllm_does(
 def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
     lab: Callable[[str], Lab], model_id: str
 ) -> None:
-    """Cut off at 30 seconds, cut into pieces of 30, or beyond 300 without a last frame that is not
-    whole: one is processed to see which.
-    """
+    """Cut at 30 s, cut into pieces of 30 s, or past 300 s less a part frame: one is processed."""
     edges = [
         AudioShape(seconds * 16_000 + beside, 16_000)
         for seconds in (30, 300, 601)
@@ -116,10 +114,7 @@ def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
 def test_what_is_counted_costs_as_much_as_what_is_processed(
     lab: Callable[[str], Lab], model_id: str
 ) -> None:
-    """Of hundreds that are processed none costs otherwise, or nothing would be counted.
-    Gemma 3n's do not follow: it pads to a multiple of samples that is none of frames, and its
-    sounds, all of as many tokens, are processed for their bytes.
-    """
+    """Without Gemma 3n, which pads to no whole frames: its sounds are processed for their bytes."""
     census = Census()
     for shape in sounds(900):
         census.add(shape, f"/{shape}")

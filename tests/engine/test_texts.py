@@ -132,9 +132,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
 
 @needs_device
 def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_path: Path) -> None:
-    """Finding §2 of the server conformance work: four requests with max_tokens 4096 and 1,500 words
-    each had a context of 2,032, in which vLLM refuses them.
-    """
+    """Server conformance §2: max_tokens 4096 and 1,500 words do not fit a context of 2,032."""
     requests = example(tmp_path)
     found = corpus(tmp_path, requests)
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)

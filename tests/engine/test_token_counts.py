@@ -1,9 +1,7 @@
-"""Token counts that public tests assert and public logs report. Each is compared with vLLM's own
-processor, or its reason is here (`NOT_COMPARED`, `NOT_THAT`):
+"""Compare published token counts with vLLM's own processor (others: `NOT_COMPARED`, `NOT_THAT`).
 
-- facts without a number (a metadata value, a media file of unknown size) say nothing to compare;
-- InternVL's, Mistral's and Llama 4's placeholders also hold tokens around the image: the facts
-  count image tokens, as the encoder cache does, so `embeds` is compared.
+InternVL's, Mistral's and Llama 4's placeholders also hold tokens around the image: the facts count
+image tokens, as the encoder cache does, so `embeds` is compared.
 """
 
 from __future__ import annotations
@@ -101,8 +99,7 @@ COMPARED = 60
 
 # What rows name in words.
 NAMED: Mapping[str, Shape] = {
-    # 299 tokens of 28 × 28 pixels are 23 × 13: frames of 640 × 360; 5 pairs of frames at one a
-    # second are ten seconds.
+    # 299 tokens of 28 × 28 px are 23 × 13: 640 × 360 px; 5 pairs of frames at 1/s are ten seconds.
     "baby_reading (sample_demo_1.mp4)": VideoShape(300, 30.0, 10.0, 640, 360),
     # Two windows of 30 s, of which the second lacks the two frames that the mask leaves out.
     "mask 2999+2999 of 3000": AudioShape(959_680, 16_000),
@@ -122,7 +119,6 @@ def rows(shared: Path) -> list[dict[str, Any]]:
 
 
 def why_not(row: dict[str, Any]) -> str | None:
-    """Why a row is not compared; None if it is."""
     model, expected = row["model"], row["expected_tokens"]
     if model not in BUNDLED and model not in ALIASES:
         return NOT_COMPARED[model]
@@ -136,9 +132,7 @@ def _of_tensors(row: dict[str, Any]) -> bool:
 
 
 def facts(shared: Path) -> list[dict[str, Any]]:
-    """The rows that are compared here, with every bundled model that they speak of and that opens
-    here.
-    """
+    """The rows that are compared here, for every bundled model of theirs that opens here."""
     return [
         {**row, "model": model, "said_of": row["model"]}
         for row in rows(shared)
@@ -169,9 +163,7 @@ def test_every_matching_fact_holds(lab: Callable[[str], Lab], shared: Path) -> N
 
 
 def test_tiles_of_llama_4(lab: Callable[[str], Lab]) -> None:
-    """144 tokens a tile and a global one, a separator after each tile but those of an only tile,
-    and three around: 147 and 727, as a server's own tests have it (index id 60675768427).
-    """
+    """144 a tile, separators, 3 around: 147 and 727, as a server's tests (index id 60675768427)."""
     scout = lab("meta-llama/Llama-4-Scout-17B-16E-Instruct")
     for tiles, shape in ((1, ImageShape(336, 336)), (4, ImageShape(672, 672))):
         cost = scout.cost(Blank(shape))
@@ -213,9 +205,8 @@ def test_half_a_minute_of_audio_flamingo_is_one_chunk(lab: Callable[[str], Lab])
     assert flamingo.cost(Blank(AudioShape(480_160, 16_000))).tensor_bytes == 2 * chunk + 8
 
 
-# What published startup logs say of the largest item: exactly, or between the two counts that give
-# the logged number of profiled items. Not here: Gemma 3's 257 to 264, of versions that counted the
-# tokens around the 256 embeddings too, and Qwen3-VL's video of 0.11, which had another formula.
+# The largest item of published startup logs, or the range that the number of profiled items gives.
+# Not Gemma 3's 257 to 264 (with tokens around the 256), nor Qwen3-VL's video of 0.11's formula.
 LOGGED = [
     ("Qwen/Qwen2.5-VL-72B-Instruct", "image", {}, (16_384, 16_384)),
     ("Qwen/Qwen2.5-VL-72B-Instruct", "video", {}, (114_688, 114_688)),
@@ -290,9 +281,7 @@ def _measured(lab: Lab, fact: dict[str, Any]) -> int:
 
 
 def _lfm2(lab: Lab, tokens: int) -> int:
-    """Of a square of so many tokens, each of two by two patches of 16 pixels: the encoder has
-    1,024 patches for 256 of them, and no fewer for one.
-    """
+    """A square of so many tokens; its encoder takes 1,024 patches of 16 px for 256, and for one."""
     side = 32 * math.isqrt(tokens)
     fewest = {"min_image_tokens": 1} if tokens < 64 else {}
     cost = lab.cost(Blank(ImageShape(side, side)), mm_processor_kwargs=fewest)
@@ -344,7 +333,6 @@ def _agrees(found: int, expected: int | str) -> bool:
         return int(between[1]) <= found <= int(between[2])
     bound = re.match(r"<= (\d+)", expected)
     assert bound, expected
-    # "and > every test asset": the largest of them, 1300×876, takes 1426 tokens uncapped, less
-    # than these caps admit; a cap that gave far less than its bound would be no maximum.
+    # "and > every test asset": the largest, 1300×876, takes 1426 tokens, below these caps' bound.
     least = int(bound[1]) - 3 if "every test asset" in expected else 1
     return least <= found <= int(bound[1])

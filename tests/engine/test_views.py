@@ -1,6 +1,4 @@
-"""The bound of what cached views keep alive against vLLM's own manager, in a process that may
-import vLLM.
-"""
+"""The bound on what cached views keep alive, against vLLM's manager in its own process."""
 
 from __future__ import annotations
 
@@ -18,9 +16,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
 ]
 
-# Steps of requests of one item each through the manager of vLLM's scheduler, as its
-# `_try_schedule_encoder_inputs` goes through them; what the runner then encodes is one batch, whose
-# storage lives until the last of its items is dropped. Answers the most tokens alive.
+# The most tokens alive: `_try_schedule_encoder_inputs` with vLLM's manager, one item per request.
+# A step encodes one batch, whose storage lives until the last of its items is dropped.
 VIEWS = """
 import json, sys
 from types import SimpleNamespace
@@ -114,9 +111,7 @@ def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
 
 
 def test_the_bound_is_reached_by_one_small_picture_in_each_full_batch() -> None:
-    """Finding §3 of the server conformance work: a cache of 2,400 tokens, each round one picture of
-    4 beside large ones, all small ones asked for again: 74.1 MB alive where 9.0 are counted.
-    """
+    """Server conformance §3: a cache of 2,400 tokens keeps 74.1 MB alive and counts 9.0."""
     small = [(f"s{n}", 4) for n in range(10)]
     steps: list[list[Item]] = []
     for n in range(10):
