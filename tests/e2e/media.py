@@ -20,7 +20,6 @@ def photo(path: Path, width: int, height: int, seed: int = 0) -> Path:
 
 
 def clip(path: Path, width: int, height: int, frames: int, fps: int = 10) -> Path:
-    """An MP4 whose frames differ."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=fps)

@@ -71,9 +71,8 @@ def part(modality: str, path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serving(printed: str, folder: Path, out: Path, media: Path, cache: Path) -> Iterator[Server]:
-    """A server of the model that a run `printed` the command for, started with nothing but the
-    `engine.yaml` in `out` and what a machine without weights and GPU needs: the cut checkpoint,
-    dummy weights, a small KV cache. It may read files below `media`; `folder` keeps its log.
+    """Start the server that a run `printed`, by `out`/engine.yaml, with a cut checkpoint, dummy
+    weights and a small KV cache. It may read files below `media`; `folder` keeps its log.
     """
     cut = cut_checkpoint(
         folder_of(QWEN, folder), folder / "cut", text_layers=2, encoder_layers=2

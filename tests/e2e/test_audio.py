@@ -50,9 +50,7 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
 def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(
     tmp_path: Path, engine_cache: Path
 ) -> None:
-    """Whisper's context of 448 tokens is the transcript's; a clip takes 1,500 beside it. Without a
-    chat template its engine is started, and asked nothing.
-    """
+    """Whisper's 448 tokens are the transcript's, not the clip's 1,500. It has no chat template."""
     sound(tmp_path / "media/telephone.wav", 12.0, 8_000)
     words = ("run", "--model", "openai/whisper-large-v3", "--data", tmp_path / "media")
     done = mmcalib(engine_cache, *words, "--out", tmp_path / "out")

@@ -46,9 +46,7 @@ def request(folder: Path, characters: int, **fields: object) -> dict[str, Any]:
 
 
 def test_a_long_text_fits_just_where_vllm_takes_it(calibrated: Path) -> None:
-    """`check` took a text for as many tokens as bytes, of which it has three times more: all these
-    were unknown.
-    """
+    """`check` counted a token per byte, three times too many: all of these were unknown."""
     calibration = library.Calibration.load(calibrated / "out" / "calibration.json")
     lengths = [8_000, 10_000, *range(10_600, 11_600, 25), 14_000]
     requests = [request(calibrated, length) for length in lengths]

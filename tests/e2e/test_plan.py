@@ -140,9 +140,7 @@ def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cach
 
 @pytest.mark.long
 def test_a_plan_that_is_under_reserved_is_mended(engine_cache: Path) -> None:
-    """`validate` says of four sequences of Qwen3-VL-8B that 0.46 GiB are not reserved; to a plan
-    they were a goal reached already.
-    """
+    """Four sequences of Qwen3-VL-8B lack 0.46 GiB; `plan` took the goal as reached."""
     ended = mmcalib(
         engine_cache, "plan", "--model", "Qwen/Qwen3-VL-8B-Instruct", "--gpu", "H100-80G",
         "--json", "--", "--max-num-seqs", "4", "--max-model-len", "32768",

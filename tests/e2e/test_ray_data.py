@@ -1,8 +1,4 @@
-"""The snippet of docs/how-to/deploy.md in Ray Data LLM itself: what was calibrated for is
-processed, and what is beyond the limits is not. Ray takes some releases of vLLM only:
-MMCALIB_RAY_PYTHON names the interpreter of an environment with one of them, and without it this
-one is tried.
-"""
+"""Run the snippet of docs/how-to/deploy.md in Ray Data LLM, by MMCALIB_RAY_PYTHON if set."""
 
 from __future__ import annotations
 

@@ -224,9 +224,7 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
 
 @pytest.mark.long
 def test_the_engine_starts_with_the_batch_of_the_server(tmp_path: Path, engine_cache: Path) -> None:
-    """Of tiny items max_num_seqs bounds the profile: `vllm.LLM` has another default than the server
-    (256 against 128 on this platform), and the verdict was no.
-    """
+    """max_num_seqs bounds a profile of tiny items: 256 in `vllm.LLM`, 128 in the server."""
     for number in range(3):
         photo(tmp_path / "media" / f"{number}.png", 64, 64, number)
     words = ("--model", QWEN, "--data", tmp_path / "media", "--out", tmp_path / "out")

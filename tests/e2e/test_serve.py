@@ -23,9 +23,7 @@ TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": 
 def served(
     tmp_path_factory: pytest.TempPathFactory, engine_cache: Path
 ) -> Iterator[tuple[Server, Calibration, Path]]:
-    """A calibration of three files and requests of them with tools, and a server of its
-    engine.yaml.
-    """
+    """Calibrate for three files and requests with tools, and serve the engine.yaml."""
     folder = tmp_path_factory.mktemp("serve")
     media = folder / "media"
     wide = part("image", photo(media / "wide.jpg", 1280, 720, 1))
@@ -64,9 +62,7 @@ def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration
 def test_requests_with_tools_are_served_by_the_emitted_command(
     served: tuple[Server, Calibration, Path],
 ) -> None:
-    """OpenAI's default beside tools is that the model chooses, which vLLM refuses without a parser
-    of its calls.
-    """
+    """With tools OpenAI's default is `auto`, which vLLM rejects without a tool-call parser."""
     server, calibration, media = served
     for line in (media / "requests.jsonl").read_text().splitlines():
         admission = calibration.admits(json.loads(line), allowed_local_media_path=media)

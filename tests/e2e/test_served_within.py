@@ -49,9 +49,7 @@ def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigure
 
 
 def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> None:
-    """Finding §3 of the server conformance work: Qwen3-VL caches its output and three levels of
-    deepstack, and those of finished requests stay; startup holds four pictures.
-    """
+    """Server conformance §3: Qwen3-VL caches deepstack's three levels; startup holds 4 pictures."""
     pictures = [photo(tmp_path / f"{n}.jpg", 576, 576, n) for n in range(51)]
     items = [("image_url", picture, 2) for picture in pictures]
     requests = asking(tmp_path / "r.jsonl", *items, ("image_url", pictures[-1], 3100))
@@ -94,9 +92,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
 
 
 def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> None:
-    """Finding §3 of the server conformance work: Qwen3-VL-8B, `max_num_seqs 4`, said 1,296 of 1,296
-    tokens while 15,088 more stay resident, 494 MB.
-    """
+    """Server conformance §3: Qwen3-VL-8B keeps 15,088 tokens (494 MB) beyond the 1,296 reserved."""
     text = (
         "max-num-seqs: 4\nmax-model-len: 32768\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
         "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 65536}}\n"

@@ -53,7 +53,6 @@ def contents(wheel: Path) -> dict[str, int]:
 
 
 def version_of(wheel: Path) -> Version:
-    """By its name."""
     return parse_wheel_filename(wheel.name)[1]
 
 

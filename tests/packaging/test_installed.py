@@ -80,9 +80,7 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.engine
 def test_beside_vllm_nothing_that_it_brought_is_changed(wheel: Path, tmp_path: Path) -> None:
-    """pip's own decision, in an environment that has vLLM and what vLLM needs, by their metadata,
-    and nothing of mmcalib.
-    """
+    """pip decides in an environment with the metadata of vLLM and its dependencies, no mmcalib."""
     build = next((name for name in BUILDS if installed_version(name)), None)
     if build is None:
         pytest.skip("needs vLLM: make setup")

@@ -1,7 +1,4 @@
-"""Writes THIRD_PARTY.md: what the wheel holds from elsewhere, and what it brings along.
-
-python -m tests.packaging.third_party
-"""
+"""Write THIRD_PARTY.md, on what the wheel contains: python -m tests.packaging.third_party"""
 
 from __future__ import annotations
 
@@ -73,13 +70,11 @@ Not part of the wheel; each comes under its own licence:
 
 
 def dependencies() -> list[str]:
-    """The names in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return [re.split(r"[^\w-]", line, maxsplit=1)[0] for line in project["dependencies"]]
 
 
 def data_files() -> set[str]:
-    """The package's files that are no Python."""
     return {name for name in package_files() if not name.endswith(".py")}
 
 

@@ -1,8 +1,4 @@
-"""Serves requests of a JSONL file with vLLM's own `LLM.chat` on this machine's CPU, and prints what
-each step decided.
-
-    python chatting.py ENGINE_ARGS_JSON REQUESTS
-"""
+"""Print each step's decisions by vLLM's `LLM.chat`: python chatting.py ENGINE_ARGS_JSON REQUESTS"""
 
 from __future__ import annotations
 

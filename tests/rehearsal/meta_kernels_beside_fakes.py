@@ -1,6 +1,4 @@
-"""Run as a program: bring vLLM's worker up, and ask torch's fake mode for everything that a meta
-kernel answered; print how often they said the same, and where they did not.
-"""
+"""Start vLLM's worker; print how often torch's fake mode and meta kernels agree, and where not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run in a child: puts every stand-in in its place, and prints what each of them stands for.
-
-`replace` is watched from outside, so that no list of its targets is kept anywhere.
-"""
+"""Print what each stand-in replaces, by watching `replace`, so no list of targets is kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""FlashInfer's workspaces, which the first step that attends allocates: in vLLM's estimate of CUDA
-graphs where they are captured with attention, beside everything where they are not.
-"""
+"""FlashInfer's workspaces, inside vLLM's CUDA graph estimate only if graphs capture attention."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def test_flashattention_keeps_nothing(blackwell: Theatre) -> None:
 
 
 def test_the_pool_is_smaller_by_the_workspace_of_full_graphs(blackwell: Theatre) -> None:
-    """XQA's, of the steps that answer. The one of prompts is there before the estimate looks, as
-    the second model runner sets attention up (`init_attn_backend`), and nothing reserves it.
-    """
+    """XQA's, for decoding. The prompts' one exists earlier (`init_attn_backend`), unreserved."""
     found = modes(blackwell, "FULL_DECODE_ONLY", kv_cache_dtype="fp8")
     assert found.attention == "FLASHINFER"
     assert found.cudagraph_attention_bytes == WORKSPACE

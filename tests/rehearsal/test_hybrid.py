@@ -28,11 +28,9 @@ BATCHED = 8192
 ARGS = {"max_model_len": 32_768, "max_num_batched_tokens": BATCHED, "max_num_seqs": 256}
 # 16 of its 64 layers attend, with 4 heads of 256 for keys and as many for values, two bytes each.
 PER_TOKEN = 16 * 2 * 4 * 256 * 2
-# The others keep a state: 48 heads of 128 × 128 in float32, and 3 steps of a convolution over
-# 10,240 channels in bfloat16.
+# Recurrent layers: 48 heads of 128 × 128 (float32), 3 convolution steps of 10,240 (bfloat16).
 STATE = 48 * 128 * 128 * 4 + 3 * 10_240 * 2
-# A layer that attends, with a gate beside the queries, behind a matrix that takes two hidden states
-# side by side; two bytes each.
+# Two hidden states' projection, then an attention layer with gated queries, in bfloat16.
 HEAD = 5120 * (2 * 5120 + 12_288 + 2048 + 6144 + 3 * 17_408) * 2
 
 
@@ -64,9 +62,7 @@ def test_allowances_are_what_starts_took(
 
 
 def test_blocks_are_as_large_as_a_state(hybrid: RehearsedMemory) -> None:
-    """vLLM's executors fit the block to a page of state. With blocks of 16 tokens one request of
-    32,768 asked for 98 GiB; now it takes its tokens, and 48 states, which do not grow.
-    """
+    """A block fits a page of state: 32,768 tokens take theirs and 48 fixed states, not 98 GiB."""
     assert hybrid.kv_bytes_per_token == PER_TOKEN
     assert hybrid.max_concurrency is not None
     request = ARGS["max_model_len"] * PER_TOKEN + 48 * STATE
@@ -97,9 +93,7 @@ def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: RehearsedMemory) -> None:
 
 
 def test_each_prompt_of_a_step_brings_its_state(hybrid: RehearsedMemory) -> None:
-    """`_forward_core` gathers the states of all prompts, and the kernel writes them anew, both in
-    float32; no more are under way than the cache has states for, a block in each of four groups.
-    """
+    """`_forward_core` reads and writes states in float32; a state takes a block in four groups."""
     alone, many = hybrid.prefills
     assert hybrid.kv_blocks is not None
     assert many.prompts == (hybrid.kv_blocks - 1) // 4
@@ -147,9 +141,8 @@ def test_the_language_model_alone_reserves_too_little_for_8192_tokens(
 def test_no_single_step_explains_vllm_52872(
     theatres: Callable[[str], Theatre], tokens: int, published: float
 ) -> None:
-    """Rows `hybrid64-5090-52872-8192` and `-2048`: with its encoder profiled and six drafted tokens
-    both pass by the size of a step, beside what they reserved as well; see
-    docs/explain/accuracy-and-limits.md.
+    """Rows `hybrid64-5090-52872-8192` and `-2048`, with an encoder and six drafted tokens: both
+    pass by the size of a step (docs/explain/accuracy-and-limits.md).
     """
     found = theatres("RTX PRO 6000").rehearse(
         HYBRID,
@@ -164,9 +157,7 @@ def test_no_single_step_explains_vllm_52872(
 
 
 def test_its_kernels_are_those_of_the_gpu(theatres: Callable[[str], Theatre]) -> None:
-    """Triton's keep a state for every 64 tokens while they run, FlashInfer's, for Hopper, do not:
-    2 bytes for each of 48 × 128 × 128 of them.
-    """
+    """Triton keeps 2 bytes × 48 × 128 × 128 for every 64 tokens; FlashInfer (Hopper) does not."""
     triton = theatres("A100-80G").rehearse(HYBRID, **ARGS)
     states = BATCHED // 64 * 48 * 128 * 128 * 2
     assert states in {one.nbytes for one in triton.prefills[0].phase.largest}
@@ -179,9 +170,7 @@ def test_others_have_no_such_step(qwen: RehearsedMemory) -> None:
 def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(
     h100: Theatre, hybrid: RehearsedMemory
 ) -> None:
-    """0.79 GiB between two public logs of one machine (rows `q38-27b-gfx1151-skipmm` and `-mtp`);
-    a step's hidden states beside, which vLLM's second runner keeps for it.
-    """
+    """0.79 GiB between two public logs (`q38-27b-gfx1151-skipmm` and `-mtp`), and hidden states."""
     drafting = h100.rehearse(
         HYBRID, **ARGS, speculative_config={"method": "mtp", "num_speculative_tokens": 1}
     )

@@ -24,8 +24,7 @@ from tests.upstream import before
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = "mmcalib/child/rehearsal/patches"
 
-# What takes the place of something without `replace`, which would notice that it moved; each has
-# its own test below, or is loud by itself.
+# Stand-ins without `replace`, which notices moved names. Each has a test below or fails loudly.
 OTHER_WAYS = {
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_getAllocatorSettings"),
     (f"{STANDINS}/cuda.py", "torch._C._accelerator_setAllocatorSettings"),

@@ -21,8 +21,7 @@ from tests.upstream import since
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 MODEL = "Qwen/Qwen3-VL-8B-Instruct"
-# What so many layers more take is theirs alone: whatever else is loaded is there in both, and so
-# are blocks of the allocator that nothing fits exactly.
+# Two loads differ by LAYERS layers only; all else, and unfilled allocator blocks, are in both.
 FEW, LAYERS = 3, 3
 ARGS: dict[str, Any] = {
     "max_model_len": 8192,
@@ -124,9 +123,7 @@ AUTO_ROUND = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the quantised matrices take: bits of a weight, and bytes of all scales beside. `slack`
-    is for norms and for what the allocator's blocks have left over, up to a MiB each.
-    """
+    """Bits of a weight, bytes of all scales, and `slack`: norms and up to 1 MiB for each block."""
 
     bits: int
     scale_bytes: float
@@ -252,9 +249,7 @@ def test_a_published_checkpoint_takes_what_its_server_printed(h100: Theatre) -> 
 def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
     theatres: Callable[[str], Theatre], gpu: str
 ) -> None:
-    """Whose attention runs where a hybrid model's prompt is rehearsed; its scales are those of a
-    checkpoint that has none.
-    """
+    """A hybrid's prompt runs its attention; this checkpoint has no scales of its own."""
     theatre = theatres(gpu)
     fp8 = {**BLOCK_FP8, "modules_to_not_convert": ["lm_head", "model.visual"]}
     found = theatre.rehearse(
@@ -266,8 +261,7 @@ def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
     )
     assert "FLASHINFER" in found.attention
     assert found.prefill is not None
-    # Six layers attend and the head's, with 2 heads of 256 for keys and as many for values, a byte
-    # each.
+    # Six attention layers and the head's: 2 heads of 256 for keys and for values, a byte each.
     assert found.kv_bytes_per_token == 7 * 2 * 2 * 256
 
 

@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "rehearsal_reality.py"
 TOLERANCE = 0.01
-# CUDA's allocator leaves a remainder of up to 1 MiB unsplit; which blocks meet with one depends on
-# what lies free, and the CPU's build of a model leaves other gaps.
+# CUDA's allocator leaves up to 1 MiB unsplit, depending on free blocks, which differ on the CPU.
 UNSPLIT_BYTES = 2 << 20
 
 Compared = dict[tuple[str, str, tuple[int, ...]], tuple[dict[str, int], dict[str, int]]]

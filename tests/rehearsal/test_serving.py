@@ -37,9 +37,7 @@ def four(h100: Theatre) -> RehearsedMemory:
 
 
 def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -> None:
-    """Finding §3 of the server conformance work: Qwen3-VL caches four levels of each token, 16,384
-    bytes on the 2B, where the decoder takes 4,096.
-    """
+    """Server conformance §3: Qwen3-VL-2B caches 16,384 bytes a token; its decoder takes 4,096."""
     assert four.budget is not None
     assert four.outputs == EncoderOutputs(16_384, held_bytes=1296 * 16_384, shared=True)
     assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
@@ -62,9 +60,7 @@ def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: RehearsedMemory) -> None:
 
 
 def test_merging_deepstack_takes_eleven_widths_of_each_token(four: RehearsedMemory) -> None:
-    """Finding §3 of the server conformance work: measured 11 × tokens × hidden × 2 B above the
-    cache, in no phase of the profile.
-    """
+    """Server conformance §3: 11 × tokens × hidden × 2 B above the cache, outside the profile."""
     assert four.budget is not None
     merged = 11 * four.budget.max_num_batched_tokens * HIDDEN * BF16
     assert four.merge_peak_bytes is not None
@@ -85,9 +81,7 @@ def test_a_step_that_vllm_refuses_says_why_and_leaves_the_rest(four: RehearsedMe
 
 
 def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
-    """Finding §4 of the server conformance work: 90 clips of a second are 90 times 30 s of input,
-    which vLLM's profile of 3 knows nothing of.
-    """
+    """Server conformance §4: 90 clips of 1 s are padded to 30 s each; vLLM profiles 3."""
     second, half_minute = AudioShape(16_000, 16_000), AudioShape(480_000, 16_000)
     steps = [EncoderStep(second, 3), EncoderStep(half_minute, 3), EncoderStep(second, 90)]
     found = rehearse(h100, QWEN2_AUDIO, *steps, max_num_batched_tokens=2250)

@@ -103,9 +103,7 @@ def served_on_both(
 
 
 def decisions(traffic: Traffic) -> list[TrafficStep]:
-    """What the scheduler decided at each step, and what then lay in the cache: the same on any
-    device.
-    """
+    """What the scheduler decides at each step, and what the cache then holds, on any device."""
     return [replace(step, peak_bytes=None, held_bytes=None) for step in traffic.steps]
 
 
@@ -130,9 +128,7 @@ def first_runner(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scheduler_decides_as_on_the_real_engine(
     cut: tuple[str, Path], first_runner: None, tmp_path: Path
 ) -> None:
-    """Step by step: what is scheduled, encoded, evicted, preempted, waits, and what then lies in
-    the caches, to the byte. Images that are asked for again are among them.
-    """
+    """Each step schedules, encodes, evicts, preempts, waits and caches the same, to the byte."""
     model, folder = cut
     knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
     requests = traffic(50)
@@ -147,9 +143,7 @@ def test_the_scheduler_decides_as_on_the_real_engine(
 
 
 def conversations(folder: Path, requests: int, seed: int = 5) -> Path:
-    """Requests with one of two system prompts, pictures before or after the question, a third of
-    them asked about before, and questions that come again.
-    """
+    """Two system prompts, pictures before or after the question, a third of all repeated."""
     drawn, lines = random.Random(seed), []
     pictures = []
     for number in range(requests // 2):
@@ -175,9 +169,7 @@ def conversations(folder: Path, requests: int, seed: int = 5) -> Path:
 def test_prefixes_are_cached_as_on_the_real_engine(
     cut: tuple[str, Path], first_runner: None, tmp_path: Path
 ) -> None:
-    """vLLM's own `LLM.chat` gets the messages; 25 of 38 steps differed (finding of November 2026:
-    the rehearsal made prompts up, with all text before the items and unlike any other).
-    """
+    """vLLM's `LLM.chat` gets the messages: with made-up prompts 25 of 38 steps differed."""
     model, folder = cut
     if model == INTERNVL:
         pytest.skip("its template has no system turn")
@@ -308,9 +300,8 @@ def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) ->
 
 
 def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:
-    """Finding §3 of the server conformance work: a small picture that is asked for again keeps the
-    batch that it came with. With a cache of 2,400 tokens, one beside five large ones in a step:
-    7.4 MB alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
+    """Server conformance §3: a small picture asked for again pins its batch (five large ones; cache
+    2,400 tokens): 7.4 MB alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
     """
     args: dict[str, Any] = {
         **SMALL_PIXELS,
@@ -348,9 +339,7 @@ def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_c
 def test_short_clips_take_more_than_startup_reserves(
     imaginary: EngineHost, h100: Theatre, tmp_path: Path
 ) -> None:
-    """Each is padded to 30 s, and the budget counts tokens: sixteen of them fill no step's budget,
-    and take several times what the profile of a few whole ones reserved.
-    """
+    """Sixteen clips padded to 30 s fit a step's tokens, but take more than its profile reserved."""
     cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", text_layers=2, encoder_layers=2)
     clips = tuple(
         TrafficRequest(f"r:{n}", 8, 1, (TrafficItem(AudioShape(16_000 + n, 16_000), f"clip-{n}"),))

@@ -78,9 +78,7 @@ def _held_bytes(root: int) -> int:
 
 
 def slow_jpeg(path: Path, side_px: int, scans: int) -> Path:
-    """A progressive JPEG whose last scan, of some bytes for each million pixels, is repeated: each
-    repetition goes through all coefficients again.
-    """
+    """A progressive JPEG that repeats its last scan: bytes per megapixel, over all coefficients."""
     path.parent.mkdir(exist_ok=True)
     Image.new("RGB", (side_px, side_px), (70, 90, 20)).save(
         path, "JPEG", progressive=True, quality=50

@@ -211,9 +211,7 @@ GB = 1_000_000_000
 
 
 def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
-    """Whatever a table says, the process that reads it gets no more than its share; the rest of the
-    corpus is read.
-    """
+    """The process that reads the table keeps to its memory; the rest of the corpus is read."""
     path = repeated(tmp_path / "t.parquet", picture(40, 24), 60_000_000, 8, plain)
     source = SubprocessSource(ParquetSource(str(path)), str(path), memory_bytes=130 << 20)
     (found,) = source.items()

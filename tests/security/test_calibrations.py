@@ -1,6 +1,4 @@
-"""A calibration.json from somebody else: nothing of this machine gets into what is
-made of it, nothing in it is more than text, and no number breaks what reads it.
-"""
+"""A foreign calibration.json leaks nothing of this machine, and is only text in every output."""
 
 from __future__ import annotations
 
@@ -137,9 +135,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
-    """Reports, and what is no markup: summary, forms and the report's blocks of code. Raises what
-    is no MmcalibError.
-    """
+    """Reports, and plain text (summary, forms, code blocks). Any non-MmcalibError propagates."""
     terminal = io.StringIO()
     console = Console(file=terminal, width=100)
     report = Report(found, "vllm serve", roots=Roots())

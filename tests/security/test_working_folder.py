@@ -20,8 +20,7 @@ from tests.conftest import ROOT
 from tests.e2e.command import QWEN, environment
 from tests.schemas import CALIBRATION
 
-# Names of what Python, mmcalib, vLLM and Ray import: of the standard library, of packages, and what
-# Python runs by itself when it starts.
+# What Python (at startup, too), mmcalib, vLLM and Ray import: standard library and packages.
 NAMES = (
     *("uuid", "random", "typing", "datasets", "json", "sitecustomize", "usercustomize", "torch"),
     *("vllm", "transformers", "numpy", "ray", "av", "PIL", "pyarrow", "soundfile", "dataclasses"),
@@ -114,9 +113,7 @@ def test_nothing_there_is_imported_by_an_engine_that_is_not_started(data_set: Pa
 def test_an_empty_entry_of_the_path_is_not_the_working_folder(
     data_set: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell leaves one in `PYTHONPATH=$PYTHONPATH:DIR`: every process that is started is free of
-    it.
-    """
+    """Shells leave one in `PYTHONPATH=$PYTHONPATH:DIR`; no child process may have it."""
     monkeypatch.chdir(data_set)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "./", str(ROOT), "lib"]))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
