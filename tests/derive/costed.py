@@ -40,7 +40,6 @@ def cost(shape: Shape, tokens: int, count: int = 1) -> ItemCost:
 
 
 def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:
-    """The table of these alone."""
     every = list(costs.values())
     return CostTable(
         setting,

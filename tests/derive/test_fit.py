@@ -38,9 +38,7 @@ def test_a_request_needs_its_items_its_text_and_its_answer() -> None:
 
 
 def test_what_vllm_refuses_what_it_cuts_and_what_nobody_knows() -> None:
-    """Finding §2 of the server conformance work: length == context is refused, an answer longer
-    than the context, too; one that only finds too little room is cut short.
-    """
+    """Server conformance §2: vLLM rejects length == context, and answers above the context."""
     prompts = [
         prompt("as long", 900, 100, 1, count=2),
         prompt("answer too long", 1, 1, 1001, count=3),

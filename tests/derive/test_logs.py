@@ -1,7 +1,4 @@
-"""Logs of vLLM from 0.9 to 0.33. Each fixture names the public log that its lines are from.
-
-Those that say "composed" have lines of more than one log, or of the format strings of a version.
-"""
+"""Public logs of vLLM 0.9 to 0.33. "Composed" ones mix logs or a version's format strings."""
 
 from __future__ import annotations
 

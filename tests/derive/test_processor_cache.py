@@ -43,15 +43,13 @@ def traffic(draw: st.DrawFn) -> list[Request]:
 
 
 def alone(*accesses: tuple[Hashable, int]) -> list[list[tuple[Hashable, int]]]:
-    """Requests of one item each."""
     return [[access] for access in accesses]
 
 
 def simulated_hits(requests: Iterable[Request], capacity: int) -> int | None:
-    """Hits of an LRU cache as vLLM 0.32 uses it, an item per request counted once.
-
-    All items of a request are looked up, the known ones touched, then each is fetched or stored in
-    order; what exceeds the whole cache is not stored. None: a known one was pushed out meanwhile.
+    """Hits of vLLM 0.32's LRU cache, an item per request counted once: look up all items, touch
+    the known ones, then fetch or store each in order, unless it exceeds the whole cache. None: a
+    known one was evicted meanwhile.
     """
     held: OrderedDict[int, int] = OrderedDict()
     hits = 0

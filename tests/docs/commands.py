@@ -1,9 +1,8 @@
-"""The commands of README and docs, and where each of them is run.
+"""The commands of README and docs (one per line of a bash block), and where each is run.
 
-The rule: a line of a bash block is one command. `mmcalib` is run in a folder that has what it
-names: by `test_commands.py`, or where it needs vLLM by `tests/e2e/test_docs.py`, and then with
-`--validate budget` where the line does not say how far to go, because other tests there start
-engines. What is run nowhere is in `ELSEWHERE` or `OUTSIDE`, with the reason.
+`test_commands.py` runs `mmcalib` beside the files that a line names. Where it needs vLLM,
+`tests/e2e/test_docs.py` does, by default with `--validate budget`, which starts no engine.
+`ELSEWHERE` and `OUTSIDE` give the reasons why the rest is not run.
 """
 
 from __future__ import annotations

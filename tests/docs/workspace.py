@@ -64,7 +64,6 @@ def prepare(folder: Path) -> None:
 
 
 def _results(folder: Path) -> None:
-    """What earlier commands left: a calibration."""
     shutil.copytree(EXAMPLE, folder / "out")
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)

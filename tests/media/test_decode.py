@@ -148,9 +148,7 @@ PICTURES: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_without_its_end_passes_where_vllm_takes_it(name: str) -> None:
-    """Fault 7 of the gate: an end mark anywhere was taken for the end, and most formats for whole.
-    Then all that had none was unknown.
-    """
+    """Fault 7 of the gate: an end mark anywhere passed as the end, and most formats as whole."""
     whole = PICTURES[name]()
     assert examined(whole, "image").encoding.fault == ""
     assert examined(whole + bytes(100_000), "image").encoding.fault == ""
@@ -162,7 +160,6 @@ def test_a_picture_without_its_end_passes_where_vllm_takes_it(name: str) -> None
 
 
 def test_a_png_without_its_last_chunk_is_whole() -> None:
-    """Pillow takes it."""
     part = noise("PNG")[:-12]
     assert pillow_takes(part)
     assert examined(part, "image").encoding.fault == ""

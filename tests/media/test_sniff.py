@@ -15,7 +15,6 @@ from mmcalib.media.sniff import (
 
 
 def page(data: bytes, *, begins: bool) -> bytes:
-    """A page of Ogg with one packet."""
     return b"OggS\0" + bytes([2 * begins]) + bytes(20) + bytes([1, len(data)]) + data
 
 

@@ -284,9 +284,7 @@ def test_a_header_without_frames_is_no_video(tmp_path: Path) -> None:
 def test_frames_behind_an_edit_list_do_not_count(
     tmp_path: Path, frames: int, hidden: int, rate: int, shown: int
 ) -> None:
-    """Trims without encoding, such as a telephone's, were held for all their frames. What vLLM 0.32
-    has of each (`get_video_metadata`, vllm/multimodal/video_decoders/opencv.py).
-    """
+    """vLLM 0.32's `get_video_metadata` (vllm/multimodal/video_decoders/opencv.py) skips them."""
     shape = probe(Item(str(hiding(tmp_path / "a.mp4", frames, hidden, rate))))
     assert isinstance(shape, VideoShape)
     assert shape.num_frames == shown

@@ -19,8 +19,7 @@ def config(model: str) -> dict[str, Any]:
 def test_the_largest_video_of_qwen25_vl() -> None:
     encoder = encoder_of(config("Qwen/Qwen2.5-VL-3B-Instruct"), "video")
     assert encoder is not None
-    # 114,688 tokens of four patches: gate and up of 3,420 each, their product, four streams of
-    # 1,280, all in two bytes, and 1,176 pixels of a byte.
+    # 4 patches a token: gate, up and product of 3,420, four streams of 1,280; 1,176 pixel bytes.
     assert encoder.peak_bytes(1, 114_688) == 458_752 * (2 * (3 * 3420 + 4 * 1280) + 1176)
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 
-# SHA-256 of config.json. Source: index id 68330512500, with the revision on the hub; of Qwen3.6
-# index ids 54570418369 and 70650232578, of Gemma 4 69567555466, 70116951812 and
-# 57482229140, of Qwen3-VL 68991165975 and 70329412375.
+# SHA-256 of config.json. Index ids 68330512500 (hub revision); Qwen3.6 54570418369, 70650232578;
+# Gemma 4 69567555466, 70116951812, 57482229140; Qwen3-VL 68991165975, 70329412375.
 CONFIGS = {
     "Qwen/Qwen3-VL-235B-A22B-Instruct": (
         "a9b0434bf1bb5de21786cb3dc3abf95e7254a1e131557c911d7271d2fb63e476"
@@ -34,8 +33,7 @@ CONFIGS = {
     "Qwen/Qwen3.6-35B-A3B": "93a4693fa9d8392fbfccd4b3c9873f4bfdcb14fdede978b123d07d19675efe99",
     "Qwen/Qwen3.8-27B": "191e0af232104ed8b65258cf3fb2b842e288008baca7633c11b82a1ac7203aab",
 }
-# Of preprocessor_config.json and video_preprocessor_config.json of Qwen3.8-27B, and of the others
-# of its family. Source: index id 67402721459.
+# Of both preprocessor files of Qwen3.8-27B and its family. Source: index id 67402721459.
 QWEN_IMAGES = "27225450ac9c6529872ee1924fcb0962ff5634834f817040f444118116f4e516"
 QWEN_VIDEOS = "7768af27c1fafa9cc9011c1dc20067e03f8915e03b63504550e11d5066986d13"
 # Of processor_config.json of Gemma 4. Source: index id 69567555466.

@@ -111,7 +111,6 @@ class FakeHost:
                 yield Measured(index, found)
 
     def count_texts(self, request: CountTexts) -> TextCounts:
-        """A token for four bytes."""
         self.texts += len(request.requests)
         found = [request.measure_context() for request in request.requests]
         counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
@@ -188,9 +187,7 @@ def _slim(shape: ImageShape) -> float:
 
 
 def grid(width: int, height: int, most_px: int) -> int:
-    """Tokens of a picture, by the resizing rule of the Qwen-VL processors. Slim pictures may
-    exceed the cap there too.
-    """
+    """Tokens of a picture as Qwen-VL processors resize it; slim pictures may exceed the cap."""
     across, down = max(1, round(width / EDGE)), max(1, round(height / EDGE))
     if across * down * UNIT > most_px:
         shrink = math.sqrt(width * height / most_px) * EDGE

@@ -67,9 +67,7 @@ def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> 
 
 
 def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> None:
-    """A hint shrinks vLLM's encoder cache to the corpus' largest item: fewer requests wait in it,
-    and more are preempted.
-    """
+    """A hint shrinks vLLM's encoder cache: fewer requests wait in it, more are preempted."""
 
     def decided(default_kv_tokens: int) -> Decision:
         return decide(
@@ -98,9 +96,7 @@ def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
 
 
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:
-    """vLLM's own largest item under a cap may be smaller than the corpus' largest, which then
-    needs a step as large as itself.
-    """
+    """A capped profile item may be smaller than the corpus' largest, which needs its own step."""
     found = decide(corpus([PAGE]))
     largest = found.table.largest()
     assert largest is not None

@@ -127,9 +127,7 @@ def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
 
 
 def test_what_stays_resident_beside_the_language_model_decides() -> None:
-    """Finding §3 of the server conformance work: `max_num_seqs 4`, 1,296 of 1,296 tokens, adequacy
-    1.0, while the language model may run beside 15,088 more tokens, 494 MB.
-    """
+    """Server conformance §3: 1,296 tokens pass, `max_num_seqs 4`; 15,088 (494 MB) are resident."""
     at = predicted(FOUR, deepstack(FOUR.budget))
     found = predicted_shortfall(at, FOUR)
     assert found is not None
@@ -182,9 +180,7 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
 
 @pytest.mark.parametrize(("shared", "batch"), [(False, 18 * 324), (True, 15 * 324)])
 def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
-    """Finding §3 of the server conformance work: the cure is derived, not only named. Where outputs
-    are views, four pictures' storage lives on while one of them is cached.
-    """
+    """Server conformance §3: the fix is derived; one cached view keeps four pictures' storage."""
     asked: list[Mapping[str, Any]] = []
 
     def ask(
@@ -225,9 +221,7 @@ def listening(step_bytes: int | None) -> RehearsedMemory:
 
 
 def test_padded_clips_decide_by_their_bytes() -> None:
-    """Finding §4 of the server conformance work: "2,250 tokens take 0.15 GiB; the profile reserves
-    0.24 GiB: pass", beside a warning that 90 such clips give 30 × the input.
-    """
+    """Server conformance §4: 0.15 of 0.24 GiB passed, though 90 such clips give 30 × the input."""
     assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
     after = listening(4626 * MIB)
     check = reserved_check(predicted(CLIPS, after), CLIPS, allow_under_reserve=False)
@@ -248,9 +242,7 @@ def test_a_step_that_could_not_be_run_decides_nothing() -> None:
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
 def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
-    """Finding §3 of the server conformance work: "adequately reserved, 0 tokens", but up to the
-    encoder budget may be held.
-    """
+    """Server conformance §3: "0 tokens" looked adequate, but the encoder budget may be held."""
     alone = replace(
         limits(16_384, 4), max_tokens_per_item={}, profiled_modality=None, profiled_items=0
     )

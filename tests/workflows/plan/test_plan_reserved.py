@@ -42,9 +42,7 @@ SEQS = Fix("max_num_seqs=4", "max_num_seqs", {"max_num_seqs": 4}, "speed", "at m
 
 @dataclass
 class DeepStack:
-    """Qwen3-VL-8B, whose encoder cache keeps more beside the language model than four sequences
-    reserve; where it is other than these four, `mended_tokens` of KV cache are left.
-    """
+    """Qwen3-VL-8B, under-reserved at four sequences; else `mended_tokens` of KV cache are left."""
 
     steps: bool = True
     mended_tokens: int = 305_832
@@ -179,9 +177,7 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
 
 @dataclass
 class Qwen7B:
-    """Qwen2.5-VL-7B on an L4 as it was rehearsed: the profile is of the largest image, or of the
-    size that a hint names; a cap of the processor makes both smaller.
-    """
+    """Qwen2.5-VL-7B rehearsed on an L4, profiled with the largest, hinted or capped image."""
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()

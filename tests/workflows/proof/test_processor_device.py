@@ -25,9 +25,7 @@ def processed(tokens: int, seconds: float, peak: int | None = None) -> Processed
 
 
 class Gpu(FakeHost):
-    """Counts one item wrongly, has no room for another; one cannot be loaded, one ends it; sounds
-    are computed on the CPU.
-    """
+    """Miscounts, has no room for, cannot load, and dies of one item each; sounds run on the CPU."""
 
     def __init__(self) -> None:
         super().__init__(opened())

@@ -25,8 +25,6 @@ LARGE, SMALL = ImageShape(2800, 2240), ImageShape(280, 280)
 
 
 class Failing:
-    """A host whose engine does not start."""
-
     def __init__(self, error: Exception) -> None:
         self.error = error
 

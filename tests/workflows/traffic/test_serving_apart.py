@@ -34,8 +34,6 @@ class Startup:
 
 
 class Server:
-    """Stands for the process that serves."""
-
     def __init__(self) -> None:
         self.served: list[Mapping[str, Any]] = []
 
