@@ -1,6 +1,4 @@
-"""Whether this CPU computes in bfloat16; where it does not, an engine on it computes in float32,
-and the peak of its activations is not that of the model.
-"""
+"""Whether this CPU computes in bfloat16; if not, engine and activation peak are float32's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Shared by all tests: where they run, where the development corpora are, and one engine host per
-session.
-"""
+"""Shared fixtures: working folder, development corpora, one engine host per session."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What `make demo` leaves in a checkout; tests neither need it nor touch it.
 RESULTS = ("out", "sample", "sample-archives")
 
-# Shells have what they start in the background ignore interrupts, and that is inherited by what is
-# interrupted here.
+# A shell's background jobs, and their children, ignore the interrupts that tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -45,9 +42,7 @@ def _is_heavy(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tests run in an empty folder and with a cache of their own, whatever the checkout holds and
-    its user has done before; what they start finds them all the same.
-    """
+    """Run in an empty folder with a cache of its own; child processes import the checkout."""
     folder = tmp_path_factory.mktemp("working")
     before = _results()
     with pytest.MonkeyPatch.context() as patch:

@@ -57,7 +57,6 @@ def packed_sound(path: Path, seconds: float, rate_hz: int, channels: int = 2) ->
 
 
 def silence(path: Path, seconds: float, rate_hz: int, channels: int = 1) -> Path:
-    """By libsndfile, in the format that the name says."""
     samples = np.zeros((round(seconds * rate_hz), channels), np.int16)
     subtype = "PCM_16" if path.suffix in (".wav", ".flac", ".w64") else None
     soundfile.write(path, samples, rate_hz, subtype=subtype)
@@ -85,14 +84,11 @@ def frames_url(count: int, width: int = 64, height: int = 48, header: str = "vid
 
 
 def steady(path: Path, frames: int, codec: str = "libx264", form: str = "mp4") -> Path:
-    """A clip of 25 frames a second."""
     return paced(path, [n * 40 for n in range(frames)], 25, form=form, codec=codec)
 
 
 def hiding(path: Path, frames: int, hidden: int, rate: int = 30) -> Path:
-    """A clip of one group of pictures, of which an edit list hides the first: cut without encoding
-    it again.
-    """
+    """A clip of one group of pictures; an edit list hides the first, as a trim without encoding."""
     times_ms = [round(n * 1000 / rate) for n in range(frames)]
     whole = paced(path.with_name(f"whole-{path.name}"), times_ms, rate, form="mp4")
     with av.open(str(whole)) as source, av.open(str(path), "w", format="mp4") as file:

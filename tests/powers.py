@@ -10,8 +10,7 @@ from contextlib import contextmanager
 # capabilities(7), capget(2), prctl(2).
 _VERSION_3 = 0x20080522
 _PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
-# Without the first a program that root starts has all powers again; without the second access(2)
-# asks for those that root could take back.
+# Else root's children get all powers back (first), and access(2) checks regainable ones (second).
 _NOROOT, _NO_SETUID_FIXUP = 1, 4
 
 
@@ -29,10 +28,7 @@ class _Sets(ctypes.Structure):
 
 @contextmanager
 def powerless() -> Iterator[None]:
-    """Lets the thread, and the processes that it starts, do what an ordinary user may.
-
-    Raises OSError where the machine does not let root give up its powers.
-    """
+    """Drop root's capabilities for this thread and its children. Raise OSError where it cannot."""
     if os.geteuid() != 0:
         yield
         return

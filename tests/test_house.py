@@ -302,9 +302,7 @@ def test_only_the_cli_and_child_processes_exit() -> None:
 
 
 def test_no_process_is_started_that_may_import_from_the_working_folder() -> None:
-    """Whoever starts one makes its environment with `safe_environment`, and gives Python `-P`, or
-    `-I`, which does that too.
-    """
+    """Every start uses `safe_environment`, and Python with `-P` or `-I`."""
     found = []
     for name, tree in modules().items():
         starts = [
@@ -345,7 +343,6 @@ def _lines(folder: Path) -> int:
 
 
 def _run_options() -> int:
-    """Options of `mmcalib run`, each counted once."""
     shown = subprocess.run(
         [sys.executable, "-m", "mmcalib", "run", "--help-all"],
         capture_output=True,
@@ -357,9 +354,7 @@ def _run_options() -> int:
 
 
 def test_the_house_does_not_grow() -> None:
-    """Each figure is at most its ceiling, and so near to it that whoever cuts lowers it. A ceiling
-    only falls.
-    """
+    """Each figure is at most its ceiling and close to it. Ceilings only fall."""
     docs = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     figures = {
         "modules": len(list(PACKAGE.rglob("*.py"))),

@@ -1,6 +1,4 @@
-"""Where another release of vLLM does otherwise, so that a test has to fail there: `make compat`
-shows the reasons.
-"""
+"""Mark tests that must fail on other releases of vLLM; `make compat` prints the reasons."""
 
 from __future__ import annotations
 

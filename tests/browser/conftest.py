@@ -15,7 +15,6 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The running browser."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make setup")
     named = os.environ.get("MMCALIB_CHROMIUM") or "chromium"
     program = shutil.which(named) or shutil.which("chromium-browser")

@@ -1,7 +1,4 @@
-"""Pictures of the sample corpus' report: `python tests/browser/shots.py reports/demo/report.html`.
-
-They are kept beside the report, and show it at once where a browser would have to be opened.
-"""
+"""Screenshots of a report: `python tests/browser/shots.py reports/demo/report.html`."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ MODELS_OF_A_HOST = 12
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one model together, and those of one imaginary GPU, where pytest would go through
-    all models for each test. What stands elsewhere stays where it is.
-    """
+    """Group the tests of one model, and of one imaginary GPU; keep all others in place."""
     own = [index for index, item in enumerate(items) if HERE in item.path.parents]
     ordered = sorted((items[index] for index in own), key=_shared)
     for index, item in zip(own, ordered, strict=True):
@@ -30,7 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _shared(item: pytest.Item) -> tuple[str, str]:
-    """The file, and what its tests share."""
     mark = item.get_closest_marker("xdist_group")
     return item.path.name, mark.args[0] if mark else ""
 

@@ -1,6 +1,4 @@
-"""Known failures of vLLM with bundled models, as one table. A line that begins to hold fails here;
-take it out then.
-"""
+"""Known failures of vLLM with bundled models. A line that starts to hold fails: delete it."""
 
 from __future__ import annotations
 
@@ -238,8 +236,6 @@ def failing(
 
 
 def marks(geometry: Geometry, line: Line, case: tuple[str, ...]) -> Sequence[pytest.MarkDecorator]:
-    """The same, whose the test is for the workers that share the models, and whether every run of
-    the tests has it.
-    """
+    """`failing`, the group of workers that share the model, and whether every run has the test."""
     found = [pytest.mark.xdist_group(geometry.id), *failing(geometry, line, case)]
     return found if geometry.id in SLICE else [*found, pytest.mark.models]

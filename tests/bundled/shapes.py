@@ -1,6 +1,4 @@
-"""The items that every bundled model is tried with: twelve of each modality, from the least that a
-camera or microphone gives to more than any processor keeps.
-"""
+"""Twelve items per modality, from a device's smallest to more than any processor keeps."""
 
 from __future__ import annotations
 

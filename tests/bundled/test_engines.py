@@ -1,6 +1,4 @@
-"""Eight families through the whole job: vLLM's real engine on the CPU, two layers of each stack at
-their true width, and an item of each modality answered.
-"""
+"""Run eight families on vLLM's CPU engine: two full-width layers, one item per modality."""
 
 from __future__ import annotations
 

@@ -134,9 +134,7 @@ def joined(executor: RayExecutor, folder: Path) -> str:
 def test_a_cluster_that_a_process_began_for_itself_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends with that process, whatever runs on it. (Before the cluster of the other tests runs:
-    Ray finds either only where it is the only one.)
-    """
+    """It ends with its process. Runs first: Ray finds a cluster only where it is the only one."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_ADDRESS")
     script = (

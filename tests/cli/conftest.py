@@ -32,9 +32,7 @@ def cli(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> Iterator[Cli]:
-    """Run `mmcalib` with these words, offline and with a cache of its own. A command that wants
-    vLLM before anything else skips the test where there is none.
-    """
+    """Run `mmcalib` offline with its own cache; skip where it needs a vLLM that is missing."""
     for name, value in {
         "NO_COLOR": "1",
         "COLUMNS": "80",
@@ -66,7 +64,6 @@ def cli(
 
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
-    """A folder with one good picture."""
     folder = tmp_path / "media"
     folder.mkdir()
     Image.new("RGB", (56, 28)).save(folder / "a.png")

@@ -1,7 +1,5 @@
-"""What vLLM's real API server says to fixed requests, beside what `check` said before.
-
-`benchmarks/conformance.py` generates thousands of such requests; these are the fixed ones and the
-examples that it has kept. Each model has a module, so that two servers run side by side.
+"""Compare `check` with vLLM's API server on fixed requests and what `benchmarks/conformance.py`
+keeps of its thousands. Each model has a module, so that two servers run side by side.
 """
 
 from __future__ import annotations

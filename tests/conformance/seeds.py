@@ -13,10 +13,8 @@ from judging.request import Item, Order, Request, Room, Turn
 
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
 
-# `MODEL: NAME` of a seed, or `MODEL: CAUSE` of a kept example as far as it tells → where `check`
-# and the server are known to differ: sections of the server conformance work, `new` where none has
-# it.
-# Such a test fails where they agree: whoever cures one takes its line away.
+# `MODEL: NAME` of a seed, or `MODEL: CAUSE` of a kept example → where `check` and server differ:
+# a section of the server conformance work, or `new`. A line fails once they agree: delete it.
 _BEFORE_0_31 = "before 0.31 any request may bring media_io_kwargs"
 NOT_CURED: dict[str, str] = {}
 if not VLLM_0_31.is_reached:

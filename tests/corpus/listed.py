@@ -30,17 +30,14 @@ def held(item: Item) -> ByteSource:
 
 
 def width(item: Item) -> int:
-    """Of a picture, in pixels."""
     return width_of(probe(item))
 
 
 def width_of(shape: object) -> int:
-    """The same of its shape."""
     assert isinstance(shape, ImageShape), shape
     return shape.width_px
 
 
 def reason(found: object) -> str:
-    """Why it is skipped."""
     assert isinstance(found, Skipped), found
     return found.reason

@@ -120,8 +120,7 @@ def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
     assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
 
 
-# As their own exports have them: OpenAI's batch file, two proxies, LiteLLM's callbacks and its rows
-# of spend logs. (line, tokens of the answer, seconds)
+# (line, tokens of the answer, seconds): OpenAI's batch file, two proxies, LiteLLM's two exports.
 ENVELOPES = [
     ({"custom_id": "1", "body": {**user("hello"), "max_tokens": 7}}, 7, None),
     ({"timestamp": 3, "request": {"method": "POST", "body": user("hello")}}, None, 3.0),
@@ -693,9 +692,7 @@ def test_a_damaged_line_costs_only_itself(pictures: Path, line: bytes) -> None:
     ],
 )
 def test_what_is_no_utf_8_is_no_request(pictures: Path, text: bytes) -> None:
-    """Python's JSON takes halves of surrogate pairs that are written as bytes; nothing that writes
-    a request again does.
-    """
+    """Python's JSON reads half surrogate pairs written as bytes, but no writer can write them."""
     line = json.dumps({"messages": [{"role": "naming", "content": "|"}]}).encode()
     assert between_good_ones(pictures, line.replace(b"|", text)) == "not UTF-8"
 

@@ -1,6 +1,4 @@
-"""The other forms of the configuration, read back by a real shell and by other readers than ours.
-What vLLM itself reads of them: tests/engine/test_emit.py.
-"""
+"""Emitted forms, read by a real shell and foreign parsers; by vLLM in tests/engine/test_emit.py."""
 
 from __future__ import annotations
 
