@@ -140,8 +140,8 @@ def test_an_unknown_name_is_refused(name: str) -> None:
 
 def test_importing_the_catalogue_reads_no_file() -> None:
     code = (
-        "from mmcalib.models import gpus as c; assert c.all.cache_info().currsize == 0;"
-        "c.find('l4'); assert c.all() is c.all()"
+        "from mmcalib.models import gpus as c; assert c.catalogue_gpus.cache_info().currsize == 0;"
+        "c.find_gpu('l4'); assert c.catalogue_gpus() is c.catalogue_gpus()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,6 +16,7 @@ FACTS = "mmcalib/models/facts/*.json"
 # Everything in the package that is no Python, by pattern: what it is, and of whose making.
 DATA: Mapping[str, tuple[str, str]] = {
     "mmcalib/py.typed": ("marks the package as typed", "mmcalib"),
+    "mmcalib/checks/checks.txt": ("codes, names and explanations of checks", "mmcalib"),
     "mmcalib/models/gpus.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
     FACTS: ("geometries of models, [below](#geometries-of-models)", "mmcalib"),
     "mmcalib/report/html/templates/*.j2": ("page, style and script of the report", "mmcalib"),
