@@ -240,7 +240,7 @@ def count_corpus(
         why = f"; {one_line(first.path)}: {first.reason}" if first else ""
         raise CorpusError(
             f"nothing to measure: no image, video or audio in {files} files{why}",
-            hint="--data DIR takes a folder of media files",
+            hint="pass a folder of media files with --data DIR",
         )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())

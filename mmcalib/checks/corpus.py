@@ -30,7 +30,7 @@ def check_readable(facts: CheckFacts) -> Iterator[Check]:
         yield Check(ids.READABLE_FILES, "pass", f"all {corpus.files} files read")
         return
     first = corpus.skipped[0]
-    detail = f"{len(corpus.skipped)} skipped, such as {one_line(first.path)}: {first.reason}"
+    detail = f"{len(corpus.skipped)} skipped, for example {one_line(first.path)}: {first.reason}"
     names, remedy = _names(first.path, first.reason), "skipped.jsonl lists them with reasons"
     yield Check(ids.READABLE_FILES, "warn", detail, remedy, names)
 

@@ -121,7 +121,7 @@ def _vllm_flags(meant: str) -> Any:
             named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
             raise UsageError(
                 f"unexpected argument: {words[0]}",
-                hint=f"did you mean {named} {words[0]}? vLLM's flags go after --",
+                hint=f"{named} {words[0]}; flags of vLLM go after --",
             )
         return words
 

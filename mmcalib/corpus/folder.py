@@ -73,11 +73,11 @@ class FolderSource(Files[str]):
         if not os.path.lexists(self.root):
             raise CorpusError(
                 f"folder not found: {one_line(self.root)}",
-                hint=f"{given_as} takes a folder of media files, or one file",
+                hint=f"pass a folder of media files, or one file, with {given_as}",
             )
         self._nothing = CorpusError(
             f"folder contains no files: {one_line(self.root)}",
-            hint=f"{given_as} takes a folder of media; files with a leading dot are ignored",
+            hint=f"put media files into it; mmcalib ignores names with a leading dot",
         )
 
     def _paths(self) -> Iterator[str | Skipped]:

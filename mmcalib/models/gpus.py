@@ -157,8 +157,8 @@ def find_gpu(name: str) -> Gpu:
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
     raise UsageError(
         f"unknown GPU {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
-        hint=f"mmcalib list gpus shows {len(catalogue_gpus())}; for any other, "
-        f"replace --gpu by {ANY_GPU_EXAMPLE}",
+        hint=f"mmcalib list gpus for the {len(catalogue_gpus())} known ones, "
+        f"or {ANY_GPU_EXAMPLE} in place of --gpu",
     )
 
 
@@ -209,7 +209,7 @@ CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
 # Size of the name in cudaDeviceProp, which torch reads.
 NAME_BYTES = 256
-NAME_GPU_HINT = "name one instead: --gpu NAME"
+NAME_GPU_HINT = "name the GPU to plan for: --gpu NAME"
 
 
 class Driver(Protocol):
@@ -271,7 +271,9 @@ def open_driver() -> Driver:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise UsageError("no CUDA driver on this machine", hint=NAME_GPU_HINT) from error
+        raise UsageError(
+            "this machine has no GPU: no CUDA driver found", hint=NAME_GPU_HINT
+        ) from error
     return CudaDriver(library)
 
 

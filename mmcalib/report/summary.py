@@ -63,6 +63,7 @@ def summary(
         notes.append(Text())
     letters = {row[-1] for row in (*compared, *settings)}
     known = [f"{label[0]} {label}" for label in _LABELS if label[0] in letters]
+    known = [one.replace("rehearsed", "rehearsed on a simulated GPU") for one in known]
     legend = Text(" · ".join([*known, "the rest is measured"]), "dim")
     tables = [_table(compared, [one.name for one in rows.columns(calibration)], width)]
     tables += [_table(settings, (), width)] if settings else []
@@ -120,19 +121,27 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
         return "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
 
     def at_once(memory: Memory) -> str:
-        return "—" if memory.max_concurrency is None else f"{memory.max_concurrency:.1f}"
+        return (
+            "—"
+            if memory.max_concurrency is None
+            else f"{memory.max_concurrency:.1f}x at full length"
+        )
 
     shown: tuple[tuple[str, str, Callable[[Memory], str]], ...] = (
         (f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}", "kv_cache_bytes", starts),
         ("KV cache", "kv_cache_tokens", kv_cache),
-        ("full-length requests", "max_concurrency", at_once),
-        ("activation peak", "activation_peak_bytes", lambda m: text.gib(m.activation_peak_bytes)),
+        ("max concurrency", "max_concurrency", at_once),
+        (
+            "peak activation memory",
+            "activation_peak_bytes",
+            lambda m: text.gib(m.activation_peak_bytes),
+        ),
     )
     for name, field, words in shown:
         if any(getattr(memory, field) is not None for memory in memories):
             yield name, *map(words, memories), _letter(rows.label_of(last, field))
     caches = [f"{text.number(one.budget.encoder_budget_tokens)} tokens" for one in compared]
-    yield "largest item admitted", *caches, "c"
+    yield "encoder token budget", *caches, "c"
     unknown = ["—"] * (len(compared) - 2)
     if parts := {m: p for m, p in calibration.corpus.modalities.items() if p.kept}:
         less = [
@@ -289,6 +298,6 @@ def _tail(
             yield from _wrapped(verdict, "", 2, width)
             yield Text(command, "bold")
     files = ", ".join([os.path.join(folder, "report.html"), *also])
-    issue = f"Details: {files} · for an issue: mmcalib report {folder} --format issue"
+    issue = f"Details: {files} · to report an issue: mmcalib report {folder} --format issue"
     fits = folder and len(issue) <= width
     yield Text(text.printable(issue if fits else f"Details: {files}"))

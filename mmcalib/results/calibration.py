@@ -156,7 +156,7 @@ def with_server_limits(server: Server, command: str) -> str:
 
 
 SCHEMA_VERSION: Final = 2
-MADE_BY: Final = "mmcalib run --model MODEL --data DIR --out OUT writes one"
+MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
 # Surrogates: how Python decodes bytes of a file name that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")

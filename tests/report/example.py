@@ -223,7 +223,7 @@ def _evidence() -> list[Evidence]:
             f"mm_processor_kwargs.{AREA}",
             1003520,
             "measured",
-            "smallest that downscales none; default 12845056",
+            "smallest that downscales nothing; default 12845056",
             exemplar=page,
             effect=CAPPED,
         ),
@@ -244,7 +244,7 @@ def _evidence() -> list[Evidence]:
             "mm_processor_cache_gb",
             0.42,
             "computed",
-            "hit rate 31.4%; 1,247 items in 600 requests, an unlimited cache hits 32.0%, "
+            "expected hit rate 31.4%; 1,247 items in 600 requests, an unlimited cache hits 32.0%, "
             "vLLM's 4 GiB 32.0%",
             exemplar="/data/scan/letterhead.png",
         ),

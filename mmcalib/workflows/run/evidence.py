@@ -74,7 +74,7 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
         need = need if size.is_unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
-        why = f"hit rate {share(size.hit_rate)}; {items}, {most}"
+        why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
         why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
     if size.is_limited:
@@ -144,8 +144,8 @@ def _large_items(decision: Decision) -> Iterator[Check]:
         yield Check(
             name,
             "warn",
-            f"{worst.over_half} {worst.modality} items each fill over half of the encoder cache, "
-            f"{size} tokens: {item.exemplar} occupies it for at least {worst.steps} steps of "
+            f"{worst.over_half} {worst.modality} items each take over half of the encoder cache "
+            f"({size:,} tokens): {item.exemplar} occupies it for at least {worst.steps} steps of "
             f"{batched} tokens; the next large {worst.modality} waits",
             f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
             + (smaller if worst.modality in decision.shrinkable_modalities() else ""),
@@ -249,7 +249,7 @@ def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
         return f"smallest that downscales at most half: {downscaled} items"
-    return "smallest that downscales none"
+    return "smallest that downscales nothing"
 
 
 def _context(decision: Decision, policy: Policy) -> Evidence:

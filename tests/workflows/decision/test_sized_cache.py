@@ -47,7 +47,7 @@ def test_the_cache_holds_what_comes_again() -> None:
     assert cache.size.capacity_bytes >= tensor_bytes(A, B)
     assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
     assert reason(decision) == (
-        "hit rate 60.0%; 5 items in 5 requests, an unlimited cache hits 60.0%, vLLM's 4 GiB 60.0%"
+        "expected hit rate 60.0%; 5 items in 5 requests, an unlimited cache hits 60.0%, vLLM's 4 GiB 60.0%"
     )
     assert next(cache_evidence(decision)).exemplar == path_of(A)
     found = cache_report(decision)
@@ -150,7 +150,7 @@ def large(decision: Decision) -> tuple[str, str, str]:
 def test_large_items_that_wait_for_one_another_are_warned_of() -> None:
     status, detail, remedy = large(decide(corpus([BIG, BIGGER])))
     assert status == "warn"
-    assert "2 image items each fill over half of the encoder cache, 8100 tokens" in detail
+    assert "2 image items each take over half of the encoder cache (8,100 tokens)" in detail
     assert path_of(BIGGER) in detail
     assert "occupies it for at least 4 steps of 2048 tokens; the next large image waits" in detail
     assert "--max-num-batched-tokens 16200" in remedy
