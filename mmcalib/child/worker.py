@@ -97,7 +97,7 @@ class WorkerMethods:
         return int(torch.cuda.max_memory_allocated()) - start_bytes
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
-        """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
+        """Encode one item: (embeds, seconds as in `trace_memory`, peak bytes above the start)."""
         batches, embeds = runner.encoder_batches(self, modality, media, 1)
         model, device = self.model_runner.get_model(), self.model_runner.device
         with torch.inference_mode():

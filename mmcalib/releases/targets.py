@@ -1,4 +1,4 @@
-"""Functions of vLLM and torch that a rehearsal replaces; a missing one raises TargetMoved."""
+"""Functions of vLLM and torch that a rehearsal replaces; a missing one raises TargetMissing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Target:
 
 
 def find(target: str | Target) -> tuple[Any, str] | None:
-    """Return a target's holder and last name; None if it may be missing here, else TargetMoved."""
+    """Return a target's holder and last name; None if it may be missing, else TargetMissing."""
     if isinstance(target, str):
         target = Target(target)
     parts = target.name.split(".")

@@ -75,7 +75,7 @@ PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move_data(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do the operation if it moves data between devices; otherwise return NOT_ASKED."""
+    """Do the operation if it moves data between devices; otherwise return NOT_HANDLED."""
     if func is aten._local_scalar_dense.default:
         if (value := gpu.values.get(args[0])) is not None:
             return value.item()
@@ -276,7 +276,7 @@ class MetaKernels:
     def result(
         self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
     ) -> Any:
-        """Compute the result; NOT_ASKED if the fake mode must. `flat`: all argument leaves."""
+        """Compute the result; NOT_HANDLED if the fake mode must. `flat`: all argument leaves."""
         handles = self._handles.get(func)
         if handles is None:
             handles = self._handles[func] = _has_plain_meta_kernel(func)

@@ -165,7 +165,7 @@ class _MemoryLedger(StepLedger):
         self._base_bytes = phase.start_bytes
         return available
 
-    def began(self, core: SteppedCore) -> None:
+    def on_started(self, core: SteppedCore) -> None:
         self._base_bytes += self._ledger.booked_bytes(core.kv_tensors)
         model = core.worker.model_runner.model
         self._naming.enter_context(track_modules(model, self._ledger))
@@ -188,7 +188,7 @@ class _MemoryLedger(StepLedger):
         if decodes:
             self._most_decodes, self._decode_bytes = decodes, self._peak_bytes - before
 
-    def entered(self, step: TrafficStep) -> TrafficStep:
+    def add_memory(self, step: TrafficStep) -> TrafficStep:
         held = self._allocated_bytes()
         return dataclasses.replace(step, peak_bytes=self._peak_bytes, held_bytes=held)
 

@@ -293,13 +293,13 @@ class _StubModule(types.ModuleType):
         if name[0].isupper():
             stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
         else:
-            stub = self._packages.refused(full)
+            stub = self._packages.refusing_stub(full)
         setattr(self, name, stub)
         return stub
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A function may have the name of a module."""
-        return self._packages.refused(self.__name__)(*args, **kwargs)
+        return self._packages.refusing_stub(self.__name__)(*args, **kwargs)
 
 
 class StubPackages:
