@@ -79,11 +79,9 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class CachingAllocator:
-    """One device's allocator; allocated bytes are of blocks, reserved bytes of segments.
+    """One device's allocator; allocated bytes are of blocks, reserved bytes of segments."""
 
-    `max_split_bytes` is torch's max_split_size (None: no limit), which may change at any time.
-    """
-
+    # torch's max_split_size (None: no limit), which may change at any time.
     max_split_bytes: int | None = None
     allocated_bytes: int = field(default=0, init=False)
     allocated_peak_bytes: int = field(default=0, init=False)
