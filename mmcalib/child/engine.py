@@ -141,7 +141,7 @@ def _ask(llm: Any, method: str, *args: Any) -> Any:
 
 
 def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
-    """Return s/token at small sizes, and for `tokens` seconds (a·n + b·n²) and bytes (linear)."""
+    """Return small items' seconds per token; seconds (a·n + b·n²), bytes (linear) of `tokens`."""
     points = [_ask(llm, "mmcalib_encode", *_probe(llm, side)) for side in _PROBE_SIDES_PX]
     (n1, t1, _), (n2, t2, peak) = points[-2], points[-1]
     rate1, rate2 = t1 / n1, t2 / n2

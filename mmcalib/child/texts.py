@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -310,11 +311,7 @@ def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound
 
 
 class _PromptBound:
-    """Bounds the tokens of a rendered prompt.
-
-    A tokenizer makes at most one token per byte, and one of each added token, such as the marks of
-    a turn.
-    """
+    """Bounds a prompt's tokens: one per byte, and one per added token, such as a turn's marks."""
 
     def __init__(self, tokenizer: Any) -> None:
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -341,10 +338,7 @@ def _expansion(normalizer: dict[str, Any] | None) -> int:
         return 1
     kind = normalizer["type"]
     if kind == "Sequence":
-        product = 1
-        for part in normalizer["normalizers"]:
-            product *= _expansion(part)
-        return product
+        return math.prod(map(_expansion, normalizer["normalizers"]))
     if kind not in _EXPANSION:
         raise ValueError(f"the tokenizer's normaliser {kind} is not supported")
     return _EXPANSION[kind]
@@ -361,9 +355,8 @@ def _find_bound(
     tried = [ONE]
     for request in conversations():
         try:
-            more = (
-                weight(request) - base - of_prompt.per_byte * request.measure_context().text_bytes
-            )
+            text_bytes = request.measure_context().text_bytes
+            more = weight(request) - base - of_prompt.per_byte * text_bytes
         except Exception:  # noqa: BLE001, S112 - templates reject some orders of turns
             continue
         tried.append(request)
@@ -386,21 +379,13 @@ def _find_bound(
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
     bound = _with_tools(bound, weight)
     tried += list(with_special_texts())
-    compared = 0
     for request in tried:
-        # No bound if the template repeats some words, or if the tokenizer makes more tokens than
-        # the text has bytes.
-        if weight(request) > bound_tokens(bound, request) + _replaced_tokens(texts, request):
+        most, items = bound_tokens(bound, request), request.items()
+        gain = texts.token_gain(texts.render(request)[1], items) if items else 0
+        # The template repeats some words, or the tokenizer makes more tokens than there are bytes.
+        if weight(request) > most - gain or texts.count(request) > most:
             return TextBound()
-        if texts.count(request) > bound_tokens(bound, request):
-            return TextBound()
-        compared += 1
-    return replace(bound, compared=compared)
-
-
-def _replaced_tokens(texts: TextRenderer, request: ChatRequest) -> int:
-    items = request.items()
-    return -texts.token_gain(texts.render(request)[1], items) if items else 0
+    return replace(bound, compared=len(tried))
 
 
 def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:
@@ -420,9 +405,8 @@ def bound_tokens(
     bound: TextBound, request: ChatRequest, items: Mapping[Modality, int] | None = None
 ) -> int:
     """Return the bound of a request, or of one with these items. Raises ValueError without one."""
-    tokens = bound.max_tokens(
-        request.measure_context(), request.items() if items is None else items
-    )
+    items = request.items() if items is None else items
+    tokens = bound.max_tokens(request.measure_context(), items)
     if tokens is None:
         raise ValueError("a tried request has no bound")
     return tokens

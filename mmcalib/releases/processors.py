@@ -40,13 +40,10 @@ def create_processor(config: Any) -> Any:
 
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
-    """Run a multimodal processor on loaded media, as the server's renderer does.
-
-    It uses one thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32), because more
-    threads would only spin.
-    """
+    """Run a multimodal processor on loaded media, as the server's renderer does."""
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
+    # One thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32); more only spin.
     with set_default_torch_num_threads():
         return processor.apply(inputs, TimingContext(enabled=False))
 
@@ -97,10 +94,7 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
 
 
 def picture_size_kwargs(processor: Any, modality: str) -> dict[str, Any]:
-    """Return `mm_kwargs` with the picture size that Hugging Face's processor uses here, or {}.
-
-    vLLM's count only knows the size in the checkpoint, not the one of this setting.
-    """
+    """Return `mm_kwargs` with this setting's picture size, unknown to vLLM's count, or {}."""
     own = processor.info.get_hf_processor()
     kwargs_type = getattr(own, "valid_processor_kwargs", None)
     scope = f"{modality}s_kwargs"

@@ -59,7 +59,7 @@ _INT_WORKSPACE_BYTES = 8 << 20
 
 
 class PagedAttention:
-    """Wraps a paged cache where FlashAttention fails (8-bit KV before Hopper, Blackwell)."""
+    """A paged cache's wrapper where FlashAttention fails (8-bit KV before Hopper, Blackwell)."""
 
     # vLLM then plans each step completely, as it always does for the first step.
     is_cuda_graph_enabled = False
