@@ -97,8 +97,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
     if not traced:
         say("reading the memory of the GPU")
         gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
-        peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
-        full = weights
+        peak, weights, full = gpu.activation_peak_bytes, gpu.weights_bytes, gpu.weights_bytes
     return llm, m.EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,

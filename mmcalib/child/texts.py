@@ -19,15 +19,7 @@ from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.domain.traffic import SplitPrompt
-from mmcalib.engine.messages import (
-    Blank,
-    CountingResult,
-    CountTexts,
-    GrammarResult,
-    SplitPrompts,
-    SplitTexts,
-    TextCounts,
-)
+from mmcalib.engine import messages as m
 from mmcalib.releases import grammar, processors
 
 if TYPE_CHECKING:
@@ -181,19 +173,19 @@ class TextRenderer:
             return (tuple(ids),)
         under = self._model.with_setting(DEFAULT)
         for modality in items.keys() - self._media.keys():
-            self._media[modality], _ = load(Blank(_SMALL[modality]), under)
-        media = {m: [self._media[m]] * n for m, n in items.items()}
+            self._media[modality], _ = load(m.Blank(_SMALL[modality]), under)
+        media = {modality: [self._media[modality]] * n for modality, n in items.items()}
         output = processors.apply_processor(under.processor, list(ids), media)
         ids, end, prompt = output["prompt_token_ids"], 0, list[tuple[int, ...] | Modality]()
         placeholders = output["mm_placeholders"]
-        places = sorted((p.offset, p.length, m) for m in items for p in placeholders.get(m, ()))
+        places = sorted((p.offset, p.length, i) for i in items for p in placeholders.get(i, ()))
         for start, length, modality in places:
             prompt += [tuple(ids[end:start]), modality]
             end = start + length
         return (*prompt, tuple(ids[end:]))
 
 
-def count_texts(texts: TextRenderer, request: CountTexts) -> TextCounts:
+def count_texts(texts: TextRenderer, request: m.CountTexts) -> m.TextCounts:
     """Count every request in order; a request that vLLM refuses gets vLLM's error."""
     tokens: list[int | str] = []
     for chat in request.requests:
@@ -201,20 +193,20 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextCounts:
             tokens.append(texts.count(chat))
         except Exception as error:  # noqa: BLE001 - the error is the answer
             tokens.append(refusal_reason(error))
-    return TextCounts(tuple(tokens))
+    return m.TextCounts(tuple(tokens))
 
 
-def split_texts(texts: TextRenderer, request: SplitTexts) -> SplitPrompts:
+def split_texts(texts: TextRenderer, request: m.SplitTexts) -> m.SplitPrompts:
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
             prompts.append(texts.split(chat))
         except Exception:  # noqa: BLE001 - a server refuses it too
             prompts.append(None)
-    return SplitPrompts(tuple(prompts))
+    return m.SplitPrompts(tuple(prompts))
 
 
-def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarResult:
+def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.GrammarResult:
     """Return vLLM's grammar of requests, with the template's format unless vLLM renders in code."""
     config = texts.renderer.model_config
     rules = grammar.request_grammar(config)
@@ -224,11 +216,11 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     try:
         rules["content"] = texts.content
     except ValueError:
-        return GrammarResult(rules)
-    return GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
+        return m.GrammarResult(rules)
+    return m.GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
 
 
-def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingResult:
+def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.CountingResult:
     """Find a counting that agrees with vLLM on all tried requests; drop parts that do not agree."""
     left_out = []
     try:
@@ -239,11 +231,10 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
         counter = TextCounter(str(texts.folder), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
-        counting = _compare_counts(
-            texts, counter, counting, (ONE, *conversations(), *with_special_texts())
-        )
+        plain = (ONE, *conversations(), *with_special_texts())
+        counting = _compare_counts(texts, counter, counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
-        return CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
+        return m.CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
         chat = with_items(modality, 1)
         try:
@@ -254,9 +245,8 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
             left_out.append(f"{modality} items: {error}")
     if len(counting.around) > 1:
         try:
-            counting = _compare_counts(
-                texts, counter, counting, with_mixed_items(tuple(counting.around))
-            )
+            mixed = with_mixed_items(tuple(counting.around))
+            counting = _compare_counts(texts, counter, counting, mixed)
         except ValueError as error:
             counting = replace(counting, around={})
             left_out.append(f"items: {error}")
@@ -266,7 +256,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
             counting = _compare_counts(texts, counter, replace(counting, fields=True), requests)
         except ValueError as error:
             left_out.append(f"tools: {error}")
-    return CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
+    return m.CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
 
 
 def _compare_counts(

@@ -17,10 +17,7 @@ from mmcalib.releases.platform import subtracts_graphs
 
 
 def limit_to_card() -> None:
-    """If `CARD` is set, let torch's allocations fail beyond that card's memory.
-
-    Memory in use now counts. Later memory outside torch (kernels, NCCL) is not limited.
-    """
+    """If `CARD_VARIABLE` is set, limit torch to such a card, less the memory in use now."""
     if CARD_VARIABLE not in os.environ:
         return
     free, total = torch.cuda.mem_get_info()

@@ -23,11 +23,6 @@ from vllm.multimodal.media.video import VideoMediaIO
 from vllm.multimodal.parse import AudioProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
-from vllm.multimodal.video import (
-    VIDEO_LOADER_REGISTRY,
-    VideoSourceMetadata,
-    get_video_loader_backend_for_processor,
-)
 from vllm.transformers_utils.processor import get_video_processor_cls_name
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
@@ -193,7 +188,7 @@ def blank_videos(shape: VideoShape, allow: Allow) -> Any:
 
 def _source(shape: VideoShape) -> Any:
     duration_s = shape.num_frames / shape.fps if shape.fps > 0 else 0.0
-    return VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
+    return vllm_video.VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
 
 
 def _frames(shape: VideoShape, sampled: list[int], allow: Allow) -> Any:
@@ -224,9 +219,7 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         cv2.CAP_PROP_FPS: shape.fps,
     }
 
-    def read(
-        cls: Any, /, cap: Any, frame_idx: list[int], total_frames_num: int, **kwargs: Any
-    ) -> Any:
+    def read(cls: Any, /, cap: Any, frame_idx: list[int], *rest: Any, **kwargs: Any) -> Any:
         return _frames(shape, frame_idx, allow), frame_idx
 
     return {
@@ -252,12 +245,14 @@ def video_processor_name(config: Any) -> str | None:
 
 def video_loader_name(config: Any) -> str | None:
     name = video_processor_name(config)
-    backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
+    loaders = vllm_video.VIDEO_LOADER_REGISTRY
+    backend: str | None = loaders.get_backend_for_video_processor(name)
     return backend
 
 
 def video_loader(config: Any, options: dict[str, Any]) -> Any:
-    backend = get_video_loader_backend_for_processor(video_processor_name(config))
+    name = video_processor_name(config)
+    backend = vllm_video.get_video_loader_backend_for_processor(name)
     if backend and "video_backend" not in options:
         options = {**options, "video_backend": backend}
     return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)

@@ -143,11 +143,9 @@ class CachingAllocator:
             return None
         nbytes, address = pool.free[index]
         limit = self.max_split_bytes
-        if limit is not None:
-            if size < limit <= nbytes:
-                return None
-            if size >= limit and nbytes >= size + ROUNDING_WITHOUT_SPLIT_BYTES:
-                return None
+        most = nbytes - ROUNDING_WITHOUT_SPLIT_BYTES
+        if limit is not None and (size < limit <= nbytes or limit <= size <= most):
+            return None
         del pool.free[index]
         return self._idle.pop(address)
 
