@@ -19,10 +19,7 @@ _NO_ARGUMENTS = ("config", "model_tag")
 
 
 def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
-    """Return the arguments that the file sets to other values than vLLM's defaults.
-
-    Raises ValueError with the parser's own error for a file that `vllm serve` rejects.
-    """
+    """Return arguments unlike vLLM's defaults. Raises ValueError with the parser's own error."""
     config = ["--config", request.path] if request.path else []
     # With a file that names no model, vLLM accepts a model only directly after `serve`.
     first = 0 if not request.flags or request.flags[0].startswith("-") else 1
@@ -34,11 +31,9 @@ def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
         for name in _CALIBRATED
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
-    unsafe = (
-        tuple(find_unsafe_settings(with_file, without, _CALIBRATED))
-        if config or request.file_flags
-        else ()
-    )
+    unsafe: tuple[str, ...] = ()
+    if config or request.file_flags:
+        unsafe = tuple(find_unsafe_settings(with_file, without, _CALIBRATED))
     if unsafe and flags:
         own = _arguments(["serve", str(with_file["model"]), *flags])
         unsafe = tuple(find_unsafe_settings(with_file, own, _CALIBRATED))

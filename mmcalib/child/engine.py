@@ -97,8 +97,7 @@ def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.En
     if not traced:
         say("reading the memory of the GPU")
         gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
-        peak, weights = gpu.activation_peak_bytes, gpu.weights_bytes
-        full = weights
+        peak, weights, full = gpu.activation_peak_bytes, gpu.weights_bytes, gpu.weights_bytes
     return llm, m.EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,
@@ -133,8 +132,7 @@ def _kv_cache_bytes(config: Any) -> int:
     model, parallel = config.model_config, config.parallel_config
     heads, size = model.get_num_kv_heads(parallel), model.get_head_size()
     per_token: int = 2 * model.get_num_layers(parallel) * heads * size * model.dtype.itemsize
-    context_tokens: int = model.max_model_len
-    return max(_LEAST_KV_BYTES, per_token * context_tokens * 5 // 4)
+    return max(_LEAST_KV_BYTES, per_token * int(model.max_model_len) * 5 // 4)
 
 
 def _ask(llm: Any, method: str, *args: Any) -> Any:
@@ -142,10 +140,7 @@ def _ask(llm: Any, method: str, *args: Any) -> Any:
 
 
 def _estimate(llm: Any, tokens: int) -> tuple[float, float, float]:
-    """Return seconds per token at small sizes, and seconds and bytes to encode `tokens`.
-
-    Seconds follow a·n + b·n² through the probes; bytes are proportional to the largest probe.
-    """
+    """Return small items' seconds per token; seconds (a·n + b·n²), bytes (linear) of `tokens`."""
     points = [_ask(llm, "mmcalib_encode", *_probe(llm, side)) for side in _PROBE_SIDES_PX]
     (n1, t1, _), (n2, t2, peak) = points[-2], points[-1]
     rate1, rate2 = t1 / n1, t2 / n2
@@ -229,10 +224,7 @@ def replay(llm: Any, request: m.Replay, prompting: processors.PromptSettings) ->
 
 def _peak(llm: Any, start_bytes: int | None) -> int | None:
     """Return the first worker's GPU bytes now, or its peak above them; None without a GPU."""
-    if not platform.current().is_cuda():
-        return None
-    nbytes: int = llm.collective_rpc("mmcalib_peak", args=(start_bytes,))[0]
-    return nbytes
+    return int(_ask(llm, "mmcalib_peak", start_bytes)) if platform.current().is_cuda() else None
 
 
 def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.PromptOutcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, product
-from typing import Any, assert_never
+from typing import Any
 
 from mmcalib.child.processor import Processor, load, measure_cost
 from mmcalib.domain import knobs
@@ -121,27 +121,18 @@ _SOFT_TOKENS = (70, 140, 280, 560, 1120)
 def find_knobs(
     default: Processor, under: Callable[[knobs.Setting], Processor]
 ) -> Iterator[knobs.Knob]:
-    """Yield each knob of the model with its default.
-
-    Its spelling affects its own modality and, if possible, no other. `under` returns the processor
-    of another setting.
-    """
+    """Yield each knob with its default, in a spelling that affects one modality if possible."""
     trial = Trial(default, under)
+    finders: Mapping[type[knobs.Knob], Callable[[Trial], Iterator[knobs.Knob]]] = {
+        knobs.AreaCap: area_knobs,
+        knobs.EdgeCap: _edges,
+        knobs.TileCap: tile_knobs,
+        knobs.CropCap: _crops,
+        knobs.FrameSampling: _frames,
+        knobs.TokenCap: _tokens,
+    }
     for kind in knobs.KNOBS:
-        if kind is knobs.AreaCap:
-            yield from area_knobs(trial)
-        elif kind is knobs.EdgeCap:
-            yield from _edges(trial)
-        elif kind is knobs.TileCap:
-            yield from tile_knobs(trial)
-        elif kind is knobs.CropCap:
-            yield from _crops(trial)
-        elif kind is knobs.FrameSampling:
-            yield from _frames(trial)
-        elif kind is knobs.TokenCap:
-            yield from _tokens(trial)
-        else:
-            assert_never(kind)
+        yield from finders[kind](trial)
 
 
 def _edges(trial: Trial) -> Iterator[knobs.Knob]:

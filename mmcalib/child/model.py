@@ -129,14 +129,11 @@ class OpenedModel:
 
     def with_setting(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
-            config = engine.model_config(
-                {
-                    **self._args,
-                    "mm_processor_kwargs": dict(setting.mm_processor_kwargs) or None,
-                    "media_io_kwargs": dict(setting.media_io_kwargs),
-                    **more,
-                }
-            )
+            kwargs = {
+                "mm_processor_kwargs": dict(setting.mm_processor_kwargs) or None,
+                "media_io_kwargs": dict(setting.media_io_kwargs),
+            }
+            config = engine.model_config({**self._args, **kwargs, **more})
             if not config.is_multimodal_model:
                 raise NotMultimodalError(f"{config.model} is not a multimodal model")
             processor = processors.create_processor(config)

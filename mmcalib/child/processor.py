@@ -63,10 +63,7 @@ def require_host_memory(needed_bytes: int, words: str = _PROCESSING) -> None:
 
 
 def load(subject: m.Blank | m.File, under: Processor) -> tuple[Any, tuple[int, ...]]:
-    """Load one item through vLLM's connector; return the media and its sampled size.
-
-    Raises the server's exceptions: the server would refuse such a request too.
-    """
+    """Load one item by vLLM's connector: (media, sampled size). Raises the server's exceptions."""
     media = _file(subject, under) if isinstance(subject, m.File) else _blank(subject, under)
     sampled = sampled_size(getattr(media, "media", media))
     if subject.modality == "audio":
@@ -137,11 +134,7 @@ def count_sounds(shapes: Sequence[AudioShape], under: Processor) -> list[_Count]
 
 
 def _frames_rule(most: int, rate_hz: int, hop: int, padded: int, under: Processor) -> _Frames:
-    """Find the rule for frames by processing a sound that is slightly longer than `most`.
-
-    It shows whether the processor truncates sounds, and whether it drops a partial last frame of
-    sounds longer than its padding.
-    """
+    """Process a sound above `most` to see if sounds are truncated, or lose a partial last frame."""
 
     def round_up(samples: int) -> int:
         return -(-samples // hop)
@@ -168,9 +161,8 @@ def compare_resampling(subject: m.Blank | m.File, under: Processor) -> tuple[int
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             sound, _ = librosa.load(subject.path, sr=rate_hz)
-        return processors.count_resampled_samples(under.processor, load(subject, under)[0]), len(
-            sound
-        )
+        ours = processors.count_resampled_samples(under.processor, load(subject, under)[0])
+        return ours, len(sound)
     except Exception:  # noqa: BLE001 - the comparison is optional
         return ()
 
@@ -180,9 +172,8 @@ def measure(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
     under = model.with_setting(request.setting)
     for index, subject in enumerate(request.subjects):
         try:
-            yield m.Measured(
-                index, measure_cost(subject, under), resampled=compare_resampling(subject, under)
-            )
+            cost, resampled = measure_cost(subject, under), compare_resampling(subject, under)
+            yield m.Measured(index, cost, resampled=resampled)
         except MemoryError as error:
             yield m.Measured(index, None, refusal=refusal_reason(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement

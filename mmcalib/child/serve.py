@@ -13,11 +13,7 @@ _ask = importlib.metadata.version
 
 
 def _version(distribution_name: str) -> str:
-    """Return a version with `+cpu` for vLLM's CPU package.
-
-    vLLM recognizes its CPU build by it (`vllm_version_matches_substr`, vllm/platforms of 0.32);
-    without it vLLM would use kernels of another platform.
-    """
+    """Add `+cpu`, by which vLLM knows its CPU build (`vllm_version_matches_substr`, 0.32)."""
     try:
         return _ask(distribution_name)
     except importlib.metadata.PackageNotFoundError:

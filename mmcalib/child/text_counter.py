@@ -51,7 +51,6 @@ class TextCounter:
         from transformers import AutoTokenizer
 
         self._content = content
-
         self._tokenizer = AutoTokenizer.from_pretrained(
             model, local_files_only=True, trust_remote_code=False
         )

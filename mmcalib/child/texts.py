@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,15 +19,7 @@ from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.domain.traffic import SplitPrompt
-from mmcalib.engine.messages import (
-    Blank,
-    CountingResult,
-    CountTexts,
-    GrammarResult,
-    SplitPrompts,
-    SplitTexts,
-    TextCounts,
-)
+from mmcalib.engine import messages as m
 from mmcalib.releases import grammar, processors
 
 if TYPE_CHECKING:
@@ -180,19 +173,19 @@ class TextRenderer:
             return (tuple(ids),)
         under = self._model.with_setting(DEFAULT)
         for modality in items.keys() - self._media.keys():
-            self._media[modality], _ = load(Blank(_SMALL[modality]), under)
-        media = {m: [self._media[m]] * n for m, n in items.items()}
+            self._media[modality], _ = load(m.Blank(_SMALL[modality]), under)
+        media = {modality: [self._media[modality]] * n for modality, n in items.items()}
         output = processors.apply_processor(under.processor, list(ids), media)
         ids, end, prompt = output["prompt_token_ids"], 0, list[tuple[int, ...] | Modality]()
         placeholders = output["mm_placeholders"]
-        places = sorted((p.offset, p.length, m) for m in items for p in placeholders.get(m, ()))
+        places = sorted((p.offset, p.length, i) for i in items for p in placeholders.get(i, ()))
         for start, length, modality in places:
             prompt += [tuple(ids[end:start]), modality]
             end = start + length
         return (*prompt, tuple(ids[end:]))
 
 
-def count_texts(texts: TextRenderer, request: CountTexts) -> TextCounts:
+def count_texts(texts: TextRenderer, request: m.CountTexts) -> m.TextCounts:
     """Count every request in order; a request that vLLM refuses gets vLLM's error."""
     tokens: list[int | str] = []
     for chat in request.requests:
@@ -200,20 +193,20 @@ def count_texts(texts: TextRenderer, request: CountTexts) -> TextCounts:
             tokens.append(texts.count(chat))
         except Exception as error:  # noqa: BLE001 - the error is the answer
             tokens.append(refusal_reason(error))
-    return TextCounts(tuple(tokens))
+    return m.TextCounts(tuple(tokens))
 
 
-def split_texts(texts: TextRenderer, request: SplitTexts) -> SplitPrompts:
+def split_texts(texts: TextRenderer, request: m.SplitTexts) -> m.SplitPrompts:
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
             prompts.append(texts.split(chat))
         except Exception:  # noqa: BLE001 - a server refuses it too
             prompts.append(None)
-    return SplitPrompts(tuple(prompts))
+    return m.SplitPrompts(tuple(prompts))
 
 
-def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> GrammarResult:
+def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.GrammarResult:
     """Return vLLM's grammar of requests, with the template's format unless vLLM renders in code."""
     config = texts.renderer.model_config
     rules = grammar.request_grammar(config)
@@ -223,11 +216,11 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> Grammar
     try:
         rules["content"] = texts.content
     except ValueError:
-        return GrammarResult(rules)
-    return GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
+        return m.GrammarResult(rules)
+    return m.GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
 
 
-def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> CountingResult:
+def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.CountingResult:
     """Find a counting that agrees with vLLM on all tried requests; drop parts that do not agree."""
     left_out = []
     try:
@@ -238,11 +231,10 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
         counter = TextCounter(str(texts.folder), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
-        counting = _compare_counts(
-            texts, counter, counting, (ONE, *conversations(), *with_special_texts())
-        )
+        plain = (ONE, *conversations(), *with_special_texts())
+        counting = _compare_counts(texts, counter, counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
-        return CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
+        return m.CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
     for modality in modalities:
         chat = with_items(modality, 1)
         try:
@@ -253,9 +245,8 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
             left_out.append(f"{modality} items: {error}")
     if len(counting.around) > 1:
         try:
-            counting = _compare_counts(
-                texts, counter, counting, with_mixed_items(tuple(counting.around))
-            )
+            mixed = with_mixed_items(tuple(counting.around))
+            counting = _compare_counts(texts, counter, counting, mixed)
         except ValueError as error:
             counting = replace(counting, around={})
             left_out.append(f"items: {error}")
@@ -265,7 +256,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> Counti
             counting = _compare_counts(texts, counter, replace(counting, fields=True), requests)
         except ValueError as error:
             left_out.append(f"tools: {error}")
-    return CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
+    return m.CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
 
 
 def _compare_counts(
@@ -310,11 +301,7 @@ def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound
 
 
 class _PromptBound:
-    """Bounds the tokens of a rendered prompt.
-
-    A tokenizer makes at most one token per byte, and one of each added token, such as the marks of
-    a turn.
-    """
+    """Bounds a prompt's tokens: one per byte, and one per added token, such as a turn's marks."""
 
     def __init__(self, tokenizer: Any) -> None:
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -341,10 +328,7 @@ def _expansion(normalizer: dict[str, Any] | None) -> int:
         return 1
     kind = normalizer["type"]
     if kind == "Sequence":
-        product = 1
-        for part in normalizer["normalizers"]:
-            product *= _expansion(part)
-        return product
+        return math.prod(map(_expansion, normalizer["normalizers"]))
     if kind not in _EXPANSION:
         raise ValueError(f"the tokenizer's normaliser {kind} is not supported")
     return _EXPANSION[kind]
@@ -361,9 +345,8 @@ def _find_bound(
     tried = [ONE]
     for request in conversations():
         try:
-            more = (
-                weight(request) - base - of_prompt.per_byte * request.measure_context().text_bytes
-            )
+            text_bytes = request.measure_context().text_bytes
+            more = weight(request) - base - of_prompt.per_byte * text_bytes
         except Exception:  # noqa: BLE001, S112 - templates reject some orders of turns
             continue
         tried.append(request)
@@ -386,21 +369,13 @@ def _find_bound(
         bound = replace(bound, item_tokens={**bound.item_tokens, modality: max(0, *around)})
     bound = _with_tools(bound, weight)
     tried += list(with_special_texts())
-    compared = 0
     for request in tried:
-        # No bound if the template repeats some words, or if the tokenizer makes more tokens than
-        # the text has bytes.
-        if weight(request) > bound_tokens(bound, request) + _replaced_tokens(texts, request):
+        most, items = bound_tokens(bound, request), request.items()
+        gain = texts.token_gain(texts.render(request)[1], items) if items else 0
+        # The template repeats some words, or the tokenizer makes more tokens than there are bytes.
+        if weight(request) > most - gain or texts.count(request) > most:
             return TextBound()
-        if texts.count(request) > bound_tokens(bound, request):
-            return TextBound()
-        compared += 1
-    return replace(bound, compared=compared)
-
-
-def _replaced_tokens(texts: TextRenderer, request: ChatRequest) -> int:
-    items = request.items()
-    return -texts.token_gain(texts.render(request)[1], items) if items else 0
+    return replace(bound, compared=len(tried))
 
 
 def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:
@@ -420,9 +395,8 @@ def bound_tokens(
     bound: TextBound, request: ChatRequest, items: Mapping[Modality, int] | None = None
 ) -> int:
     """Return the bound of a request, or of one with these items. Raises ValueError without one."""
-    tokens = bound.max_tokens(
-        request.measure_context(), request.items() if items is None else items
-    )
+    items = request.items() if items is None else items
+    tokens = bound.max_tokens(request.measure_context(), items)
     if tokens is None:
         raise ValueError("a tried request has no bound")
     return tokens

@@ -22,12 +22,11 @@ from mmcalib.releases.processors import create_processor, process_item
 
 
 class StepLedger:
-    """Hooks for steps of a real engine: it executes every step, and memory is unknown.
+    """Hooks for steps of a real engine: it executes every step, and memory is unknown."""
 
-    `largest` are the tensors at the last step's peak; `reserved_bytes` is as in `Traffic`.
-    """
-
+    # Tensors at the last step's peak.
     largest: tuple[LiveTensor, ...] = ()
+    # As in `Traffic`.
     reserved_bytes: int | None = None
 
     def prepare(self, config: Any) -> None:
@@ -70,11 +69,7 @@ class Prompts:
         self._under = Processor(model, create_processor(model), loading)
 
     def make(self, request: TrafficRequest) -> tuple[list[int], list[PlacedItem]]:
-        """Return the tokens of a request and its placed items.
-
-        Items of an encoder-decoder model are outside the prompt, at offset 0. Raises vLLM's
-        exception for an item that it refuses.
-        """
+        """Return a request's tokens and placed items. Raises vLLM's exception for a refused one."""
         outside = self._under.config.is_encoder_decoder
         prompt = request.prompt or (self._unique_text(request.text_tokens),)
         remaining, items = list(request.items), list[PlacedItem]()
@@ -213,8 +208,7 @@ class _ServingLoop:
             why = f"an item has {largest:,} tokens, more than the encoder cache"
             self.refused.append((request.origin, f"{why} ({self.core.cache_size:,})"))
             return
-        answer = min(max(1, request.answer_tokens), room)
-        name = self.core.add_request(ids, items, answer)
+        name = self.core.add_request(ids, items, min(max(1, request.answer_tokens), room))
         self._origins[name] = request.origin
 
     def _read_step(self, finished: int) -> TrafficStep:

@@ -17,10 +17,7 @@ from mmcalib.releases.platform import subtracts_graphs
 
 
 def limit_to_card() -> None:
-    """If `CARD` is set, let torch's allocations fail beyond that card's memory.
-
-    Memory in use now counts. Later memory outside torch (kernels, NCCL) is not limited.
-    """
+    """If `CARD_VARIABLE` is set, limit torch to such a card, less the memory in use now."""
     if CARD_VARIABLE not in os.environ:
         return
     free, total = torch.cuda.mem_get_info()
@@ -97,7 +94,7 @@ class WorkerMethods:
         return int(torch.cuda.max_memory_allocated()) - start_bytes
 
     def mmcalib_encode(self, modality: str, media: Any) -> tuple[int, float, int]:
-        """Encode one item: (embeds, seconds as in `traced`, peak bytes above the start)."""
+        """Encode one item: (embeds, seconds as in `trace_memory`, peak bytes above the start)."""
         batches, embeds = runner.encoder_batches(self, modality, media, 1)
         model, device = self.model_runner.get_model(), self.model_runner.device
         with torch.inference_mode():

@@ -151,11 +151,8 @@ class WrittenConfiguration:
     @property
     def parse_request(self) -> ParseServeConfig:
         """Return the request for vLLM's parser, with the model that it requires first."""
-        model = (
-            ()
-            if self.model is None and "model" in self.settings
-            else (self.model or PLACEHOLDER_MODEL,)
-        )
+        is_in_file = self.model is None and "model" in self.settings
+        model = () if is_in_file else (self.model or PLACEHOLDER_MODEL,)
         path = None if self.config is None else str(self.config)
         return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
 
@@ -439,13 +436,9 @@ def _serve_slice(words: Sequence[str]) -> slice | None:
 
 
 def _model_around(path: Sequence[yaml.MappingNode]) -> str | None:
-    for mapping in reversed(path):
-        fields = _fields(mapping)
-        for name in _MODELS:
-            node = fields.get(name)
-            if isinstance(node, yaml.ScalarNode):
-                return str(node.value).removeprefix("hf://")
-    return None
+    nodes = (_fields(mapping).get(name) for mapping in reversed(path) for name in _MODELS)
+    values = (str(node.value) for node in nodes if isinstance(node, yaml.ScalarNode))
+    return next((value.removeprefix("hf://") for value in values), None)
 
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str]]:

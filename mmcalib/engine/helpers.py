@@ -22,16 +22,13 @@ SHARE = 16
 
 
 class WorkQueue:
-    """Queue of the subjects of one request, handed out in order, in shares.
-
-    Any thread may call `take` and `done.put`. `done` receives the start of a share with its
-    answers, or with None if another child must process it.
-    """
+    """Queue of one request's subjects in shares. Any thread may call `take` and `done.put`."""
 
     def __init__(self, request: m.Measure) -> None:
         self._request = request
         self._waiting = deque(range(0, len(request.subjects), SHARE))
         self._answered: dict[int, Sequence[m.Measured]] = {}
+        # The start of a share with its answers, or with None if another child must process it.
         self.done: SimpleQueue[tuple[int, Sequence[m.Measured] | None]] = SimpleQueue()
 
     @property
@@ -75,11 +72,7 @@ _JOIN_S = 10.0
 
 
 class HostWithHelpers(EngineHost):
-    """Starts helper children for a request that would take longer than `worth_s`.
-
-    It starts at most `most`, limited by cores and memory. They stay for later requests, and end
-    before an engine starts.
-    """
+    """Starts at most `most` helpers, which stay, for a request that would exceed `worth_s`."""
 
     def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
         self._worth_s, self._most = worth_s, most

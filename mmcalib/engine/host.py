@@ -121,7 +121,6 @@ class EngineHost(Closing):
 
     `on_note` receives progress texts, `on_log` every line of output. `python` is the interpreter
     whose vLLM runs; it does not need mmcalib. `threads` limits torch's threads.
-
     A crash, kill or silence of the child raises `EngineDied` with the last line of its log.
     Closing kills the whole process group, so no process that vLLM started outlives it.
     """
@@ -266,10 +265,8 @@ class EngineHost(Closing):
         message = f"the engine process {how} while {doing}"
         if code == -signal.SIGKILL:
             # The kernel kills a process when memory runs out; the process cannot log it.
-            why = "the system killed the engine"
-            return EngineDied(
-                f"{message} (out of memory?)", hint=hint, reason=why, exhausted="memory"
-            )
+            why, message = "the system killed the engine", f"{message} (out of memory?)"
+            return EngineDied(message, hint=hint, reason=why, exhausted="memory")
         exhausted = "memory" if "std::bad_alloc" in last else ""
         return EngineDied(f"{message}: {last}" if last else message, hint=hint, exhausted=exhausted)
 

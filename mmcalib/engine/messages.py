@@ -79,12 +79,10 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 class ComputeBudget(Request[Budget], cacheable=True):
-    """Compute vLLM's MultiModalBudget for these engine arguments (underscored names).
-
-    `build_dummy` also builds dummy items (gigabytes); `only_profiled`: only those of the profile.
-    """
+    """Compute vLLM's MultiModalBudget for these engine arguments (underscored names)."""
 
     engine_args: dict[str, Any]
+    # Also builds dummy items (gigabytes), or only those of the profile.
     build_dummy: bool
     only_profiled: bool = False
 
@@ -124,11 +122,7 @@ class ProbeEnvironment(Request[EnvironmentReport]):
 
 
 class OpenModel(Request[ModelInfo], sets_state=True):
-    """Load config, tokenizer and processor of the checkpoint folder or cached hub model.
-
-    `engine_args` are other arguments of the server. `search_knobs` also searches for knobs and
-    tiles.
-    """
+    """Open a checkpoint folder or cached hub model; `search_knobs` also finds knobs and tiles."""
 
     path: str
     max_model_len: int | None = None
@@ -167,15 +161,13 @@ class Measure(Request[Done], cacheable=True):
 
 
 class Measured(Interim):
-    """The cost of subject `index`, or the reason without one.
-
-    `resampled`: samples of a sound at the model's rate, by vLLM and by librosa, if compared.
-    """
+    """The cost of subject `index`, or the reason without one."""
 
     index: int
     cost: Cost | None
     refusal: str = ""
     refused_by: RejectedBy = "vllm"
+    # Samples of a sound at the model's rate, by vLLM and by librosa, if compared.
     resampled: tuple[int, ...] = ()
 
 
@@ -218,10 +210,7 @@ class UseImaginaryGpu(Request[Done], sets_state=True):
 
 
 class Rehearse(Request[RehearsedMemory], cacheable=True):
-    """Run vLLM's startup on an imaginary GPU up to the size of its KV cache, then `steps`.
-
-    The child cannot rehearse another GPU afterwards. `engine_args` includes the model's folder.
-    """
+    """Run vLLM's startup on an imaginary GPU (for good) up to its KV cache's size, then `steps`."""
 
     engine_args: dict[str, Any]
     gpu: Gpu
@@ -229,10 +218,7 @@ class Rehearse(Request[RehearsedMemory], cacheable=True):
 
 
 class ServeTraffic(Request[Traffic], cacheable=True):
-    """Start vLLM's engine core and serve the requests, in order, until all have answers.
-
-    Without a `gpu` this machine's engine runs, and memory is unknown. Answers are placeholders.
-    """
+    """Serve requests in order with placeholder answers; without a `gpu` memory is unknown."""
 
     engine_args: dict[str, Any]
     requests: tuple[TrafficRequest, ...]
@@ -241,23 +227,18 @@ class ServeTraffic(Request[Traffic], cacheable=True):
 
 
 class ServeConfig(Message):
-    """Engine arguments that the file sets, and the `values` of all arguments of `vllm serve`.
-
-    `unsafe_settings`: the file's own settings that import, run, write or connect. `server`: set
-    arguments that are not the engine's.
-    """
+    """Engine arguments that the file sets, and the `values` of all arguments of `vllm serve`."""
 
     engine_args: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
+    # The file's own settings that import, run, write or connect.
     unsafe_settings: tuple[str, ...] = ()
+    # Set arguments that are not the engine's.
     server: tuple[str, ...] = ()
 
 
 class ParseServeConfig(Request[ServeConfig]):
-    """Parse the input of `vllm serve`: a YAML file, flags, or both (flags win).
-
-    `file_flags` are flags from a file of another form; the user's `flags` follow them and win.
-    """
+    """Parse a YAML file, or `file_flags` from another form; the user's `flags` win over both."""
 
     path: str | None = None
     flags: tuple[str, ...] = ()
@@ -303,14 +284,11 @@ class EngineStarted(Message):
 
 
 class StartEngine(Request[EngineStarted]):
-    """Start the real engine with dummy weights and read its memory from inside.
-
-    vLLM's profile runs again, traced, if its estimate is within `profile_budget_s`; if that is
-    None, only if no other figure gives the encoder's time.
-    """
+    """Start the real engine with dummy weights and read its memory from inside."""
 
     engine_args: dict[str, Any]
     true_layers: tuple[int, int]
+    # The most for a traced profile; None: only if no other figure gives the encoder's time.
     profile_budget_s: float | None
 
 
@@ -335,16 +313,13 @@ class PromptOutcome:
 
 
 class BurstResult(Message):
-    """Answers of one burst, its seconds, and its largest encoder step in tokens.
-
-    `admitted`: outcomes of prompts that were admitted only. `peak_bytes`: torch's peak on a GPU
-    above its start; None without a GPU.
-    """
+    """Outcomes of one burst's prompts; those in `admitted` were admitted only."""
 
     answers: tuple[PromptOutcome, ...]
     seconds: float
     largest_encoder_step_tokens: int
     admitted: tuple[PromptOutcome, ...] = ()
+    # torch's peak above its start; None without a GPU.
     peak_bytes: int | None = None
 
     @property

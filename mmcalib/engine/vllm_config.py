@@ -29,8 +29,6 @@ _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
 _ONE_ERROR = re.compile(
     r"1 validation error for \w+ Value error, (?P<words>.+?) \[type=value_error"
 )
-
-
 # `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) writes it before all methods.
 _NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
 
@@ -165,22 +163,11 @@ def _successor(knob: RetiredKnob) -> str:
 
 # These need a GPU. Neither tokens nor the encoder budget depend on them.
 GPU_ONLY = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "distributed_executor_backend",
-    "enable_expert_parallel",
-    "mm_encoder_tp_mode",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "kv_cache_dtype",
-    "quantization",
-    "cpu_offload_gb",
-    "attention_backend",
-    "mm_encoder_attn_backend",
-    "device_ids",
-    "load_format",
-    "mm_processor_device",
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "device_ids"),
+    *("distributed_executor_backend", "enable_expert_parallel", "mm_encoder_tp_mode"),
+    *("gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype", "cpu_offload_gb"),
+    *("attention_backend", "mm_encoder_attn_backend", "mm_processor_device"),
+    *("quantization", "load_format"),
 )
 
 

@@ -133,9 +133,8 @@ PROMPT_ARGUMENTS: Final = (
 _WHOLE = frozenset(
     {
         *("trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls"),
-        *("logits_processors", "io_processor_plugin", "reasoning_parser_plugin"),
-        "tool_parser_plugin",
-        *("model_class_overrides", "logging_config", "log_config_file", "ec_manager_config"),
+        *("logits_processors", "io_processor_plugin", "reasoning_parser_plugin", "log_config_file"),
+        *("model_class_overrides", "logging_config", "tool_parser_plugin", "ec_manager_config"),
         *("kv_transfer_config", "ec_transfer_config", "kv_events_config", "otlp_traces_endpoint"),
         *("weight_transfer_config", "profiler_config", "mm_encoder_fp8_scale_save_path"),
         *("master_addr", "data_parallel_address"),

@@ -158,10 +158,7 @@ RunStep = Callable[[Any, Callable[[], None]], None]
 
 
 def stepped_config(engine_args: Mapping[str, Any]) -> Any:
-    """Return the engine config of `vllm serve` without async scheduling.
-
-    With `async_scheduling` vLLM schedules a finished request once more before it knows the end.
-    """
+    """Return the server's config without async scheduling, which reschedules finished requests."""
     return serve_config({**engine_args, "async_scheduling": False, "load_format": "dummy"})
 
 

@@ -91,10 +91,7 @@ def disable_compilation(config: Any) -> None:
 
 @contextmanager
 def check_graph_mode(config: Any, mode: str) -> Iterator[None]:
-    """While open, vLLM checks a KV cache as if the worker captured graphs in this mode.
-
-    vLLM raises ValueError, for example if recurrent layers have fewer blocks than sequences.
-    """
+    """While open, vLLM checks KV caches for graphs in `mode`; ValueError if blocks are too few."""
     from vllm.config.compilation import CUDAGraphMode
 
     kind, name = type(config.compilation_config), "resolve_cudagraph_mode_and_sizes"
@@ -167,10 +164,7 @@ class Captures:
 
 @contextmanager
 def prepare_graph_estimate(worker: Any, mode: str) -> Iterator[Captures]:
-    """While open, the worker has this graph mode (if possible) and the smallest KV cache.
-
-    As in `profile_cudagraph_memory`, except that it undoes both when it closes.
-    """
+    """Give the worker a graph mode and the least KV cache, as `profile_cudagraph_memory` does."""
     from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
 
@@ -291,10 +285,7 @@ def clear_model_tables() -> None:
 
 @contextmanager
 def record_weight_sizes(on_built: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    """Record the bytes of each parameter of models built while open; `on_built` gets the sum.
-
-    Sizes are read before weights load, because CPU kernels later repack weights.
-    """
+    """Record the bytes of each parameter of models built while open; `on_built` gets the sum."""
     from vllm.model_executor.model_loader import base_loader
 
     sizes: dict[str, Any] = {}
@@ -303,6 +294,7 @@ def record_weight_sizes(on_built: Callable[[int], None]) -> Iterator[dict[str, A
     def initialize(*args: Any, **kwargs: Any) -> Any:
         model = original(*args, **kwargs)
         seen = set()
+        # Before weights load, because CPU kernels later repack weights.
         for name, parameter in model.named_parameters():
             if id(parameter) not in seen:
                 seen.add(id(parameter))

@@ -19,10 +19,7 @@ def current() -> Any:
 
 
 def borrow_cpu() -> None:
-    """Make the CPU vLLM's platform if it finds none (a GPU build on a machine without a GPU).
-
-    Its processors and configurations work on the CPU anyway; an engine does not.
-    """
+    """Let a GPU build without a GPU use the CPU for processors and configs; engines fail there."""
     import vllm.platforms
     from vllm.platforms.interface import PlatformEnum
 
@@ -47,10 +44,7 @@ def _borrowed_cpu() -> Any:
 
 
 def fit_block_size(config: Any) -> None:
-    """Fit the KV block to the attention backends and to the pages of a hybrid model's state.
-
-    vLLM's executors do it after loading; before 0.19 the config itself did.
-    """
+    """Fit the KV block to attention and to a hybrid model's pages, as executors do since 0.19."""
     if release.VLLM_0_19.is_reached:
         current().update_block_size_for_backend(config)
 

@@ -23,11 +23,6 @@ from vllm.multimodal.media.video import VideoMediaIO
 from vllm.multimodal.parse import AudioProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
-from vllm.multimodal.video import (
-    VIDEO_LOADER_REGISTRY,
-    VideoSourceMetadata,
-    get_video_loader_backend_for_processor,
-)
 from vllm.transformers_utils.processor import get_video_processor_cls_name
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
@@ -40,13 +35,10 @@ def create_processor(config: Any) -> Any:
 
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
-    """Run a multimodal processor on loaded media, as the server's renderer does.
-
-    It uses one thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32), because more
-    threads would only spin.
-    """
+    """Run a multimodal processor on loaded media, as the server's renderer does."""
     items = processor.info.parse_mm_data(data)
     inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
+    # One thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32); more only spin.
     with set_default_torch_num_threads():
         return processor.apply(inputs, TimingContext(enabled=False))
 
@@ -97,10 +89,7 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
 
 
 def picture_size_kwargs(processor: Any, modality: str) -> dict[str, Any]:
-    """Return `mm_kwargs` with the picture size that Hugging Face's processor uses here, or {}.
-
-    vLLM's count only knows the size in the checkpoint, not the one of this setting.
-    """
+    """Return `mm_kwargs` with this setting's picture size, unknown to vLLM's count, or {}."""
     own = processor.info.get_hf_processor()
     kwargs_type = getattr(own, "valid_processor_kwargs", None)
     scope = f"{modality}s_kwargs"
@@ -199,7 +188,7 @@ def blank_videos(shape: VideoShape, allow: Allow) -> Any:
 
 def _source(shape: VideoShape) -> Any:
     duration_s = shape.num_frames / shape.fps if shape.fps > 0 else 0.0
-    return VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
+    return vllm_video.VideoSourceMetadata(shape.num_frames, shape.fps, duration_s)
 
 
 def _frames(shape: VideoShape, sampled: list[int], allow: Allow) -> Any:
@@ -230,9 +219,7 @@ def _capture(shape: VideoShape, allow: Allow) -> dict[str, Any]:
         cv2.CAP_PROP_FPS: shape.fps,
     }
 
-    def read(
-        cls: Any, /, cap: Any, frame_idx: list[int], total_frames_num: int, **kwargs: Any
-    ) -> Any:
+    def read(cls: Any, /, cap: Any, frame_idx: list[int], *rest: Any, **kwargs: Any) -> Any:
         return _frames(shape, frame_idx, allow), frame_idx
 
     return {
@@ -258,12 +245,14 @@ def video_processor_name(config: Any) -> str | None:
 
 def video_loader_name(config: Any) -> str | None:
     name = video_processor_name(config)
-    backend: str | None = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
+    loaders = vllm_video.VIDEO_LOADER_REGISTRY
+    backend: str | None = loaders.get_backend_for_video_processor(name)
     return backend
 
 
 def video_loader(config: Any, options: dict[str, Any]) -> Any:
-    backend = get_video_loader_backend_for_processor(video_processor_name(config))
+    name = video_processor_name(config)
+    backend = vllm_video.get_video_loader_backend_for_processor(name)
     if backend and "video_backend" not in options:
         options = {**options, "video_backend": backend}
     return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)

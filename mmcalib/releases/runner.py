@@ -120,11 +120,7 @@ def worker_budget(worker: Any) -> Any:
 _FIGURES: Final = (
     ("mm_max_toks_per_item", "mm_max_items_per_prompt", "mm_max_items_per_batch")
     if release.VLLM_0_16.is_reached
-    else (
-        "max_tokens_by_modality",
-        "max_items_per_prompt_by_modality",
-        "max_items_per_batch_by_modality",
-    )
+    else tuple(f"max_{n}_by_modality" for n in ("tokens", "items_per_prompt", "items_per_batch"))
 )
 
 

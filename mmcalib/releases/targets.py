@@ -1,4 +1,4 @@
-"""Functions of vLLM and torch that a rehearsal replaces; a missing one raises TargetMoved."""
+"""Functions of vLLM and torch that a rehearsal replaces; a missing one raises TargetMissing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Target:
 
 
 def find(target: str | Target) -> tuple[Any, str] | None:
-    """Return a target's holder and last name; None if it may be missing here, else TargetMoved."""
+    """Return a target's holder and last name; None if it may be missing, else TargetMissing."""
     if isinstance(target, str):
         target = Target(target)
     parts = target.name.split(".")
@@ -80,23 +80,17 @@ PLATFORM = Target("vllm.platforms._current_platform")
 SYSTEM_MEMORY = Target("vllm.utils.mem_utils.psutil")
 
 # Compilation.
-_WRAPPER = "TorchCompileWithNoGuardsWrapper"
-_WRAPPER_BEFORE = "TorchCompileWrapperWithCustomDispatcher"
-COMPILED = Target(
-    f"vllm.compilation.wrapper.{_WRAPPER if VLLM_0_13.is_reached else _WRAPPER_BEFORE}.__init__"
-)
+_WRAPPER = "WithNoGuardsWrapper" if VLLM_0_13.is_reached else "WrapperWithCustomDispatcher"
+COMPILED = Target(f"vllm.compilation.wrapper.TorchCompile{_WRAPPER}.__init__")
 MAYBE_COMPILE = Target("vllm.model_executor.custom_op.CustomOp.maybe_compile", VLLM_0_15)
-
 COMPILER_START = Target("vllm.compilation.compiler_interface.trigger_inductor_lazy_init", VLLM_0_32)
 
 # Loading.
 _LOADER = "vllm.model_executor.model_loader"
-_INITIALIZE = (
-    "initialize_single_dummy_weight" if VLLM_0_20.is_reached else "initialize_dummy_weights"
-)
+_FILL = "initialize_single_dummy_weight" if VLLM_0_20.is_reached else "initialize_dummy_weights"
 # Its definition, and the loader's own reference; releases differ in which one they call.
 DUMMY_WEIGHTS = tuple(
-    Target(f"{_LOADER}.{module}.{_INITIALIZE}") for module in ("weight_utils", "dummy_loader")
+    Target(f"{_LOADER}.{module}.{_FILL}") for module in ("weight_utils", "dummy_loader")
 )
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
@@ -119,14 +113,9 @@ WINDOWS = Target("vllm.v1.attention.ops.vit_attn_wrappers.torch_sdpa_wrapper")
 FLASH_ATTENTION = "vllm.vllm_flash_attn"
 
 # Kernels.
-_VIEW = (
-    "get_accelerator_view_from_cpu_tensor"
-    if VLLM_0_16.is_reached
-    else "get_cuda_view_from_cpu_tensor"
-)
+_KIND = "accelerator" if VLLM_0_16.is_reached else "cuda"
 _UTILS = "vllm.utils.torch_utils" if VLLM_0_13.is_reached else "vllm.utils"
-DEVICE_VIEW = Target(f"{_UTILS}.{_VIEW}")
-
+DEVICE_VIEW = Target(f"{_UTILS}.get_{_KIND}_view_from_cpu_tensor")
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
 
 # Functions, at their call sites, that pack experts' weights for Marlin one expert at a time.
@@ -158,37 +147,30 @@ FLASHINFER_REDUCES = Target(f"{_COMMUNICATORS}.flashinfer_all_reduce.fi_ar_avail
 NCCL = Target(f"{_COMMUNICATORS}.pynccl.NCCLLibrary")
 MESSAGE_QUEUE = Target(f"{_COMMUNICATORS}.shm_broadcast.MessageQueue.create_from_process_group")
 
-
 MEMORY_ALLOCATOR = "vllm.cumem_allocator"
 # Importing one of these would load a CUDA library, or the operations of a CPU build.
 EXTENSIONS = (
-    "vllm._C",
-    "vllm._C_stable_libtorch",
-    "vllm._moe_C",
-    "vllm._moe_C_stable_libtorch",
-    "vllm._qutlass_C",
-    MEMORY_ALLOCATOR,
+    *("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm._moe_C_stable_libtorch"),
+    *("vllm._qutlass_C", MEMORY_ALLOCATOR),
 )
 NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
 
 # Operations of vLLM 0.32's torch bindings that return nothing, by their schemas.
 _WRITE_ONLY_NAMES = """
 apply_repetition_penalties_ batched_moe_align_block_size concat_and_cache_mla convert_fp8
-cutlass_fp4_group_mm cutlass_moe_mm cutlass_scaled_fp4_mm cutlass_scaled_mm
-cutlass_scaled_mm_azp dispose dynamic_per_token_scaled_fp8_quant dynamic_scaled_fp8_quant
-dynamic_scaled_int8_quant fatrelu_and_mul free_shared_buffer fused_add_rms_norm
-fused_add_rms_norm_static_fp8_quant fused_qk_norm_rope gelu_and_mul gelu_fast gelu_new
-gelu_quick gelu_tanh_and_mul get_cutlass_moe_mm_data gptq_shuffle merge_attn_states
-moe_align_block_size moe_permute moe_permute_with_scratch moe_prepare_scatter moe_sum
-moe_unpermute mul_and_silu
+cutlass_fp4_group_mm cutlass_moe_mm cutlass_scaled_fp4_mm cutlass_scaled_mm cutlass_scaled_mm_azp
+dispose dynamic_per_token_scaled_fp8_quant dynamic_scaled_fp8_quant dynamic_scaled_int8_quant
+fatrelu_and_mul free_shared_buffer fused_add_rms_norm fused_add_rms_norm_static_fp8_quant
+fused_qk_norm_rope gelu_and_mul gelu_fast gelu_new gelu_quick gelu_tanh_and_mul
+get_cutlass_moe_mm_data gptq_shuffle merge_attn_states moe_align_block_size moe_permute
+moe_permute_with_scratch moe_prepare_scatter moe_sum moe_unpermute mul_and_silu
 per_token_group_fp8_quant per_token_group_fp8_quant_packed per_token_group_quant_int8
 mxfp4_experts_quant persistent_topk register_buffer register_graph_buffers relu_squared
 reshape_and_cache scaled_fp4_experts_quant silu_and_mul_scaled_fp4_experts_quant
 reshape_and_cache_flash rms_norm rms_norm_dynamic_per_token_quant rms_norm_per_block_quant
-rms_norm_static_fp8_quant rotary_embedding shuffle_rows silu_and_mul
-silu_and_mul_per_block_quant silu_and_mul_quant
-silu_and_mul_with_clamp static_scaled_fp8_quant static_scaled_int8_quant swap_blocks
-swap_blocks_batch swigluoai_and_mul topk_sigmoid topk_softmax topk_softplus_sqrt
+rms_norm_static_fp8_quant rotary_embedding shuffle_rows silu_and_mul silu_and_mul_per_block_quant
+silu_and_mul_quant silu_and_mul_with_clamp static_scaled_fp8_quant static_scaled_int8_quant
+swap_blocks swap_blocks_batch swigluoai_and_mul topk_sigmoid topk_softmax topk_softplus_sqrt
 vocab_parallel_embedding
 """
 WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())

@@ -79,11 +79,9 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class CachingAllocator:
-    """One device's allocator; allocated bytes are of blocks, reserved bytes of segments.
+    """One device's allocator; allocated bytes are of blocks, reserved bytes of segments."""
 
-    `max_split_bytes` is torch's max_split_size (None: no limit), which may change at any time.
-    """
-
+    # torch's max_split_size (None: no limit), which may change at any time.
     max_split_bytes: int | None = None
     allocated_bytes: int = field(default=0, init=False)
     allocated_peak_bytes: int = field(default=0, init=False)
@@ -145,11 +143,9 @@ class CachingAllocator:
             return None
         nbytes, address = pool.free[index]
         limit = self.max_split_bytes
-        if limit is not None:
-            if size < limit <= nbytes:
-                return None
-            if size >= limit and nbytes >= size + ROUNDING_WITHOUT_SPLIT_BYTES:
-                return None
+        most = nbytes - ROUNDING_WITHOUT_SPLIT_BYTES
+        if limit is not None and (size < limit <= nbytes or limit <= size <= most):
+            return None
         del pool.free[index]
         return self._idle.pop(address)
 

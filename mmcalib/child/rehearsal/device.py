@@ -33,10 +33,8 @@ aten = torch.ops.aten
 Operation = Any
 
 _INDEXED = {
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
+    *(aten.index.Tensor, aten.index_put.default),
+    *(aten.index_put_.default, aten._index_put_impl_.default),
 }
 
 
@@ -75,7 +73,7 @@ PINNING = {aten._pin_memory.default, aten.pin_memory.default}
 
 
 def move_data(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do the operation if it moves data between devices; otherwise return NOT_ASKED."""
+    """Do the operation if it moves data between devices; otherwise return NOT_HANDLED."""
     if func is aten._local_scalar_dense.default:
         if (value := gpu.values.get(args[0])) is not None:
             return value.item()
@@ -125,22 +123,17 @@ def _to_host(gpu: ImaginaryGpu, source: torch.Tensor, dtype: torch.dtype) -> tor
 def _copy(gpu: ImaginaryGpu, target: torch.Tensor, source: torch.Tensor | float) -> Any:
     if not isinstance(source, torch.Tensor):
         source = torch.tensor(source, dtype=target.dtype)
+    value = gpu.values.get(source)
     if not isinstance(target, FakeTensor):
-        value = gpu.values.get(source)
         if value is not None:
-            target.copy_(value)
-            return target
-        # The target is a buffer made for this copy, so its old values do not matter.
-        target.zero_()
+            return target.copy_(value)
         if not target.dtype.is_floating_point:
             gpu.guesses["copy to host"] += 1
-        return target
-    value = gpu.values.get(source)
+        # The target is a buffer made for this copy, so its old values do not matter.
+        return target.zero_()
     if value is None or not gpu.values.worth_knowing(value):
         gpu.values.drop(target)
-        return target
-    target_value = gpu.values.get(target)
-    if target_value is not None:
+    elif (target_value := gpu.values.get(target)) is not None:
         target_value.copy_(value)
     else:
         gpu.values.store(target, value.expand(target.shape))
@@ -251,23 +244,13 @@ _DEVICE_ERRORS = (
 )
 
 # The fake mode has its own rules for these; they differ only for unknown sizes.
-_ALIKE_WITH_KNOWN_SIZES: Final = {
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.slice.Tensor,
-    aten.select.int,
-}
+_VIEWS: Final = {aten.view.default, aten._unsafe_view.default, aten.slice.Tensor, aten.select.int}
 # Operations with these tags depend on more than their arguments' shapes.
 _EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 
 
 class MetaKernels:
-    """Computes results with torch's meta kernels, faster than the fake mode.
-
-    Shapes, strides and aliases are those of the fake mode, which spends time on tracing. It handles
-    an operation if all its tensors are fake ones on the imaginary GPU and torch has a meta kernel
-    and no special rule.
-    """
+    """Computes the fake mode's results with torch's meta kernels, without its slow tracing."""
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
@@ -276,7 +259,7 @@ class MetaKernels:
     def result(
         self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
     ) -> Any:
-        """Compute the result; NOT_ASKED if the fake mode must. `flat`: all argument leaves."""
+        """Compute the result; NOT_HANDLED if the fake mode must. `flat`: all argument leaves."""
         handles = self._handles.get(func)
         if handles is None:
             handles = self._handles[func] = _has_plain_meta_kernel(func)
@@ -311,13 +294,10 @@ class MetaKernels:
 def _has_plain_meta_kernel(func: Operation) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return False
-    if _EXCLUDED_TAGS & set(func.tags):
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta")
+    if _EXCLUDED_TAGS & set(func.tags) or not has_kernel:
         return False
-    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
-        return False
-    if func in _ALIKE_WITH_KNOWN_SIZES:
-        return True
-    return not any(applies(func) for applies, _ in op_implementations_checks)
+    return func in _VIEWS or not any(applies(func) for applies, _ in op_implementations_checks)
 
 
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed

@@ -103,12 +103,8 @@ class Ledger:
     @property
     def free_bytes(self) -> int:
         """Bytes that no tensor uses; may be negative."""
-        gpu_memory = self._gpu_memory
-        return (
-            gpu_memory.gpu.total_bytes
-            - gpu_memory.allocator.allocated_bytes
-            - gpu_memory.other_bytes
-        )
+        memory = self._gpu_memory
+        return memory.gpu.total_bytes - memory.allocator.allocated_bytes - memory.other_bytes
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""
@@ -148,9 +144,8 @@ class Ledger:
 
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
         blocks = (self._blocks.get(key) for key in storage_sizes(tensors))
-        return sum(
-            self._gpu_memory.allocator.size_of(block) for block in blocks if block is not None
-        )
+        size_of = self._gpu_memory.allocator.size_of
+        return sum(size_of(block) for block in blocks if block is not None)
 
     def new_bytes_since(self, part: LedgerPhase) -> int:
         """Return live bytes that were not there before `part` or, if it has `since`, at its end."""
@@ -245,8 +240,7 @@ def cublas_workspace_bytes(
     capability: Capability, torch_version: Version, config: str | None = None
 ) -> int:
     """Return the bytes of one cuBLAS workspace; `config` is CUBLAS_WORKSPACE_CONFIG, if set."""
-    configured = None if config is None else parse_workspace_config(config)
-    if configured is not None:
+    if config is not None and (configured := parse_workspace_config(config)) is not None:
         return configured
     since = _LARGE_SINCE.get(capability[0])
     return LARGE_BYTES if since is not None and torch_version >= since else COMMON_BYTES
@@ -293,8 +287,7 @@ class Workspaces:
 
     def _allocate_once(self, library: str, stream: int) -> None:
         if (library, stream) not in self._blocks:
-            block = self._allocator.allocate(self._bytes[library])
-            self._blocks[library, stream] = block
+            self._blocks[library, stream] = self._allocator.allocate(self._bytes[library])
 
     def clear(self) -> None:
         """Free all workspaces, as torch._C._cuda_clearCublasWorkspaces does."""

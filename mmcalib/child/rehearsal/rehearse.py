@@ -322,10 +322,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
 
 
 def _too_many_sequences(config: Any, graphs: Graphs, captured: tuple[int, ...]) -> str:
-    """Describe the shortage: vLLM needs one block per sequence to profile CUDA graphs.
-
-    `_init_minimal_kv_cache_for_profiling` in vllm/v1/worker/gpu_model_runner.py, 0.32.
-    """
+    """Describe `_init_minimal_kv_cache_for_profiling`'s error (v1/worker/gpu_model_runner.py)."""
     count = min(config.scheduler_config.max_num_seqs, *captured[-1:])
     fits = count - -(-graphs.short_bytes * count // graphs.cache_bytes)
     return (
@@ -432,10 +429,7 @@ def plan_kv_cache(config: Any, worker: Any, available_bytes: int) -> KvCache:
 
 
 def fill_cache(started: StartedWorker, kv: KvCache, mode: str) -> KvCache:
-    """Give a worker with recurrent layers its KV cache, as vLLM does before capturing CUDA graphs.
-
-    `mode` is the graph mode. The result has no layout if vLLM refuses the cache.
-    """
+    """Give a hybrid model's worker its KV cache for graph `mode`; no layout if vLLM refuses it."""
     config = started.config
     if not config.model_config.is_hybrid or kv.layout is None:
         return kv

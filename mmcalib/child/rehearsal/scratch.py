@@ -36,10 +36,7 @@ _ONESWEEP_TILE, _ONESWEEP_TILE_BYTES = 5376, 1024
 
 
 def scratch_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the scratch bytes of aten's `name` (without overload) for these arguments; often 0.
-
-    A tensor is any object with torch's `shape`, `stride()`, `element_size()` and `is_contiguous()`.
-    """
+    """Return the scratch bytes of aten's `name` (without overload) for these arguments; often 0."""
     sizing = _SIZINGS.get(name)
     if sizing is None or not args or not hasattr(args[0], "shape") or not _numel(args[0]):
         return 0
@@ -190,15 +187,9 @@ def radix_sort_scratch_bytes(count: int, key_bytes: int, value_bytes: int) -> in
 _SIZINGS = {
     "sort": _sort,
     "topk": _topk,
-    "cumsum": _cumulate,
-    "cumsum_": _cumulate,
-    "cumprod": _cumulate,
-    "masked_scatter": _masked_scatter,
-    "masked_scatter_": _masked_scatter,
-    "index_put": _index_put,
-    "index_put_": _index_put,
-    "_index_put_impl_": _index_put,
     "multinomial": _multinomial,
-    "_unique": _unique,
-    "_unique2": _unique,
+    **dict.fromkeys(("cumsum", "cumsum_", "cumprod"), _cumulate),
+    **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),
+    **dict.fromkeys(("_unique", "_unique2"), _unique),
 }

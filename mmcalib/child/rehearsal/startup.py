@@ -71,21 +71,11 @@ class ImaginaryMachine:
 
 # Replacements in the order in which vLLM looks for the real parts.
 _PATCHES: Final[tuple[Callable[[ImaginaryMachine], None], ...]] = (
-    cuda.install_cuda,
-    cuda.install_triton,
-    flashinfer.install_flashinfer,
-    flashinfer.install_deep_gemm,
-    kernels.install_operations,
-    loading.install_platform,
-    kernels.install_attention,
-    cuda.install_compilation,
-    kernels.install_kernels,
-    kernels.install_experts,
-    flashinfer.install_humming,
-    kernels.install_windows,
-    loading.install_parameters,
-    loading.install_loading,
-    cuda.install_process_groups,
+    *(cuda.install_cuda, cuda.install_triton, flashinfer.install_flashinfer),
+    *(flashinfer.install_deep_gemm, kernels.install_operations, loading.install_platform),
+    *(kernels.install_attention, cuda.install_compilation, kernels.install_kernels),
+    *(kernels.install_experts, flashinfer.install_humming, kernels.install_windows),
+    *(loading.install_parameters, loading.install_loading, cuda.install_process_groups),
     loading.install_dummy_media,
 )
 

@@ -7,7 +7,6 @@ vision encoders: there each step of a norm or an activation allocates a tensor.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -74,7 +73,7 @@ class Generator(torch.Generator):  # type: ignore[misc] # torch is not followed
         return super().__new__(cls)
 
 
-class _Device(contextlib.nullcontext[None]):
+class _Device(nullcontext[None]):
     """`with torch.cuda.device(...)` and `with torch.accelerator.device_index(...)`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -129,7 +128,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         "is_current_stream_capturing": lambda: False,
         "graph_pool_handle": lambda: (0, 1),
         "default_stream": lambda device=None: stream,
-        "stream": lambda stream: contextlib.nullcontext(),
+        "stream": lambda stream: nullcontext(),
         "Stream": Stream,
         "Event": Stream,
         "is_bf16_supported": lambda including_emulation=True: gpu_memory.capability >= (8, 0),
@@ -154,10 +153,8 @@ def install_cuda(machine: ImaginaryMachine) -> None:
     replace("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
     # A fake convolution asks cuDNN for its backend to choose the result's layout.
     replace("torch._C._select_conv_backend", lambda *args, **kwargs: None)
-    replace(
-        "torch._C._conv_determine_backend_memory_format",
-        lambda *args, **kwargs: torch.contiguous_format,
-    )
+    layout_choice = "torch._C._conv_determine_backend_memory_format"
+    replace(layout_choice, lambda *args, **kwargs: torch.contiguous_format)
     # `with torch.device(...)` caches the original constructors.
     _device_constructors()
     for name in _BY_INDEX:

@@ -59,11 +59,7 @@ _INT_WORKSPACE_BYTES = 8 << 20
 
 
 class PagedAttention:
-    """A wrapper for prefill or decode over a paged cache.
-
-    vLLM uses it if FlashAttention does not work (an 8-bit KV cache before Hopper, Blackwell). A
-    backend reads the planned attributes back.
-    """
+    """A paged cache's wrapper where FlashAttention fails (8-bit KV before Hopper, Blackwell)."""
 
     # vLLM then plans each step completely, as it always does for the first step.
     is_cuda_graph_enabled = False
@@ -83,6 +79,7 @@ class PagedAttention:
         logits_soft_cap: float | None = None,
         **kwargs: Any,
     ) -> None:
+        # A backend reads them back.
         self._causal, self._sm_scale, self._window_left = causal, sm_scale, window_left
         self._logits_soft_cap = logits_soft_cap or 0.0
 
@@ -225,14 +222,8 @@ class Products:
 
     def simulated_functions(self) -> Simulated:
         products = {"mm_fp4": self.mm_fp4, "mm_mxfp8": self.mm_mxfp8, "bmm_fp8": self.bmm_fp8}
-        wrappers = dict.fromkeys(
-            (
-                "BatchPrefillWithPagedKVCacheWrapper",
-                "BatchPrefillWithRaggedKVCacheWrapper",
-                "BatchDecodeWithPagedKVCacheWrapper",
-            ),
-            PagedAttention,
-        )
+        kinds = ("BatchPrefillWithPaged", "BatchPrefillWithRagged", "BatchDecodeWithPaged")
+        wrappers = {f"{kind}KVCacheWrapper": PagedAttention for kind in kinds}
         return {
             "flashinfer": {
                 **products,
@@ -293,13 +284,13 @@ class _StubModule(types.ModuleType):
         if name[0].isupper():
             stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
         else:
-            stub = self._packages.refused(full)
+            stub = self._packages.refusing_stub(full)
         setattr(self, name, stub)
         return stub
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A function may have the name of a module."""
-        return self._packages.refused(self.__name__)(*args, **kwargs)
+        return self._packages.refusing_stub(self.__name__)(*args, **kwargs)
 
 
 class StubPackages:
@@ -338,8 +329,7 @@ class StubPackages:
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__.update(self.simulated.get(module.__name__, {}))
-        # The lowest version that vLLM samples with (v1/sample/ops/topk_topp_sampler.py, 0.16 to
-        # 0.22).
+        # The lowest that vLLM 0.16 to 0.22 samples with (v1/sample/ops/topk_topp_sampler.py).
         module.__dict__.setdefault("__version__", "0.2.3")
 
 
@@ -370,20 +360,13 @@ _ALIGNMENT_ROWS = 128
 _WAY_OUT = "set VLLM_USE_DEEP_GEMM=0"
 # They write to an argument, or set something.
 _WITHOUT_RESULTS = (
-    "fp8_gemm_nt",
-    "m_grouped_fp8_gemm_nt_contiguous",
-    "m_grouped_fp8_gemm_nt_masked",
-    "fp8_m_grouped_gemm_nt_masked",
-    "set_num_sms",
-    "set_pdl",
+    *("fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_gemm_nt_masked"),
+    *("fp8_m_grouped_gemm_nt_masked", "set_num_sms", "set_pdl"),
 )
 
 
 def install_deep_gemm(machine: ImaginaryMachine) -> None:
-    """Replace DeepGEMM; call it before vLLM looks for the package.
-
-    FP8 scales have the layout of csrc/apis/layout.hpp (`transform_sf_into_required_layout`).
-    """
+    """Replace DeepGEMM before vLLM looks for it; FP8 scales as in csrc/apis/layout.hpp."""
     if not targets.HAS_DEEP_GEMM:
         return
     major = machine.machine.capability[0]

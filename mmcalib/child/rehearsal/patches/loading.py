@@ -57,10 +57,7 @@ def fake_parameter_class(kind: Any) -> Any:
 
 
 def install_parameters(machine: ImaginaryMachine) -> None:
-    """Keep the class of fake parameters, from which quantized layers read how they are packed.
-
-    torch turns them into plain fake tensors without the attributes of vLLM's class.
-    """
+    """Keep vLLM's class, which knows the packing, of parameters that torch makes plain fakes."""
     if not targets.FAKES_PARAMETERS:
         return
 
@@ -139,16 +136,11 @@ def hide_cpu_build() -> None:
     vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
     there is no package `vllm`.
     """
-    original = importlib.metadata.version
+    original, own = importlib.metadata.version, installed_version("vllm")
 
     def version(distribution_name: str) -> str:
-        return (
-            installed_version("vllm")
-            if distribution_name == "vllm"
-            else original(distribution_name)
-        )
+        return own if distribution_name == "vllm" else original(distribution_name)
 
-    installed_version("vllm")
     replace("importlib.metadata.version", version)
     replace(targets.VERSION_CHECK, lambda words: False)
 
