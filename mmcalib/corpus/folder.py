@@ -77,7 +77,7 @@ class FolderSource(Files[str]):
             )
         self._nothing = CorpusError(
             f"folder contains no files: {one_line(self.root)}",
-            hint=f"put media files into it; mmcalib ignores names with a leading dot",
+            hint="put media files into it; mmcalib ignores names with a leading dot",
         )
 
     def _paths(self) -> Iterator[str | Skipped]:

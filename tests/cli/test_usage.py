@@ -197,7 +197,7 @@ MISTAKES = [
     (f"{RUN} --data", 2, "'--data' requires an argument", "mmcalib run --help"),
     (f"{RUN} media", 2, "unexpected argument: media", "did you mean --data media?"),
     (f"{RUN} -- python3 -m http.server", 2, "python3 ... does not start vllm serve", "after --,"),
-    ("plan server.log", 2, "unexpected argument: server.log", "did you mean --log server.log?"),
+    ("plan server.log", 2, "unexpected argument: server.log", "--log server.log; flags of vLLM"),
     (f"{RUN} --model a/b --data media", 2, "--model is repeated", "once: --model MODEL"),
     (f"{RUN} --data media -v --verbose", 2, "--verbose is repeated", "once: --verbose"),
     (f"{RUN} --data media --gpu A100", 2, "A100-40G, A100-80G", "--gpu A100-40G"),

@@ -355,7 +355,7 @@ def _checks() -> list[CheckResult]:
         _check(
             ids.READABLE_FILES,
             "warn",
-            "2 skipped, such as /data/scan/broken.jpg: image file is truncated (3 bytes missing)",
+            "2 skipped, for example /data/scan/broken.jpg: truncated (3 bytes missing)",
             "skipped.jsonl lists them with reasons",
             "/data/scan/broken.jpg",
         ),

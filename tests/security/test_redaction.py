@@ -44,7 +44,7 @@ NAMES = {
     "inline": f"data:image/png;base64,{T}",
 }
 SAID = [
-    "2 skipped, such as {}: truncated",
+    "2 skipped, for example {}: truncated",
     "3 items are downscaled, such as {}",
     "{}",
     '"{}"',

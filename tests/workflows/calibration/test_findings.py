@@ -284,7 +284,7 @@ def test_a_cap_below_what_the_model_can_reach_is_said() -> None:
 def test_what_was_skipped_is_counted_and_the_first_named() -> None:
     found = checks(corpus([A], skipped=3))["readable files"]
     assert found.status == "warn"
-    assert "3 skipped, such as /media/bad0.jpg: truncated" in found.detail
+    assert "3 skipped, for example /media/bad0.jpg: truncated" in found.detail
 
 
 def test_a_corpus_of_which_vllm_refuses_everything_is_an_answer() -> None:

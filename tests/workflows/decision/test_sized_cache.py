@@ -47,7 +47,8 @@ def test_the_cache_holds_what_comes_again() -> None:
     assert cache.size.capacity_bytes >= tensor_bytes(A, B)
     assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
     assert reason(decision) == (
-        "expected hit rate 60.0%; 5 items in 5 requests, an unlimited cache hits 60.0%, vLLM's 4 GiB 60.0%"
+        "expected hit rate 60.0%; 5 items in 5 requests, an unlimited cache hits 60.0%, "
+        "vLLM's 4 GiB 60.0%"
     )
     assert next(cache_evidence(decision)).exemplar == path_of(A)
     found = cache_report(decision)
