@@ -90,6 +90,8 @@ def _document(model_id: str, folder: Path, base: dict[str, Any]) -> dict[str, An
         kept = {} if section in published else base.get(section, {})
         if kept or facts:
             document[section] = functools.reduce(_merged, facts, kept)
+    text = json.dumps([document[name] for name in SECTIONS if name in document])
+    document["sources"] = {k: v for k, v in document["sources"].items() if f': "{k}"}}' in text}
     return document
 
 
