@@ -33,7 +33,7 @@ _ELSEWHERE = """
 --gpu-memory-utilization --mm-processor-device --mm-tensor-ipc --trust-remote-code
 --install-completion --show-completion --gpus --entrypoint --env-file --from-env-file
 --build-arg --tag --rm --shm-size --constraint --api-key --memory --quantization
---moe-backend --backend --endpoint --dataset-name --dataset-path --disable-shuffle
+--moe-backend --backend --endpoint --dataset-name --dataset-path --disable-shuffle --add
 --no-oversample --num-prompts --custom-output-len --ignore-eos --max-concurrency
 --kv-cache-dtype --enable-log-requests --grid --seed
 --chat-template --chat-template-content-format --default-chat-template-kwargs
