@@ -48,7 +48,7 @@ each_qwen3_5 = pytest.mark.parametrize(
 )
 each_gemma4 = pytest.mark.parametrize(
     "geometry",
-    [one for one in bundled() if one.architecture.startswith("Gemma4")],
+    [one for one in bundled() if one.architecture.startswith("Gemma4For")],
     ids=lambda g: g.id,
 )
 
