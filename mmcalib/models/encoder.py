@@ -66,9 +66,11 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
         return _patched(vision, side) if modality == "image" else None
     if "spatial_merge_size" in vision:
         return _merging(vision)
-    if "pooling_kernel_size" in vision:
+    if "pooling_kernel_size" in vision and "hidden_size" in vision:
         return _patched(vision, vision["pooling_kernel_size"])
-    if "image_size" in vision and "intermediate_size" in vision and modality == "image":
+    # MiniCPM-V 4.6 encodes slices of any size whole.
+    sized = {"image_size", "intermediate_size"} <= vision.keys() and "insert_layer_id" not in model
+    if sized and modality == "image":
         return _tiled(model, vision)
     return None
 
@@ -104,12 +106,9 @@ def _patched(vision: Config, merged_side: Any) -> Encoder:
 def _tiled(model: Config, vision: Config) -> Encoder:
     """CLIP and similar: tiles of equal size, each encoded whole."""
     side, patch = _edge(vision["image_size"]), _edge(vision["patch_size"])
-    tiles = 1
-    pinpoints = model.get("image_grid_pinpoints")
-    if pinpoints:
+    tiles = 1 + int(model.get("max_dynamic_patch") or 0)
+    if pinpoints := model.get("image_grid_pinpoints"):
         tiles = 1 + max((width // side) * (height // side) for width, height in pinpoints)
-    elif most := model.get("max_dynamic_patch"):
-        tiles = 1 + int(most)
     return Encoder(
         int(vision["hidden_size"]),
         int(vision["intermediate_size"]),

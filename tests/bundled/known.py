@@ -35,7 +35,7 @@ class Line(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where a line does not hold, of models by the beginnings of their ids, and why."""
+    """Where a line does not hold, of models by the beginnings of their names, and why."""
 
     models: tuple[str, ...]
     line: Line
@@ -47,87 +47,57 @@ class Known:
         modality, item = (*case, "", "")[:2]
         return (
             self.line is line
-            and geometry.id.startswith(self.models)
+            and _name(geometry.id).startswith(tuple(map(_name, self.models)))
             and self.modality in (None, modality)
             and (not self.items or item in self.items)
         )
 
 
+def _name(model_id: str) -> str:
+    """Without who publishes it: a quantised build behaves like its original."""
+    return model_id.rpartition("/")[2].lower()
+
+
 _QWEN2 = ("Qwen/Qwen2-VL", "Qwen/Qwen2.5-VL", "Qwen/Qwen2.5-Omni")
 _QWEN3 = ("Qwen/Qwen3",)
-_OMNI = ("Qwen/Qwen2.5-Omni",)
+_OMNI3 = ("Qwen/Qwen3-Omni",)
+_OMNI = ("Qwen/Qwen2.5-Omni", *_OMNI3)
+_MINICPM = ("openbmb/MiniCPM-V-4.6",)
+_FEW = ("1 frame", "2 frames", "3 frames", "7 frames", "10 frames of 4K")
+_FACTOR = "must be larger than temporal_factor:2"
+_NO_FRAME = "vLLM's loader samples none of a clip of one frame, and divides by their number"
+_BOUNDS = "its dummy is within a video's bounds of pixels, the budget's count within an image's"
+_SHORT_DUMMY = "its dummy is a 30th of a second"
+_NO_SOUND = "vLLM lets it in, as no token of sound between two that mark its ends"
+_NOTHING = "vLLM lets it in: 188 tokens, and nothing for the encoder to make them of"
+_SHORT = "vLLM reserves for 30 seconds of sound, and the processor cuts none off"
 _GEMMA4 = ("google/gemma-4",)
+_SMALL_DUMMY = "its dummy is of 224 pixels a side"
+_GLM4V = ("zai-org/GLM-4.1V", "zai-org/GLM-4.5V")
 _INTERNVL_HF = ("OpenGVLab/InternVL3_5-14B-HF",)
 _TILED = (
-    "a line down",
-    "a line across",
-    "a till receipt",
-    "48 megapixels",
-    "1 megapixel, square",
-    "an A4 page at 300 dpi",
-    "a phone's photo",
-    "a screen",
-    "a thumbnail",
-    "odd sides",
+    *("a line down", "a line across", "a till receipt", "48 megapixels", "1 megapixel, square"),
+    *("an A4 page at 300 dpi", "a phone's photo", "a screen", "a thumbnail", "odd sides"),
 )
 
 KNOWN: tuple[Known, ...] = (
+    Known((*_QWEN2, *_OMNI3), Line.TAKES, "video", ("1 frame",), _NO_FRAME),
+    Known(_OMNI, Line.WITHIN, "audio", ("a minute", "10 minutes"), _SHORT),
     Known(
-        _QWEN2,
-        Line.TAKES,
-        "video",
-        ("1 frame",),
-        "vLLM's loader samples none of a clip of one frame, and divides by their number",
-    ),
-    Known(
-        _OMNI,
+        ("Qwen/Qwen3-ASR",),
         Line.WITHIN,
         "audio",
-        ("a minute", "10 minutes"),
-        "vLLM reserves for 30 seconds of sound, and the processor cuts none off",
+        ("30.01 s", "a minute", "10 minutes"),
+        "vLLM reserves for 30 seconds of sound",
     ),
-    Known(
-        _OMNI,
-        Line.DUMMY,
-        "video",
-        (),
-        "its dummy is within the bounds of pixels of a video, the budget's count within an image's",
-    ),
-    Known(
-        _GEMMA4,
-        Line.DUMMY,
-        "image",
-        (),
-        "its dummy is of 224 pixels a side, whatever the budget is",
-    ),
-    Known(
-        _GEMMA4,
-        Line.DUMMY,
-        "video",
-        (),
-        "its dummy is of 224 pixels a side, whatever the budget is",
-    ),
-    Known(
-        ("google/gemma-4-E",),
-        Line.DUMMY,
-        "audio",
-        (),
-        "its dummy is a 30th of a second, whatever the budget is",
-    ),
-    Known(
-        ("google/gemma-4-E",),
-        Line.TAKES,
-        "audio",
-        ("10 ms",),
-        "vLLM lets it in, as no token of sound between two that mark its ends",
-    ),
-    Known(
-        ("google/gemma-3n",),
-        Line.TAKES,
-        "audio",
-        ("10 ms",),
-        "vLLM lets it in: 188 tokens, and nothing for the encoder to make them of",
-    ),
+    Known(_OMNI3, Line.DUMMY, "audio", (), "vLLM counts 25 tokens a second, its encoder makes 13"),
+    Known(_OMNI, Line.DUMMY, "video", (), _BOUNDS),
+    Known(_MINICPM, Line.DUMMY, "video", (), "vLLM makes no dummy of videos alone"),
+    Known(_GEMMA4, Line.DUMMY, "image", (), _SMALL_DUMMY),
+    Known(_GEMMA4, Line.DUMMY, "video", (), _SMALL_DUMMY),
+    Known(("google/gemma-4-E",), Line.DUMMY, "audio", (), _SHORT_DUMMY),
+    Known(("google/gemma-4-E", "google/gemma-4-12B"), Line.TAKES, "audio", ("10 ms",), _NO_SOUND),
+    Known(("google/gemma-3n",), Line.TAKES, "audio", ("10 ms",), _NOTHING),
     Known(
         ("deepseek-ai/DeepSeek-OCR",),
         Line.WITHIN,
@@ -142,17 +112,12 @@ KNOWN: tuple[Known, ...] = (
         "vLLM takes a square of 2 by 2 tiles for the largest; others are cut into 5 or 6",
     ),
     Known(
-        ("LiquidAI/LFM2-VL",),
+        ("LiquidAI/LFM2",),
         Line.WITHIN,
         "image",
         (
-            "a till receipt",
-            "48 megapixels",
-            "1 megapixel, square",
-            "an A4 page at 300 dpi",
-            "a phone's photo",
-            "a screen",
-            "odd sides",
+            *("a till receipt", "48 megapixels", "1 megapixel, square", "an A4 page at 300 dpi"),
+            *("a phone's photo", "a screen", "odd sides"),
         ),
         "vLLM takes an image of one tile for the largest; its processor cuts others into up to 10",
     ),
@@ -171,7 +136,7 @@ KNOWN: tuple[Known, ...] = (
         "vLLM counts one tile, by the checkpoint's crop_to_patches; the call's default cuts more",
     ),
     Known(
-        ("zai-org/GLM-4.1V",),
+        _GLM4V,
         Line.WITHIN,
         "image",
         ("48 megapixels", "a phone's photo"),
@@ -182,21 +147,18 @@ KNOWN: tuple[Known, ...] = (
 # What a model's own rules refuse, with words of the refusal as the reason: nobody's fault.
 REFUSED: tuple[Known, ...] = (
     Known(
-        (*_QWEN2, *_QWEN3, "zai-org/GLM"),
+        (*_QWEN2, *_QWEN3, "zai-org/GLM", "PaddlePaddle/PaddleOCR"),
         Line.TAKES,
         "image",
         ("a line down", "a line across"),
         "absolute aspect ratio must be smaller than 200",
     ),
-    Known(_QWEN3, Line.TAKES, "video", ("1 frame",), "must be larger than temporal_factor:2"),
+    Known(("Qwen/Qwen3-VL", "Qwen/Qwen3."), Line.TAKES, "video", ("1 frame",), _FACTOR),
+    Known(_GLM4V, Line.TAKES, "video", _FEW, _FACTOR),
+    Known(("Qwen/Qwen2-Audio", "Qwen/Qwen2.5-Omni"), Line.TAKES, "audio", ("10 ms",), "The audio "),
     Known(
-        ("zai-org/GLM-4.1V",),
-        Line.TAKES,
-        "video",
-        ("1 frame", "2 frames", "3 frames", "7 frames", "10 frames of 4K"),
-        "must be larger than temporal_factor:2",
+        ("Qwen/Qwen3-ASR", *_OMNI3), Line.TAKES, "audio", ("10 ms",), "Padding size should be less"
     ),
-    Known(("Qwen/Qwen2-Audio", *_OMNI), Line.TAKES, "audio", ("10 ms",), "The audio "),
     Known(("nvidia/audio-flamingo-3",), Line.TAKES, "audio", ("10 ms",), "Audio is too short"),
 )
 
@@ -205,11 +167,16 @@ UNCOUNTED: frozenset[tuple[str, Modality]] = frozenset(
     {
         ("Gemma4ForConditionalGeneration", "image"),
         ("Gemma4ForConditionalGeneration", "video"),
+        ("Gemma4UnifiedForConditionalGeneration", "image"),
+        ("Gemma4UnifiedForConditionalGeneration", "video"),
         ("Gemma3nForConditionalGeneration", "image"),
         ("Glm4vForConditionalGeneration", "video"),
+        ("Glm4vMoeForConditionalGeneration", "video"),
         ("InternVLChatModel", "video"),
         ("InternVLForConditionalGeneration", "video"),
         ("Lfm2VlForConditionalGeneration", "image"),
+        ("MiniCPMV4_6ForConditionalGeneration", "image"),
+        ("MiniCPMV4_6ForConditionalGeneration", "video"),
         ("Ovis", "image"),
         ("Llama4ForConditionalGeneration", "image"),
     }

@@ -10,7 +10,8 @@ from mmcalib.errors import OutputError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import byte_alphabet, materialise, vocabulary
 
-each_model = pytest.mark.parametrize("geometry", bundled_models(), ids=lambda g: g.id)
+one_of_each = {geometry.architecture: geometry for geometry in bundled_models()}.values()
+each_architecture = pytest.mark.parametrize("geometry", one_of_each, ids=lambda g: g.id)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def known(model_id: str) -> Geometry:
     return geometry
 
 
-@each_model
+@each_architecture
 def test_the_same_bytes_twice(geometry: Geometry, tmp_path: Path) -> None:
     first = materialise(geometry, tmp_path / "a")
     second = materialise(geometry, tmp_path / "b")
@@ -44,20 +45,21 @@ _BOTH = (
     "Gemma3 Idefics3 SmolVLM Gemma3n Lfm2Vl AudioFlamingo3 Llama4 Llava Mistral3 LlavaNext "
     "LlavaOnevision"
 )
+_VIDEOS = "Glm4v Glm4vMoe Qwen3_5 Qwen3_5Moe Qwen3VL Qwen3VLMoe"
 MORE_FILES: dict[str, set[str]] = {
     "InternVLChatModel": set(),
-    "Gemma4ForConditionalGeneration": {PROCESSOR},
-    "DeepseekOCRForCausalLM": {PROCESSOR},
+    **{
+        f"{name}ForCausalLM": {PROCESSOR}
+        for name in ("DeepseekOCR", "DeepseekOCR2", "UnlimitedOCR")
+    },
+    **{f"{name}ForConditionalGeneration": {PROCESSOR} for name in ("Gemma4", "Gemma4Unified")},
     "InternVLForConditionalGeneration": {IMAGES, PROCESSOR, VIDEOS},
     **{f"{name}ForConditionalGeneration": {IMAGES, PROCESSOR} for name in _BOTH.split()},
-    **{
-        f"{name}ForConditionalGeneration": {IMAGES, VIDEOS}
-        for name in ("Glm4v", "Qwen3_5", "Qwen3_5Moe", "Qwen3VL", "Qwen3VLMoe")
-    },
+    **{f"{name}ForConditionalGeneration": {IMAGES, VIDEOS} for name in _VIDEOS.split()},
 }
 
 
-@each_model
+@each_architecture
 def test_the_files_of_the_real_repository(geometry: Geometry, tmp_path: Path) -> None:
     names = {p.name for p in materialise(geometry, tmp_path / "m").iterdir()}
     own = {"config.json", "tokenizer.json", "tokenizer_config.json"}
@@ -65,7 +67,7 @@ def test_the_files_of_the_real_repository(geometry: Geometry, tmp_path: Path) ->
     assert names == own | more
 
 
-@each_model
+@each_architecture
 def test_an_unchanged_folder_is_left_alone(geometry: Geometry, tmp_path: Path) -> None:
     folder = materialise(geometry, tmp_path / "m")
     before = folder.stat().st_ino
@@ -88,7 +90,7 @@ def test_an_unwritable_place_is_an_output_error(tmp_path: Path) -> None:
         materialise(bundled_models()[0], tmp_path / "file" / "m")
 
 
-@each_model
+@each_architecture
 def test_special_tokens_have_their_true_ids(geometry: Geometry, tmp_path: Path) -> None:
     tokenizer = read(materialise(geometry, tmp_path / "m"), "tokenizer.json")
     added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}

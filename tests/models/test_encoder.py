@@ -85,7 +85,11 @@ def test_every_bundled_family_is_known() -> None:
     }
     assert unknown == {
         # Two encoders, one behind the other.
-        "DeepseekOCRForCausalLM",
+        *("DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "UnlimitedOCRForCausalLM"),
+        # None: patches go to the language model as they are.
+        "Gemma4UnifiedForConditionalGeneration",
+        # Merges patches in steps of its own.
+        "MiniCPMV4_6ForConditionalGeneration",
         # Of timm's, and one that is no transformer alone.
         "Gemma3nForConditionalGeneration",
         # Patches in any number, which no size of an image bounds.

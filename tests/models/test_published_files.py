@@ -46,7 +46,7 @@ each_qwen3_5 = pytest.mark.parametrize(
 )
 each_gemma4 = pytest.mark.parametrize(
     "geometry",
-    [one for one in bundled_models() if one.architecture.startswith("Gemma4")],
+    [one for one in bundled_models() if one.architecture.startswith("Gemma4For")],
     ids=lambda g: g.id,
 )
 
