@@ -49,7 +49,7 @@ class ShapeCost:
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """vLLM resamples audio to `rate_hz`; a clip of as many samples as in `crashing_samples` stops it."""
+    """vLLM resamples audio to `rate_hz`; a clip of `crashing_samples` samples stops the engine."""
 
     rate_hz: int | None = AUDIO_RATE_HZ  # None: by another method, or never.
     crashing_samples: range = range(0)
@@ -330,7 +330,7 @@ def leave_unknown(reason: str, remedy: str = "") -> Admission:
 
 
 def admit(gate: Gate, item: ItemLike) -> Admission:
-    """Judge one item: `fits` if its highest cost leaves the reserve, `no` if its lowest is too much."""
+    """Judge one item: `fits` if its most cost leaves the reserve, `no` if its least is too much."""
     return admit_with_reserve(gate, item, 0 if gate.encoder_decoder else gate.text_reserve_tokens)
 
 

@@ -107,8 +107,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Maximum over all images of a processor with one size, or a list of layouts; verified for short
-    sides of at least `min_side_px`, up to `max_aspect`.
+    """Maximum over all images of a processor with one size, or a list of layouts; verified for
+    short sides of at least `min_side_px`, up to `max_aspect`.
     """
 
     tokens: int

@@ -392,7 +392,7 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
-    """Least squares of seconds over weight, start and slope >= 0; proportional for equal weights."""
+    """Fit seconds over weight, start and slope >= 0; proportional if weights are equal."""
     weights, seconds = zip(*points, strict=True)
     mean = sum(seconds) / len(seconds)
     slope, start = linear_regression(weights, seconds) if len(set(weights)) > 1 else (0.0, mean)

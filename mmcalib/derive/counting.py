@@ -21,7 +21,7 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """vLLM's count of embeds, its loader's numbers, and tiles or audio frames (`parts`) if known."""
+    """vLLM's count of embeds, its loader's numbers, and tiles or audio frames (`parts`), if any."""
 
     embeds: int
     sampled: tuple[int, ...]
@@ -195,7 +195,7 @@ _LEAST_OF_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` tokens besides the embeds, `nbytes` of tensors: by the embeds or, `by_parts`, parts."""
+    """`text` tokens besides the embeds; `nbytes` of tensors by embeds, or `by_parts` by parts."""
 
     text: Relation
     nbytes: Relation

@@ -129,7 +129,7 @@ class Shortfall:
 
     @property
     def unreserved_bytes(self) -> int:
-        """Bytes that vLLM reserves under no setting, if they explain the whole shortfall; else 0."""
+        """Bytes that vLLM never reserves, if they explain the whole shortfall; else 0."""
         nbytes = 0
         match self.worst:
             case WorstStep(kept_bytes=kept):

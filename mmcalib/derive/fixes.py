@@ -340,9 +340,8 @@ def _context(unfixed: FixContext) -> Iterator[Fix]:
 
 def _modalities(unfixed: FixContext) -> Iterator[Fix]:
     args, served = unfixed.engine_args, unfixed.facts.largest_items
-
     main = "image" if "image" in served else next(iter(served), "")
-    for modality in (modality for modality in served if modality != main):
+    for modality in (m for m in served if m != main):
         yield Fix(
             name=f"no {modality}",
             knob=f"limit {modality}",
@@ -353,8 +352,7 @@ def _modalities(unfixed: FixContext) -> Iterator[Fix]:
             # A limit set by the user means that the modality is served.
             combines=not item_limit(args, modality),
         )
-    several = {m: 1 for m in served if (item_limit(args, m) or 2) > 1}
-    if several:
+    if several := {m: 1 for m in served if (item_limit(args, m) or 2) > 1}:
         yield Fix(
             name="one item of each modality",
             knob="limits",
