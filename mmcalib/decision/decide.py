@@ -87,6 +87,7 @@ class DecisionBuilder:
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         effective = [e for e in self.explored.values() if has_any_effect(e)]
+        idle = [p[0].point.knob for p in self.explored.values() if not has_any_effect(p)]
         chosen = tuple(self._choose(e, at_most) if capped else _default(e) for e in effective)
         setting = merge_settings([self.default.setting, *(point.setting for point in chosen)])
         table, more = self._table(setting)
@@ -119,9 +120,7 @@ class DecisionBuilder:
             setting=setting,
             explored=tuple(e for points in self.explored.values() for e in points),
             chosen=chosen,
-            ineffective=tuple(
-                p[0].point.knob for p in self.explored.values() if not has_any_effect(p)
-            ),
+            ineffective=tuple(idle),
             counts=self.counts,
             hints=hints,
             refused_hints=refused,
@@ -283,7 +282,6 @@ class MemoryJudge(Protocol):
 
     def most_sequences(self, decision: Decision) -> int | None:
         """Return the `max_num_seqs` with which vLLM starts if it rejects its default, else None."""
-        ...
 
     def kv_tokens(self, decision: Decision) -> int | None:
         """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
@@ -340,16 +338,13 @@ def decide(
         return explore(one, default, plain, budgets, progress)
 
     # Loaders come first: the number of frames decides what a cap does to a video.
-    loaders = [knob for knob in every if knob.is_loader_option]
-    explored = {k.name: explore_knob(k) for k in loaders}
-    raised = [
-        choose_point([e.point for e in points], budgets.policy) for points in explored.values()
-    ]
-    loading = merge_settings([base, *(point.setting for point in raised)])
+    explored = {k.name: explore_knob(k) for k in every if k.is_loader_option}
+    rows = ([e.point for e in points] for points in explored.values())
+    loading = merge_settings([base, *(choose_point(row, budgets.policy).setting for row in rows)])
     if loading != base:
         default, more = measure(budgets.host, census, loading, sample, progress, budgets.files)
         unreadable += [skipped for skipped in more if skipped not in unreadable]
-    explored |= {k.name: explore_knob(k) for k in every if k not in loaders}
+    explored |= {k.name: explore_knob(k) for k in every if not k.is_loader_option}
     default_budget, default_error = budgets.default_budget()
     builder = DecisionBuilder(
         census=census,
@@ -440,7 +435,5 @@ def _too_long(decision: Decision) -> str:
     longest = decision.longest
     if longest is None or longest.fits_answers:
         return ""
-    return (
-        f"{longest.longest.origin} and its answer would take {longest.needed_tokens:,} of "
-        f"{longest.max_model_len:,} tokens"
-    )
+    needed = f"{longest.needed_tokens:,} of {longest.max_model_len:,} tokens"
+    return f"{longest.longest.origin} and its answer would take {needed}"

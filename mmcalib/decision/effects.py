@@ -24,7 +24,6 @@ from mmcalib.derive.effects import (
     remove_setting,
     value_at,
 )
-from mmcalib.derive.limits import Hint
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
@@ -235,8 +234,10 @@ def drop_idle_settings(decision: Decision, budgets: BudgetSource, progress: Prog
             for effect in every
         )
         return replace(decision, effects=tuple(changed))
+    limit = useful.get("limit_mm_per_prompt", {})
     hints = {
-        m: _drop_idle(hint, useful["limit_mm_per_prompt"][m]) for m, hint in decision.hints.items()
+        m: {a: value for a, value in hint.items() if isinstance(limit[m], dict) and a in limit[m]}
+        for m, hint in decision.hints.items()
     }
     idle = {m: "vLLM profiles the same without it" for m, hint in hints.items() if not hint}
     return replace(
@@ -252,7 +253,3 @@ def drop_idle_settings(decision: Decision, budgets: BudgetSource, progress: Prog
         hints={m: hint for m, hint in hints.items() if hint},
         refused_hints={**decision.refused_hints, **idle},
     )
-
-
-def _drop_idle(hint: Hint, limit: Any) -> Hint:
-    return {a: value for a, value in hint.items() if isinstance(limit, dict) and a in limit}

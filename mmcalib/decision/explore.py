@@ -61,16 +61,11 @@ class BudgetSource:
         """Return tokens per step: as given, or vLLM's default rounded to whole largest items."""
         if self.policy.max_num_batched_tokens is not None:
             return self.policy.max_num_batched_tokens
-        default = self.opened.serve_defaults["max_num_batched_tokens"]
+        defaults, chunks = self.opened.serve_defaults, self.opened.chunks_mm_input
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.budget_of_any_item(plain).max_tokens_per_item.values(), default=0)
-        return limits.max_num_batched_tokens(
-            default,
-            largest,
-            largest_embeds,
-            chunks_mm_input=self.opened.chunks_mm_input,
-            rounding=self.rounding,
-        )
+        step = defaults["max_num_batched_tokens"], largest, largest_embeds
+        return limits.max_num_batched_tokens(*step, chunks_mm_input=chunks, rounding=self.rounding)
 
     def default_budget(self) -> tuple[Budget, str]:
         """Return the budget of vLLM's defaults, and vLLM's words if it rejects them."""
@@ -105,10 +100,8 @@ class BudgetSource:
 
 def relevant_knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
     """Return the knobs for the corpus' modalities that the user has not set."""
-    own = budgets.policy.loader_setting
-    return [
-        k for k in budgets.opened.knobs if table.columns_of(k.modality) and not k.is_set_in(own)
-    ]
+    own, knobs = budgets.policy.loader_setting, budgets.opened.knobs
+    return [k for k in knobs if table.columns_of(k.modality) and not k.is_set_in(own)]
 
 
 def explore(
@@ -156,9 +149,8 @@ def _cost_at(
         counted := counter.cost_table(setting, knob.changed_mask(counter.usual.shapes, value))
     ):
         return counted
-    every = chain.from_iterable(
-        default.columns_of(modality).shapes for modality in (knob.modality, *knob.bleeds)
-    )
+    modalities = knob.modality, *knob.bleeds
+    every = chain.from_iterable(default.columns_of(modality).shapes for modality in modalities)
     changed = affected_shapes(knob, value, default)
     unchanged = unaffected_shape(knob, default, changed)
     if unchanged is None or knob.bleeds:

@@ -70,9 +70,8 @@ def measure_blanks(
     blanks = BlankCosts(host, setting, task)
     for modality, entries in shapes.items():
         costs, pending = CostColumns.unmeasured(entries), np.ones(len(entries), dtype=bool)
-        if len(entries) > _WORTH_COUNTING and (
-            counts := count_embeds(host, setting, entries.shapes)
-        ):
+        worth_it = len(entries) > _WORTH_COUNTING
+        if worth_it and (counts := count_embeds(host, setting, entries.shapes)):
             costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
         left = entries.shapes.take(np.flatnonzero(pending))
         _process(blanks, [shape for shape in left if shape not in blanks.answers])
@@ -93,19 +92,10 @@ def _processed_costs(
 
 
 def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
-    """Return the cost of each of `count_embeds` items."""
-    return ItemCost(
-        shape,
-        count,
-        exemplar,
-        cost.tokens,
-        cost.embeds,
-        cost.tensor_bytes,
-        cost.load_s + cost.process_s,
-        cost.sampled,
-        basis,
-        cost.cpu_s if basis == "real" else 0.0,
-    )
+    """Return the cost of each of `count` items."""
+    seconds, cpu_s = cost.load_s + cost.process_s, cost.cpu_s if basis == "real" else 0.0
+    numbers = cost.tokens, cost.embeds, cost.tensor_bytes, seconds, cost.sampled
+    return ItemCost(shape, count, exemplar, *numbers, basis, cpu_s)
 
 
 def _cost_by_count(
@@ -265,10 +255,8 @@ def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
     """Return the default's table with the `changed` shapes measured again by blanks."""
-    wanted, every = (
-        set(changed),
-        [default.columns_of(modality) for modality in default.modalities()],
-    )
+    wanted = set(changed)
+    every = [default.columns_of(modality) for modality in default.modalities()]
     again = [s for one in every for s in sorted(s for s in wanted if s in one.shapes)]
     subjects = tuple(Blank(shape) for shape in again)
     answers = host.measure(Measure(setting, subjects), "measuring a setting") if again else ()
@@ -338,18 +326,9 @@ def _table(
             entry = counts[shape.modality].count_of(shape)
             refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
-    table = CostTable(
-        setting,
-        {modality: _replace_costs(columns, changed) for modality, columns in blanks.costs.items()},
-        tuple(refusals),
-        tuple(mismatches),
-        compared,
-        failed,
-        blanks.witnesses,
-        out_of_reach,
-        tuple(resampled),
-    )
-    return table, unreadable
+    columns = {modality: _replace_costs(one, changed) for modality, one in blanks.costs.items()}
+    more = compared, failed, blanks.witnesses, out_of_reach, tuple(resampled)
+    return CostTable(setting, columns, tuple(refusals), tuple(mismatches), *more), unreadable
 
 
 def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None:
@@ -387,11 +366,10 @@ class EmbedCounter:
 
     @classmethod
     def prove(cls, host: EngineHost, default: CostTable, modality: Modality) -> EmbedCounter | None:
-        """Return the counter, or None if vLLM's count is missing, wrong or not worth it; items with
-        a wrong header prove nothing.
-        """
-        costs = default.columns_of(modality)
-        costs = costs.replace_costs({one.shape: None for one in default.mismatches})
+        """Return the counter, or None if vLLM's count is missing, wrong or not worth it."""
+        # Items with a wrong header prove nothing.
+        wrong: dict[Shape, ItemCost | None] = {one.shape: None for one in default.mismatches}
+        costs = default.columns_of(modality).replace_costs(wrong)
         if len(costs) <= SPOT_CHECKS:
             return None
         if modality not in default.witnesses:
@@ -426,9 +404,8 @@ class EmbedCounter:
         if touched.sum() + len(verified) < len(self.usual):
             wanted = touched.copy()
             wanted[verified] = True
-            counts = count_embeds(
-                self.host, setting, self.usual.shapes.take(np.flatnonzero(wanted))
-            )
+            some = self.usual.shapes.take(np.flatnonzero(wanted))
+            counts = count_embeds(self.host, setting, some)
             if counts and counting.counts_match(counts, self.usual.take(verified)):
                 return counts
         return count_embeds(self.host, setting, self.usual.shapes)

@@ -61,9 +61,8 @@ def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: 
     if not missing:
         return
     more = (str(_folder().path), "known" if is_decoded else "")
-    with LocalPool(
-        FunctionRef("mmcalib.media.decode", "decode_for_vllm", more), timeout_s=timeout_s
-    ) as pool:
+    decode = FunctionRef("mmcalib.media.decode", "decode_for_vllm", more)
+    with LocalPool(decode, timeout_s=timeout_s) as pool:
         tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
             for one, ticket in zip(missing, tickets, strict=True):

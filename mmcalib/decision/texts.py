@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text
@@ -37,7 +37,6 @@ from mmcalib.engine.messages import (
     FindCounting,
     FindGrammar,
     SplitTexts,
-    TextCounts,
 )
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.releases.constants import BLOCK_TOKENS
@@ -47,7 +46,6 @@ _BATCH = 64
 
 # The fields in a census that determine a request's text tokens, and its items by modality.
 _Key = tuple[RequestText, tuple[int, ...]]
-K = TypeVar("K")
 
 
 @dataclass(slots=True)
@@ -86,9 +84,9 @@ class Texts:
     def find_counting(self, modalities: Collection[Modality]) -> None:
         """Find a way to count texts without vLLM."""
         assert self.host is not None
-        doing = "counting texts without vLLM"
         try:
-            answer = self.host.ask(FindCounting(tuple(modalities)), doing)
+            request = FindCounting(tuple(modalities))
+            answer = self.host.ask(request, "counting texts without vLLM")
         except (VllmMoved, VllmRefused) as error:
             answer = CountingResult(None, error.message)
         self.counting, self.uncounted = answer.counting, answer.why
@@ -102,9 +100,7 @@ class Texts:
 
     def tokens(self, entry: PromptCount) -> TokenRange:
         """Return the tokens of the longest text among a signature's requests."""
-        key = _key(entry)
-        counted = self._counted.get(key)
-        if counted is not None:
+        if (counted := self._counted.get(_key(entry))) is not None:
             return TokenRange.exactly(counted)
         items = Counter(shape.modality for shape in entry.signature.shapes)
         return bound_text(self.bound, entry.signature.asked, items)
@@ -148,17 +144,12 @@ class Texts:
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
         return prompts
 
-    def _batches(
-        self, requests: Iterable[tuple[K, ChatRequest]]
-    ) -> Iterator[tuple[list[tuple[K, ChatRequest]], TextCounts]]:
+    def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
+        assert self.host is not None
         remaining = iter(requests)
         while group := list(islice(remaining, _BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
-            assert self.host is not None
-            yield group, self.host.ask(texts, "counting the text of requests")
-
-    def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
-        for group, answer in self._batches(requests):
+            answer = self.host.ask(texts, "counting the text of requests")
             for (key, request), tokens in zip(group, answer.tokens, strict=True):
                 if isinstance(tokens, str):
                     self.refusals.setdefault(key, tokens)
@@ -218,9 +209,8 @@ def longest_prompt(
         chosen = set(places)
         entries = {n: entry for n, (entry, _) in enumerate(covered()) if n in chosen}
         texts.count([entries[place] for place in places], prompts.signatures())
-    return fit_prompts(
-        chain((prompt for _, prompt in covered()), single), reserve_tokens, max_model_len
-    )
+    served_prompts = chain((prompt for _, prompt in covered()), single)
+    return fit_prompts(served_prompts, reserve_tokens, max_model_len)
 
 
 def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:

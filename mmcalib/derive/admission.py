@@ -49,11 +49,9 @@ class ShapeCost:
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """Limits on audio behind the server's loader: vLLM resamples it to `rate_hz` (None: by another
-    method, or never), and a clip with a number of samples in `crashing_samples` stops the engine.
-    """
+    """vLLM resamples audio to `rate_hz`; a clip of `crashing_samples` samples stops the engine."""
 
-    rate_hz: int | None = AUDIO_RATE_HZ
+    rate_hz: int | None = AUDIO_RATE_HZ  # None: by another method, or never.
     crashing_samples: range = range(0)
 
 
@@ -127,23 +125,16 @@ def find_server_refusal(
             if refusal := _check_image(shape, "an image", server):
                 return refusal
         case VideoShape() as shape:
-            if file.encoding.sent_frames:
-                refusal = _check_image(shape, "frames", server)
-            else:
-                refusal = _check_pixels(shape, "frames", server)
-            if refusal:
+            check = _check_image if file.encoding.sent_frames else _check_pixels
+            if refusal := check(shape, "frames", server):
                 return refusal
             if file.encoding.lone_frame and not server.lone_frames:
-                return ServerRefusal(
-                    "a clip of one frame: the server's decoder returns none",
-                    "send the frame as an image",
-                )
+                why = "a clip of one frame: the server's decoder returns none"
+                return ServerRefusal(why, "send the frame as an image")
             codec = file.encoding.codec
             if not server.decodes.get(codec, True):
-                return ServerRefusal(
-                    f"{codec}: the server cannot decode this codec",
-                    f"convert it to {_ANY_DECODER}",
-                )
+                why = f"{codec}: the server cannot decode this codec"
+                return ServerRefusal(why, f"convert it to {_ANY_DECODER}")
     return _check_download(file, server)
 
 
@@ -238,9 +229,7 @@ def find_audio_refusal(shape: AudioShape, hearing: AudioLimits) -> ServerRefusal
 
 
 def kernel_bytes(rate_hz: int, to_hz: int) -> int:
-    """Most bytes that torchaudio takes to build the kernel for these rates: a row for each new
-    sample until their pattern repeats, as long as the old samples among them and the filter.
-    """
+    """Most bytes to build torchaudio's kernel: a row per new sample until their pattern repeats."""
     shared = math.gcd(rate_hz, to_hz)
     old, new = rate_hz // shared, to_hz // shared
     if old == new:
@@ -325,8 +314,7 @@ class Admission:
             return image
         if not isinstance(self.largest, ImageShape):
             raise ValueError(f"no size fits: {self.reason}")
-        resized: PilImage = image.resize((self.largest.width_px, self.largest.height_px))
-        return resized
+        return image.resize((self.largest.width_px, self.largest.height_px))
 
 
 def reject(
@@ -342,12 +330,8 @@ def leave_unknown(reason: str, remedy: str = "") -> Admission:
 
 
 def admit(gate: Gate, item: ItemLike) -> Admission:
-    """Judge one item alone, without `remedies`: `fits` if even its highest cost leaves the reserve
-    for text and answer; `no` if even its lowest is too much. Items of an encoder-decoder model
-    take no context.
-    """
-    reserve_tokens = 0 if gate.encoder_decoder else gate.text_reserve_tokens
-    return admit_with_reserve(gate, item, reserve_tokens)
+    """Judge one item: `fits` if its most cost leaves the reserve, `no` if its least is too much."""
+    return admit_with_reserve(gate, item, 0 if gate.encoder_decoder else gate.text_reserve_tokens)
 
 
 def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admission:
@@ -472,9 +456,7 @@ class _Costs:
 def admit_prompt(
     gate: Gate, shapes: Sequence[ItemLike], request: RequestText, text: TokenRange | None = None
 ) -> Admission:
-    """Judge a prompt: each of its items, their number, and all together with its text and answer.
-    A counted `text` replaces the bound.
-    """
+    """Judge the items, their number, and the whole prompt; a counted `text` replaces the bound."""
     items = [admit_with_reserve(gate, shape, 0) for shape in shapes]
     worst = {item.answer: item for item in reversed(items)}
     if "no" in worst:
@@ -494,11 +476,8 @@ def admit_prompt(
     media = TokenRange(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
     words = text or bound_text(gate.text, request, kinds)
     in_context = TokenRange.exactly(0) if gate.encoder_decoder else media
-    return _judge_prompt(
-        gate,
-        costs,
-        ContextNeeds(in_context, words, request.answer_tokens, request.least_answer_tokens),
-    )
+    answer = request.answer_tokens, request.least_answer_tokens
+    return _judge_prompt(gate, costs, ContextNeeds(in_context, words, *answer))
 
 
 def depends_on_text(gate: Gate, shapes: Sequence[ItemLike], answer: Admission) -> bool:

@@ -107,9 +107,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Maximum over all images: the processor has one size, or a list of layouts.
-
-    Verified for images whose short side is at least `min_side_px`, up to `max_aspect`.
+    """Maximum over all images of a processor with one size, or a list of layouts; verified for
+    short sides of at least `min_side_px`, up to `max_aspect`.
     """
 
     tokens: int
@@ -224,12 +223,10 @@ class Frames:
                 "remux it: ffmpeg -i IN -c copy OUT",
             )
         if not count or (self.whole_clip and count < self.together):
-            return ShapeRejection(
-                f"the loader returns {count} of {shape.num_frames} frames: too few"
-            )
+            why = f"the loader returns {count} of {shape.num_frames} frames: too few"
+            return ShapeRejection(why)
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]
-        pairs = list(zip(counts, costs, strict=True))
-        tokens = max(embeds + self.tokens_around(frames) for frames, embeds in pairs)
+        tokens = max(e + self.tokens_around(n) for n, e in zip(counts, costs, strict=True))
         return Bound(tokens, max(costs), costs[0], costs[0])
 
     def embeds(self, frames: int, width: int, height: int) -> int:

@@ -107,9 +107,8 @@ class CostColumns(Sequence[ItemCost]):
         ordered = sorted(costs, key=lambda cost: cost.shape)
         own = {entry: (cost.exemplar, cost.cpu_s) for entry, cost in enumerate(ordered)}
         shapes = Shapes.from_shapes(modality, [cost.shape for cost in ordered])
-        return cls(
-            shapes, {**_columns(modality, ordered), "entries": np.arange(len(own))}, None, own
-        )
+        columns = {**_columns(modality, ordered), "entries": np.arange(len(own))}
+        return cls(shapes, columns, None, own)
 
     @classmethod
     def unmeasured(cls, entries: ShapeCounts) -> CostColumns:
@@ -393,14 +392,10 @@ def mean_cpu_s(table: CostTable) -> tuple[float, int] | None:
 
 
 def cpu_line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
-    """Least squares of seconds over weight, with start and slope at least zero: costs are positive
-    and grow with size. Proportional if all weights are equal.
-    """
+    """Fit seconds over weight, start and slope >= 0; proportional if weights are equal."""
     weights, seconds = zip(*points, strict=True)
     mean = sum(seconds) / len(seconds)
-    slope, start = 0.0, mean
-    if len(set(weights)) > 1:
-        slope, start = linear_regression(weights, seconds)
+    slope, start = linear_regression(weights, seconds) if len(set(weights)) > 1 else (0.0, mean)
     if slope < 0:
         slope, start = 0.0, mean
     elif any(weights) and (start < 0 or len(set(weights)) == 1):

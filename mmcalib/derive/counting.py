@@ -21,9 +21,7 @@ from mmcalib.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class VllmCount:
-    """Embeds by vLLM's own count, the numbers that its loader would sample, and the parts of its
-    tensors, if known: tiles of an image, frames of audio features.
-    """
+    """vLLM's count of embeds, its loader's numbers, and tiles or audio frames (`parts`), if any."""
 
     embeds: int
     sampled: tuple[int, ...]
@@ -79,9 +77,8 @@ class VllmCounts:
 
     def __getitem__(self, row: int) -> VllmCount:
         embeds, sampled, parts = self.rows[row].item()
-        return VllmCount(
-            embeds, sampled_tuple(sampled.tolist()), None if parts == MISSING else parts
-        )
+        known_parts = None if parts == MISSING else parts
+        return VllmCount(embeds, sampled_tuple(sampled.tolist()), known_parts)
 
     def take(self, rows: Column) -> VllmCounts:
         """Select rows by ascending positions."""
@@ -198,9 +195,7 @@ _LEAST_OF_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class CostRule:
-    """`text` are tokens besides the embeds, `nbytes` of processed tensors by the embeds or,
-    `by_parts`, by the parts. Seconds are proportional to the embeds.
-    """
+    """`text` tokens besides the embeds; `nbytes` of tensors by embeds, or `by_parts` by parts."""
 
     text: Relation
     nbytes: Relation
@@ -237,9 +232,7 @@ def _apply(rule: Relation, keys: Column) -> Column:
 
 
 def fit_relation(pairs: Iterable[_Point]) -> Relation | None:
-    """Fit how the second number follows from the first: one straight line, pieces of many points,
-    or a lookup. None if equal firsts have different seconds.
-    """
+    """Fit second to first: a line, pieces of many points, or a lookup; None for contradictions."""
     known: dict[int, int] = {}
     for first, second in pairs:
         if known.setdefault(first, second) != second:
@@ -254,7 +247,11 @@ def fit_relation(pairs: Iterable[_Point]) -> Relation | None:
         if first in known:
             return known[first]
         place = bisect_left(ends, first)
-        return _interpolate(*pieces[place], first) if place < len(pieces) else None
+        if place == len(pieces) or first < pieces[place][0][0]:
+            return None
+        (low, at_low), (high, at_high) = pieces[place]
+        value, rest = divmod((first - low) * (at_high - at_low), high - low)
+        return None if rest else at_low + value
 
     return second_of
 
@@ -284,19 +281,11 @@ def _is_on_line(one: _Point, other: _Point, point: _Point) -> bool:
     return (point[1] - one[1]) * run == (point[0] - one[0]) * rise
 
 
-def _interpolate(low: _Point, high: _Point, first: int) -> int | None:
-    """Interpolate between the ends, if the result is a whole number."""
-    if not low[0] <= first <= high[0]:
-        return None
-    value, rest = divmod((first - low[0]) * (high[1] - low[1]), high[0] - low[0])
-    return None if rest else low[1] + value
-
-
 # Enough to prove a count: extremes, steps of the count, and a random sample.
 PROBES = 320
 # For a setting that does not change the costs, after a count was proven on the full number.
 PROBES_AGAIN = 32
-# Steps to check, per WITNESSES.
+# Steps to check, per PROBES.
 _STEPS = 100
 # If costs have few levels, such as tiles, check each.
 _MOST_WITNESS_LEVELS = 64
@@ -305,9 +294,7 @@ _SEED = 0
 
 
 def choose_probe_shapes(counts: VllmCounts, least: int = PROBES) -> list[Shape]:
-    """Choose at least `least` shapes, or all: the heaviest, lightest, widest and narrowest, both
-    sides of steps of the count, the widest and narrowest of few levels, and a random sample.
-    """
+    """Choose at least `least` shapes, or all: extremes, steps of the count, and a random sample."""
     if not len(counts):
         return []
     weights = counts.shapes.weights()

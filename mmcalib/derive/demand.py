@@ -1,6 +1,4 @@
-"""Memory of serving above the loaded model, part by part, with a full encoder cache, and engine
-settings that reserve it. They are computed, and mmcalib tries each before it names it.
-"""
+"""Memory of serving above the loaded model, and computed engine settings that reserve it."""
 
 from __future__ import annotations
 
@@ -131,16 +129,13 @@ class Shortfall:
 
     @property
     def unreserved_bytes(self) -> int:
-        """The part that vLLM never reserves under any setting, if it explains the whole
-        shortfall; otherwise 0.
-        """
+        """Bytes that vLLM never reserves, if they explain the whole shortfall; else 0."""
+        nbytes = 0
         match self.worst:
-            case WorstStep(kept_bytes=nbytes):
-                pass
+            case WorstStep(kept_bytes=kept):
+                nbytes = kept
             case PromptsStep(peak_bytes=peak, profiled_bytes=profiled) if profiled:
                 nbytes = peak - profiled
-            case _:
-                return 0
         return nbytes if self.nbytes - nbytes <= self.slack_bytes else 0
 
 
@@ -213,9 +208,7 @@ def compare_oom(
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
 ) -> ObservedOom:
-    """Compare PyTorch's message with `memory`, the rehearsal of that configuration. Missing bytes
-    are the wanted minus the free ones, the costliest demand above that step, and vLLM's slack.
-    """
+    """Compare PyTorch's message with `memory`, the rehearsal of that configuration."""
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
     outside = step = None
     if cause.total_bytes is not None and free is not None and allocated is not None:
@@ -378,7 +371,10 @@ def shrink_step(
             if profiled >= shortfall.reserved_bytes:
                 # The reserve is for as many tokens, and shrinks with the step.
                 share = shortfall.slack_bytes / max(1, worst.nbytes - profiled)
-            batch = _whole(int(tokens * share), largest)
+            fitting = int(tokens * share)
+            # Whole largest items, or blocks if an item may be prefilled in parts.
+            unit = largest if fitting >= largest else _BLOCK
+            batch = fitting // unit * unit
         case WorstStep() | LanguageStep() | MergeStep():
             # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
@@ -386,8 +382,7 @@ def shrink_step(
             if not each:
                 return None
             over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
-            whole = (budget.encoder_cache_size - over) // largest * largest
-            batch = max(largest, whole)
+            batch = max(largest, (budget.encoder_cache_size - over) // largest * largest)
     fits = 0 < batch < budget.max_num_batched_tokens
     return EngineSettings(max_num_batched_tokens=batch) if fits else None
 
@@ -410,8 +405,7 @@ def raise_reserve(
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
             batch = min(enough, seqs * _per_prompt(worst, counts)) * largest
             fewer = seqs if seqs < budget.max_num_seqs else None
-            grows = batch > budget.max_num_batched_tokens
-            return EngineSettings(fewer, batch) if grows else None
+            return EngineSettings(fewer, batch) if batch > budget.max_num_batched_tokens else None
         case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
             return None
         case WorstStep() | LanguageStep() | PromptsStep() | MergeStep():
@@ -437,12 +431,6 @@ def _prompts_within(room: int, step: PromptsStep) -> int:
 
 # Sizes of compiled ranges and captured graphs are multiples of this.
 _BLOCK: Final = 256
-
-
-def _whole(tokens: int, largest: int) -> int:
-    """Round down to whole largest items, or to blocks if an item may be prefilled in parts."""
-    unit = largest if tokens >= largest else _BLOCK
-    return tokens // unit * unit
 
 
 def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
@@ -506,7 +494,7 @@ def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, T
 
 @dataclass(frozen=True, slots=True)
 class FixedKvCache:
-    """A KV cache of fixed size, from what a rehearsal leaves for it less `spared_bytes`."""
+    """A KV cache of fixed size: `left_bytes` less `spared_bytes` for steps above the reserve."""
 
     left_bytes: int
     kv_cache_memory_bytes: int
@@ -525,9 +513,7 @@ class FixedKvCache:
 
 
 def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKvCache | None:
-    """Fix the KV cache at whole MiB of what is left, less the slack in vLLM's own suggestion, and
-    less `spared_bytes` for steps above the reserve; None if nothing is left.
-    """
+    """Fix the KV cache at whole MiB of what is left, less vLLM's own slack; None if nothing is."""
     left = memory.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
     if left < MIB or memory.kv_cache_tokens is None:
         return None

@@ -49,9 +49,7 @@ def bin_by_tokens(costs: Iterable[ItemCost]) -> list[TokenBin]:
     bins: dict[int, TokenBin] = {}
     for cost in costs:
         at = bin_index(cost.tokens)
-        bin_ = bins.get(at)
-        if bin_ is None:
-            bin_ = bins[at] = TokenBin(math.ceil(bin_edge(at)))
+        bin_ = bins.setdefault(at, TokenBin(math.ceil(bin_edge(at))))
         bin_.shapes += 1
         bin_.items += cost.count
     return [bins[at] for at in sorted(bins)]
@@ -65,10 +63,7 @@ def bin_by_size(costs: Iterable[ItemCost]) -> list[SizeCell]:
         if not isinstance(shape, ImageShape):
             continue
         at = bin_index(shape.width_px), bin_index(shape.height_px)
-        cell = cells.get(at)
-        if cell is None:
-            cells[at] = SizeCell(shape, cost.tokens, 1)
-            continue
+        cell = cells.setdefault(at, SizeCell(shape, cost.tokens, 0))
         cell.shapes += 1
         if cost.tokens > cell.tokens:
             cell.shape, cell.tokens = shape, cost.tokens

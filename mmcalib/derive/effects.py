@@ -161,9 +161,8 @@ def describe_differences(with_: Footprint, less: Footprint) -> Iterator[str]:
 
 def _compare_budgets(one: Budget, other: Budget) -> Iterator[str]:
     for m in MODALITIES:
-        yield from _compare_tokens(
-            f"largest {m}", one.max_tokens_per_item.get(m, 0), other.max_tokens_per_item.get(m, 0)
-        )
+        largest = (budget.max_tokens_per_item.get(m, 0) for budget in (one, other))
+        yield from _compare_tokens(f"largest {m}", *largest)
     tokens = one.encoder_budget_tokens, other.encoder_budget_tokens
     yield from _compare_tokens("encoder budget", *tokens)
     for m in MODALITIES:

@@ -83,10 +83,9 @@ def judge_fit(needs: ContextNeeds, max_model_len: int) -> Literal["fits", "no", 
     """Check whether vLLM accepts the request. It cuts an answer that has too little room, and does
     not reject it (`get_max_tokens`, vllm/entrypoints/serve/utils/api_utils.py, 0.32).
     """
-    if not accepts_answer(needs.answer_tokens, needs.least, max_model_len):
-        return "no"
     room = max_model_len - needs.least
-    if needs.prompt.least > room:
+    accepts = accepts_answer(needs.answer_tokens, needs.least, max_model_len)
+    if not accepts or needs.prompt.least > room:
         return "no"
     most = needs.prompt.most
     return "fits" if most is not None and most <= room else "unknown"
@@ -192,13 +191,9 @@ def sum_item_tokens(
     shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]
 ) -> int | None:
     """Sum over the items; None if vLLM rejects one, or the model does not take its modality."""
-    total = 0
-    for shape in shapes:
-        tokens = tokens_of(shape)
-        if tokens is None:
-            return None
-        total += tokens
-    return total
+    tokens = [tokens_of(shape) for shape in shapes]
+    known = [one for one in tokens if one is not None]
+    return sum(known) if len(known) == len(tokens) else None
 
 
 def prompts_to_count(

@@ -173,9 +173,7 @@ def _best_combination(row: list[Fix], trials: _Trials) -> tuple[Fix, ...]:
 
 
 def _drop_refused(row: list[Fix], trials: _Trials) -> list[Fix]:
-    """The most of the row that vLLM accepts: without one fix, such as offloading quantized weights;
-    without the highest level of the dearest; without more and more of the dearest.
-    """
+    """The most of the row that vLLM accepts: without one knob, else without the dearest fixes."""
     knobs = list(dict.fromkeys(fix.knob for fix in reversed(row)))
     rows = [row, *([fix for fix in row if fix.knob != knob] for knob in knobs[1:3])]
     rows += [row[:length] for length in range(len(row) - 1, -1, -1)]

@@ -122,16 +122,14 @@ def item_limit(engine_args: Mapping[str, Any], modality: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The configuration as it is: facts that decide which fixes apply. `largest_items` are tokens
-    by served modality, `attention_heads` the language model's, if known.
-    """
+    """Facts that decide which fixes apply; `largest_items` are tokens by served modality."""
 
     largest_items: Mapping[Modality, int]
     knobs: tuple[Knob, ...]
     chunks_mm_input: bool
     quantized: bool
     tensor_parallel_size: int
-    attention_heads: int | None
+    attention_heads: int | None  # Of the language model, if known.
     weights_bytes: int
     total_bytes: int
     max_model_len: int
@@ -170,9 +168,7 @@ class Goal:
         return self.kind == "fits" or figure >= self.at_least
 
     def lacking_bytes(self, memory: RehearsedMemory, max_model_len: int) -> int:
-        """KV cache that the goal needs beyond what there is, 0 if reached: exact to a block if all
-        layers keep every token, too much if some keep a window.
-        """
+        """KV cache missing for the goal, 0 if reached; too much if some layers keep a window."""
         if self.is_reached(memory):
             return 0
         tokens = {
@@ -191,10 +187,8 @@ def parse_goal(text: str) -> Goal:
     match = _AT_LEAST.fullmatch(text)
     at_least = parse_count(match[2]) if match else None
     if match is None or not at_least:
-        raise UsageError(
-            f"--goal {text!r} is not a goal",
-            hint="--goal fits, --goal 'concurrency>=16' or --goal 'kv_tokens>=200k'",
-        )
+        hint = "--goal fits, --goal 'concurrency>=16' or --goal 'kv_tokens>=200k'"
+        raise UsageError(f"--goal {text!r} is not a goal", hint=hint)
     return Goal("concurrency" if match[1] == "concurrency" else "kv_tokens", at_least)
 
 
@@ -250,17 +244,14 @@ def _parse_constraint(text: str) -> tuple[str, int | None]:
     name, equals, value = (part.strip() for part in text.partition("="))
     name = name.lstrip("-").replace("-", "_")
     if name not in KEEPABLE:
-        raise UsageError(
-            f"--keep {text!r}: no fix changes {flag(name)}", hint="one of " + ", ".join(KEEPABLE)
-        )
+        hint = "one of " + ", ".join(KEEPABLE)
+        raise UsageError(f"--keep {text!r}: no fix changes {flag(name)}", hint=hint)
     if not equals:
         return name, None
     least = parse_count(value)
     if name not in _LEAST or not least:
-        raise UsageError(
-            f"--keep {text!r}: invalid value for {name}",
-            hint=f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else ""),
-        )
+        hint = f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else "")
+        raise UsageError(f"--keep {text!r}: invalid value for {name}", hint=hint)
     return name, int(least)
 
 
@@ -349,11 +340,8 @@ def _context(unfixed: FixContext) -> Iterator[Fix]:
 
 def _modalities(unfixed: FixContext) -> Iterator[Fix]:
     args, served = unfixed.engine_args, unfixed.facts.largest_items
-    wanted = {modality for modality in served if item_limit(args, modality)}
     main = "image" if "image" in served else next(iter(served), "")
-    for modality in served:
-        if modality == main:
-            continue
+    for modality in (m for m in served if m != main):
         yield Fix(
             name=f"no {modality}",
             knob=f"limit {modality}",
@@ -362,10 +350,9 @@ def _modalities(unfixed: FixContext) -> Iterator[Fix]:
             price=f"no request may contain {modality}",
             severity=1,
             # A limit set by the user means that the modality is served.
-            combines=modality not in wanted,
+            combines=not item_limit(args, modality),
         )
-    several = {m: 1 for m in served if (item_limit(args, m) or 2) > 1}
-    if several:
+    if several := {m: 1 for m in served if (item_limit(args, m) or 2) > 1}:
         yield Fix(
             name="one item of each modality",
             knob="limits",
@@ -375,10 +362,8 @@ def _modalities(unfixed: FixContext) -> Iterator[Fix]:
             # vLLM budgets for one item of each, regardless of the count (vllm#38459).
             combines=False,
         )
-    price = "text only: the encoder is not loaded"
-    yield _set(
-        "language_model_only", True, "requests", price, severity=LAST_SEVERITY, combines=False
-    )
+    name, price = "language_model_only", "text only: the encoder is not loaded"
+    yield _set(name, True, "requests", price, severity=LAST_SEVERITY, combines=False)
 
 
 def _caps(unfixed: FixContext) -> Iterator[Fix]:
@@ -462,13 +447,9 @@ def _eight_bits(unfixed: FixContext) -> Iterator[Fix]:
 
 def _offload(unfixed: FixContext) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
-    weights = unfixed.facts.weights_bytes
-    sizes = sorted({math.ceil(weights / share / GIB) for share in _OFFLOADED})
-    more = (
-        (size, f"every step reads {size} GiB of weights from host memory")
-        for size in sizes
-        if size > before
-    )
+    sizes = {math.ceil(unfixed.facts.weights_bytes / share / GIB) for share in _OFFLOADED}
+    larger = sorted(size for size in sizes if size > before)
+    more = ((size, f"every step reads {size} GiB of weights from host memory") for size in larger)
     yield from _levels("cpu_offload_gb", more, "most of the speed")
 
 
@@ -476,9 +457,8 @@ def _ranks(unfixed: FixContext) -> Iterator[Fix]:
     # vLLM rejects a number of ranks that does not divide the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
     more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
-    yield from _levels(
-        "tensor_parallel_size", ((n, f"{n} of these GPUs") for n in more), "hardware"
-    )
+    steps = ((n, f"{n} of these GPUs") for n in more)
+    yield from _levels("tensor_parallel_size", steps, "hardware")
 
 
 def _host(_: FixContext) -> Iterator[Fix]:

@@ -119,9 +119,7 @@ class ProfileReserve:
 
 
 def compute_reserve(budget: Budget, counts: Mapping[Modality, int]) -> ProfileReserve:
-    """Compare the profile of a configuration, dummies included, with its worst step; each of the
-    `counts` items of a prompt may be the largest admissible (`Budget.largest_item`).
-    """
+    """Compare the profile, dummies included, with the worst step: prompts of largest items."""
     limit = budget.encoder_budget_tokens
     per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
     profiled = 0
@@ -153,9 +151,7 @@ class ResidentItems:
 
     @property
     def delays_others(self) -> bool:
-        """True if another such item waits longer than one step. An item that takes one step delays
-        no other, as the cache is never smaller; the same item twice shares its entry.
-        """
+        """True if another such item waits longer than a step; the same item shares its entry."""
         return self.items == 1 and self.steps > 1 and self.over_half > 1
 
 

@@ -78,9 +78,7 @@ class StartupLog:
 
 
 def read_log(lines: Iterable[str]) -> StartupLog:
-    """Parse the last start in these lines. Never raises. They may have prefixes of workers and
-    collectors, be in JSON or CSV, coloured or wrapped.
-    """
+    """Parse the last start in these lines: with any prefixes, in JSON or CSV, coloured, wrapped."""
     draft, starts = _Draft(), 0
     for line in _lines(lines):
         if draft.is_over_at(line.text):
@@ -227,8 +225,7 @@ def _arguments(text: str) -> dict[str, Value]:
     args: dict[str, Value] = {}
     _, _, body = text.partition(_NON_DEFAULT)
     for part in _parts(body[:_MOST_CHARS]):
-        key = _KEY.match(part)
-        if key:
+        if key := _KEY.match(part):
             args[key.group(1)] = _value(part[key.end() :].strip())
     return args
 
@@ -430,8 +427,7 @@ def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
 # One pass over the lines; a new start discards the one before.
 
 # If one of these follows a loaded model or a failed start, a server starts again.
-# "Initializing a": the engine's last words print its configuration too ("Dumping input data for V1
-# LLM engine").
+# Not "V1 LLM engine": an engine that fails prints its configuration too.
 _STARTS: Final = ("API server version", _NON_DEFAULT, "Initializing a V")
 # A traceback of a model is deep; in a recursion only the innermost frames matter.
 _MOST_FRAMES: Final = 300
@@ -455,8 +451,7 @@ class _Draft:
         """Check whether a line belongs to another start."""
         if "Starting to load model" in text:
             return "kv_cache_bytes" in self.facts
-        over = self.loaded or bool(self.failures)
-        return over and any(mark in text for mark in _STARTS)
+        return bool(self.loaded or self.failures) and any(mark in text for mark in _STARTS)
 
     @property
     def has_facts(self) -> bool:
@@ -466,13 +461,11 @@ class _Draft:
         if _NON_DEFAULT in line.text and len(self.engine_args) < _MOST:
             self.engine_args.update(_arguments(line.text))
         for name, mark, pattern, read in _FACTS:
-            match = pattern.search(line.text) if mark in line.text else None
-            if match:
+            if mark in line.text and (match := pattern.search(line.text)):
                 self._add_fact(name, read(match.group(1)))
         self._update_phase(line)
         self._collect_frames(line)
-        failure = _failure(line)
-        if failure is not None:
+        if (failure := _failure(line)) is not None:
             self._add_failure(*failure, line)
 
     def _add_fact(self, name: str, value: Any) -> None:
@@ -524,7 +517,5 @@ class _Draft:
     def to_log(self, starts: int) -> StartupLog:
         if isinstance(model := self.engine_args.get("model"), str):
             self.facts.setdefault("model", model)
-        failures = tuple(self.failures.values())
-        return StartupLog(
-            **self.facts, engine_args=self.engine_args, failures=failures, starts=starts
-        )
+        args, failures = self.engine_args, tuple(self.failures.values())
+        return StartupLog(**self.facts, engine_args=args, failures=failures, starts=starts)

@@ -175,10 +175,9 @@ class CacheSize:
 
 
 def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
-    """The most for one cache: a process' share of the budget, else vLLM's own default, since only
-    the user knows whether the host has more.
-    """
+    """The most for one cache: a process' share of the budget, or vLLM's default without one."""
     if ram_budget_bytes is None:
+        # Only the user knows whether the host has more.
         return PROCESSOR_CACHE_GIB
     return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
 
@@ -189,8 +188,8 @@ def round_up_gib(nbytes: int) -> float:
 
 
 def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
-    """Hit curve of requests in order, each the (content key, processed bytes) of its items in the
-    order in which vLLM merges them.
+    """Compute the hit curve of requests in order, in O(n log n): each the (content key, processed
+    bytes) of its items in the order in which vLLM merges them.
 
     The rule: an item hits if the distinct items used since its last use, up to this request, and
     the item itself together fit the capacity. With one size per key an LRU cache always contains
@@ -202,14 +201,12 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
 
     vLLM's cache (`cachetools.LRUCache` by size, vllm/multimodal/cache) deviates in two cases:
 
-    - Below the largest request the curve does not hold: vLLM does not cache an item larger than the
-      whole cache, which evicts nothing (0.23 still raises "value too large"), and a request may
-      fail (see `mmcalib.derive.processor_cache`).
+    - Below the largest request the curve does not hold: a request may fail, and vLLM does not cache
+      an item larger than the whole cache, which evicts nothing (0.23 raises "value too large").
     - It is the cache of one process. Each of several API servers has its own and gets its share of
       the requests; `mm_processor_cache_type: shm` evicts first in, first out.
 
     Raises ValueError for a size that is not positive or differs between accesses of one key.
-    O(n log n).
     """
     recent = Recency()
     last: dict[Hashable, int] = {}
@@ -288,14 +285,9 @@ class CacheFloor:
 def cache_floor(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
 ) -> CacheFloor:
-    """The floor under these counts, *computed* from the dummies of `plain`, a budget without size
-    hints; `limit_tokens` is the encoder cache's limit.
-    """
-    served = {modality: count for modality, count in counts.items() if count}
-    return CacheFloor(
-        {m: (count, largest_item_bytes(m, table, plain, limit_tokens))
-         for m, count in served.items()}
-    )  # fmt: skip
+    """Compute the floor by the dummies of `plain`, a budget without size hints."""
+    most = {m: largest_item_bytes(m, table, plain, limit_tokens) for m, n in counts.items() if n}
+    return CacheFloor({modality: (counts[modality], nbytes) for modality, nbytes in most.items()})
 
 
 def cut_to_context(

@@ -65,8 +65,10 @@ def add_prompt_remedy(
             return add_remedy(gate, shape, alone)
     parts = count_prompts(gate, shapes, request, text)
     remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
-    if parts is None and text is None and (why := _unbounded(gate)):
-        remedies = [why]
+    if parts is None and text is None and not gate.text.compared:
+        remedies = ["this model's text has no known limit: --allow-unknown accepts it"]
+        if gate.encoder_decoder:
+            remedies = ["not a chat model: check the file alone, as for /v1/audio/transcriptions"]
     if admission.remedy:
         remedies = [admission.remedy, *(remedies if parts else ())]
     for modality, most in gate.counts.items():
@@ -74,15 +76,6 @@ def add_prompt_remedy(
         if count > most:
             remedies.append(f"calibrate again with --count {modality}={count}")
     return replace(admission, remedy=" or ".join(remedies))
-
-
-def _unbounded(gate: Gate) -> str:
-    """The remedy without a bound on texts; empty if the calibration has one."""
-    if gate.text.compared:
-        return ""
-    if gate.encoder_decoder:
-        return "not a chat model: check the file alone, as for /v1/audio/transcriptions"
-    return "this model's text has no known limit: --allow-unknown accepts it"
 
 
 def count_prompts(

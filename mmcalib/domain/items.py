@@ -41,7 +41,6 @@ class RequestText:
 
     @property
     def sort_key(self) -> tuple[int, int, int, int, bool, int]:
-        """Sort key."""
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes
         return *words, answer, self.plain, self.least_answer_tokens
@@ -49,22 +48,18 @@ class RequestText:
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """Bytes that are not a file of their own: `version` changes when they change (size and time of
-    the archive, an ETag); `data` holds bytes that are slow to fetch.
-    """
+    """Bytes that are not a file of their own; `data` holds those that are slow to fetch."""
 
-    version: str
+    version: str  # Changes with the bytes: size and time of the archive, or an ETag.
     size_bytes: int
     data: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image, video or clip; `declared` is the modality that a request gave it, if any.
-
-    `path` is the absolute path of a file, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`. A
-    member of an archive names it: `tar://cat.jpg::/data/0001.tar`. Then `byte_source` saves a
-    lookup.
+    """One image, video or clip; `declared` is the modality that a request gave it, if any. `path`
+    is absolute, or a URL in fsspec's spelling: `s3://bucket/cat.jpg`, or for a member of an archive
+    `tar://cat.jpg::/data/0001.tar`; then `byte_source` saves a lookup.
     """
 
     path: str
@@ -200,8 +195,7 @@ def is_valid_line(line: str) -> bool:
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
     if isinstance(seen, EncodedItem):
-        encoding = seen.encoding
-        return encoding != PLAIN and is_encoding(encoding) and _is_shape(seen.shape)
+        return seen.encoding != PLAIN and is_encoding(seen.encoding) and _is_shape(seen.shape)
     return _is_shape(seen)
 
 

@@ -38,11 +38,7 @@ class Setting:
     @property
     def engine_args(self) -> dict[str, Json]:
         """The arguments of vLLM's engine, without empty ones."""
-        both = {
-            "mm_processor_kwargs": self.mm_processor_kwargs,
-            "media_io_kwargs": self.media_io_kwargs,
-        }
-        return {name: dict(kwargs) for name, kwargs in both.items() if kwargs}
+        return {n: dict(kwargs) for n in get_args(Argument) if (kwargs := getattr(self, n))}
 
     @property
     def key(self) -> str:
@@ -341,9 +337,7 @@ class CropCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling(MediaOption):
-    """The frames of a video that the loader returns, by `num_frames` or `fps`; `steps` ascend to
-    the default.
-    """
+    """The frames of a video that the loader returns; `steps` ascend to the default."""
 
     argument: ClassVar[Argument] = "media_io_kwargs"
 

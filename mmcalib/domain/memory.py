@@ -54,10 +54,8 @@ class Budget:
         return min(self.encoder_compute_budget, self.encoder_cache_size)
 
     def largest_item(self, modality: Modality) -> int:
-        """The most tokens that an admissible item of the modality takes; 0 without a budget.
-
-        For images and audio vLLM reports the maximum. For video it reports its dummy; a real
-        video may be larger, up to what one step may encode.
+        """The most tokens that an admissible item of the modality takes; 0 without a budget. For
+        video vLLM reports only its dummy; a real one may be larger, up to what one step encodes.
         """
         most = self.max_tokens_per_item.get(modality, 0)
         if modality != "video" or not most:
@@ -88,8 +86,7 @@ class LiveTensor:
 
 @dataclass(frozen=True, slots=True)
 class PhasePeak:
-    """The most bytes that a phase of the profile used above the loaded model, and the tensors.
-
+    """The most bytes that a phase of the profile used above the loaded model, and the tensors;
     `scratch_bytes` of them are the workspace of a kernel, `scratch_operation`.
     """
 

@@ -60,9 +60,8 @@ class Shapes(Sequence[Shape]):
 
     def __iter__(self) -> Iterator[Shape]:
         for start in range(0, len(self), BATCH_ROWS):
-            yield from starmap(
-                SHAPES[self.modality], self.rows[start : start + BATCH_ROWS].tolist()
-            )
+            rows = self.rows[start : start + BATCH_ROWS].tolist()
+            yield from starmap(SHAPES[self.modality], rows)
 
     def __contains__(self, shape: object) -> bool:
         return isinstance(shape, SHAPES[self.modality]) and self.position(shape) is not None
@@ -80,10 +79,8 @@ class Shapes(Sequence[Shape]):
         for name in self.rows.dtype.names or ():
             column, value = self.rows[name], getattr(shape, name)
             # Not numpy's search: it would copy the column.
-            low, high = (
-                bisect_left(column, value, low, high),
-                bisect_right(column, value, low, high),
-            )
+            low = bisect_left(column, value, low, high)
+            high = bisect_right(column, value, low, high)
         position = self._positions[shape] = low if low < high else None
         return position
 
@@ -193,14 +190,12 @@ class PathLists:
 
     def __getitem__(self, at: int) -> tuple[str, ...]:
         parts = json.loads(self._text[at : self._text.index(b"\n", at)])
-        return tuple(
-            self._folder_names[at] + name for at, name in zip(parts[::2], parts[1::2], strict=True)
-        )
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return tuple(self._folder_names[number] + name for number, name in pairs)
 
     def _folder(self, path: str) -> int:
-        number = self._folders.get(path)
-        if number is None:
-            number = self._folders[path] = len(self._folder_names)
+        number = self._folders.setdefault(path, len(self._folder_names))
+        if number == len(self._folder_names):
             self._folder_names.append(path)
         return number
 

@@ -66,7 +66,6 @@ class AudioShape:
 
 Shape = ImageShape | VideoShape | AudioShape
 
-
 SHAPES: Mapping[Modality, type[Shape]] = {
     "image": ImageShape,
     "video": VideoShape,
@@ -139,7 +138,6 @@ class Encoding:
 
 PLAIN = Encoding()
 """Encoding of a small image without anything special: true of most items."""
-
 
 _PLAIN = asdict(PLAIN)
 

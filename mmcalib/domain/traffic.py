@@ -12,7 +12,6 @@ from mmcalib.domain.shapes import Modality, Shape
 ANSWER_TOKENS: Final = 256
 STEP_S: Final = 0.05
 
-
 # Token ids of the text, and the modality of an item where its placeholder goes.
 SplitPrompt = tuple[tuple[int, ...] | Modality, ...]
 
