@@ -79,7 +79,7 @@ def test_headers_and_whole_files_and_what_they_are_declared_are_kept_apart(tmp_p
 
 def test_members_of_archives_go_by_the_archive(tmp_path: Path) -> None:
     def member(name: str, archive: str, of: str) -> ProbeTask:
-        return order(f"tar://{name}::{archive}", held=ByteSource(of, 1))
+        return order(f"tar://{name}::{archive}", byte_source=ByteSource(of, 1))
 
     with Cache(tmp_path / "c") as cache:
         kept(cache, member("a/b.png", "/x.tar", "1:1"), member("a/b.png", "/y.tar", "1:1"))
