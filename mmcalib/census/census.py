@@ -139,7 +139,6 @@ class Census:
         return tuple(modality for modality in MODALITIES if modality in present)
 
     def items(self, modality: Modality | None = None) -> int:
-        """Return the number of items of one modality or of all."""
         modalities = self.modalities() if modality is None else (modality,)
         return sum(self.counts(one).item_count() for one in modalities)
 
@@ -160,7 +159,6 @@ class Census:
                 yield from self.counts(one)
 
     def keep_modalities(self, modalities: Iterable[Modality]) -> Census:
-        """Return the census of these modalities."""
         allowed = set(modalities)
         return self.exclude_files(lambda file: file.modality not in allowed)
 

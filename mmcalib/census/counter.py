@@ -67,7 +67,6 @@ class CorpusCounter:
             self._add_prompt(prompt)
 
     def add_skipped(self, skipped: Skipped) -> None:
-        """Add a path that cannot be an item."""
         self.paths.add(hash(skipped.path))
         self._skip(skipped)
 

@@ -91,7 +91,6 @@ class ProbeWorker(Worker):
         self.halfway_s: float | None = None
 
     def items_begun(self) -> int:
-        """Return how many items the worker has started."""
         return int(ITEMS_BEGUN.unpack_from(self._begun)[0])
 
     def cpu_s(self) -> float:

@@ -113,7 +113,6 @@ def pack_task(order: ProbeTask) -> Packed:
 
 
 def unpack_task(order: Packed) -> ProbeTask:
-    """Reverse `pack_task`."""
     if isinstance(order, str):
         return ProbeTask(Item(order))
     path, declared, held, whole, version = order
@@ -126,7 +125,6 @@ def pack_answer(answer: ProbeResult) -> PackedAnswer:
 
 
 def unpack_answer(answer: PackedAnswer) -> ProbeResult:
-    """Reverse `pack_answer`."""
     return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 

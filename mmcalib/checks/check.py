@@ -86,7 +86,6 @@ class RemedyStyle(Enum):
     LINES = "lines"
 
     def choose(self, *, flags: T, lines: T) -> T:
-        """Choose by dialect."""
         return flags if self is RemedyStyle.FLAGS else lines
 
     def number(self, value: int) -> str:

@@ -155,7 +155,6 @@ def _false(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _overridden(written: WrittenFile) -> Iterator[Check]:
-    """Find keys that a flag overrides."""
     flag_of: dict[str, str] = {}
     for flag in written.flags:
         name = flag[2:].partition("=")[0]

@@ -70,14 +70,12 @@ def limit_options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
 
 
 def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
-    """The size hint of one modality."""
     return {
         n: v for n, v in limit_options(limits, modality).items() if n in _SIZES.get(modality, ())
     }
 
 
 def without_hints(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without size hints."""
     limits = engine_args.get(LIMIT) or {}
     plain = {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
@@ -152,7 +150,6 @@ def flat_options(engine_args: Mapping[str, Any]) -> list[str]:
 
 
 def without_option(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arguments without one flat option."""
     rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
     return {**engine_args, KWARGS: rest}
 

@@ -127,7 +127,6 @@ def reserve_remedies(
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
-    """The check of the reserve in tokens."""
     judged, tries = facts.configuration, facts.given_tries
     alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
     yield alone or reserved_check(

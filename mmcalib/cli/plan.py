@@ -19,8 +19,6 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOp
 
 @options
 class PlanOptions:
-    """The options of `mmcalib plan`."""
-
     flags: list[str] | None = PLAN_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
@@ -86,8 +84,6 @@ def plan(options: PlanOptions) -> None:
 
 @options
 class ValidateOptions:
-    """The options of `mmcalib validate`."""
-
     flags: list[str] | None = FILE_AND_FLAGS
     config: Path | None = CONFIG_FILE
     model: str | None = option(

@@ -14,8 +14,6 @@ _STEP_MS = STEP_S * 1000
 
 @options
 class RehearseOptions:
-    """The options of `mmcalib rehearse`."""
-
     flags: list[str] | None = FILE_AND_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config instead."

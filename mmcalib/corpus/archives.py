@@ -100,7 +100,6 @@ def _take_reader(memory_bytes: int) -> _Reader:
 
 
 def stop_readers() -> None:
-    """Stop the idle readers."""
     while _IDLE:
         _IDLE.pop().close()
 

@@ -58,12 +58,10 @@ _ADDED_TOOL_BYTES = 200
 
 
 def text_part(words: str) -> dict[str, Any]:
-    """Return a text part of a message's content."""
     return {"type": "text", "text": words}
 
 
 def url_part(part_type: UrlType, url: str) -> dict[str, Any]:
-    """Return a content part that names a medium by URL or path."""
     return {"type": part_type, part_type: {"url": url}}
 
 
@@ -84,14 +82,12 @@ class ChatRequest:
 
     @classmethod
     def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:
-        """Build the request from the body of an HTTP request."""
         fields = {name: body[name] for name in _KEPT_FIELDS if body.get(name) is not None}
         others = {name: body[name] for name in body if name not in ("messages", *fields)}
         return cls(body["messages"], fields, others, endpoint, row)
 
     @classmethod
     def of_user(cls, content: str | list[Any]) -> Self:
-        """Build a request of one user message."""
         return cls([{"role": "user", "content": content}])
 
     def media(self) -> list[tuple[UrlType, str]]:
@@ -106,7 +102,6 @@ class ChatRequest:
                 yield str(uuid), medium
 
     def items(self) -> Counter[Modality]:
-        """Count the media of each modality."""
         return Counter(MODALITY_OF[part_type] for part_type, _ in self.media())
 
     def text(self) -> str:

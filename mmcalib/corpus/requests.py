@@ -46,8 +46,6 @@ class _Medium:
 
 
 class Reading(TypedDict, total=False):
-    """Options of `RequestLines`."""
-
     allowed_root: str | os.PathLike[str] | None
     scratch: Required[Path]
     at_rest: bool

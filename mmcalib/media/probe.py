@@ -71,7 +71,6 @@ def examine(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
 
 
 def examine_sound(item: Item) -> EncodedItem | Skipped:
-    """Call `examine` for a model of audio."""
     return examine(item, sound=True)
 
 

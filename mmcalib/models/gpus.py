@@ -294,7 +294,6 @@ def detect_gpu(driver: Callable[[], Driver] = open_driver) -> Gpu:
 
 
 def has_gpu(driver: Callable[[], Driver] = open_driver) -> bool:
-    """True if `detect_gpu` finds a GPU."""
     try:
         return driver().count() > 0
     except UsageError:

@@ -41,7 +41,6 @@ class ConfigurationFormat:
 
     @property
     def file(self) -> str:
-        """The file name."""
         return f"engine.{self.suffix}"
 
     def usage(self, server: Server, name: str) -> str:

@@ -120,7 +120,6 @@ def differences(
 
 
 def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
-    """The differences of two rehearsals."""
     return _compare(_rehearsal_parts(old), _rehearsal_parts(new))
 
 

@@ -148,7 +148,6 @@ def _name(value: object) -> Markup:
 
 
 def md(report: Report) -> str:
-    """The report as Markdown."""
     return markdown(report.shown, report.command)
 
 
@@ -180,7 +179,6 @@ class WrittenReport(DocumentPart):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
-        """Describe an existing file."""
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
 

@@ -185,7 +185,6 @@ def verdict_of(calibration: CalibrationDocument) -> str:
 
 
 def check_line(check: CheckResult) -> str:
-    """The check's code, name and finding."""
     return printable(f"{check.code} {check.name}: {check.detail}".lstrip())
 
 
@@ -299,13 +298,11 @@ def highest_line(traffic: TrafficFigures) -> str:
 
 
 def traffic_sentence(traffic: TrafficFigures) -> str:
-    """The verdict as a sentence."""
     line = traffic_line(traffic)
     return f"{line[0].upper()}{line[1:]}."
 
 
 def traffic_line(traffic: TrafficFigures) -> str:
-    """The verdict in a line."""
     margin = traffic.margin
     left = gib(abs(margin.nbytes))
     if traffic.status == "pass" and margin.nbytes >= 0:

@@ -74,7 +74,6 @@ _TOP_REASONS = 5
 def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
-    """Print the summary of a scan."""
     requests = f" in {text.plural(corpus.prompts, 'request')}" if corpus.prompts else ""
     items = text.plural(corpus.items, "item") + requests
     print_section(console, f"{items}, {text.plural(corpus.files, 'file')}")
@@ -147,7 +146,6 @@ def failure_line(calibration: CalibrationDocument) -> str:
 
 
 def tally_line(tally: Tally) -> str:
-    """The number of items for each answer."""
     unfit, unknown = tally.answers["no"], tally.answers["unknown"]
     parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
     parts += [f"{text.number(unfit)} do not"] if unfit else []

@@ -128,7 +128,6 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print the whole plan."""
     memory, lacking = plan.memory, plan.lacking_bytes
     title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
