@@ -64,9 +64,9 @@ class Archive(Closing):
 
 
 class _Zip(Archive):
-    endings = (".zip",)
+    extensions = (".zip",)
 
-    def begin(self, file: BinaryIO) -> None:
+    def open_archive(self, file: BinaryIO) -> None:
         self._zip = zipfile.ZipFile(file)
 
     def members(self) -> Iterator[Member]:
@@ -80,9 +80,9 @@ class _Zip(Archive):
 
 
 class _Tar(Archive):
-    endings = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+    extensions = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
-    def begin(self, file: BinaryIO) -> None:
+    def open_archive(self, file: BinaryIO) -> None:
         self._members: dict[str, Member] = {}
         try:
             self._tar = tarfile.open(fileobj=file, tarinfo=_Header)  # noqa: SIM115
