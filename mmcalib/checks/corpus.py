@@ -197,9 +197,7 @@ def check_counts(facts: CheckFacts) -> Iterator[Check]:
     for modality, count in facts.configuration.counts.items():
         if count.label != "assumed":
             continue
-        why = "no request carries one"
-        if facts.corpus.requests == 0:
-            why = "there are no requests"
+        why = "no request carries one" if facts.corpus.requests else "there are no requests"
         yield Check(
             ids.ASSUMED_COUNT.of(modality),
             "warn",

@@ -69,7 +69,12 @@ def check_file(
     `values` are all parsed arguments.
     """
     bad = bad or {}
-    yield from _unknown(written)
+    for key, value in written.settings.items():
+        if written.argument(key) is None:
+            drops = "silently drops it, because it is false"
+            does = drops if value is False else "exits with code 2"
+            detail = f"the installed vllm serve has no such option and {does}"
+            yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
             yield Check(
@@ -96,17 +101,6 @@ def check_file(
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
         yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
-
-
-def _unknown(written: WrittenFile) -> Iterator[Check]:
-    for key, value in written.settings.items():
-        if written.argument(key) is not None:
-            continue
-        does = "exits with code 2"
-        if value is False:
-            does = "silently drops it, because it is false"
-        detail = f"the installed vllm serve has no such option and {does}"
-        yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: WrittenFile, key: str, value: Any) -> str:

@@ -19,9 +19,6 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB, gib
 
-# In bytes it takes the place of the one in tokens.
-# The flags that it is about need a GPU.
-
 _CACHE_SIZE = "mm_processor_cache_gb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "

@@ -98,8 +98,7 @@ class ValidateOptions:
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     gpu: str | None = option(
-        "NAME",
-        "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's.",
+        "NAME", "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's."
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY

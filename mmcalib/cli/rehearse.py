@@ -50,11 +50,7 @@ class RehearseOptions:
         answers, steps = self.answer_tokens != ANSWER_TOKENS, self.step_ms != _STEP_MS
         both, one = self.config and self.compare, "--requests needs one configuration"
         for wrong, message, hint in (
-            (
-                self.data and unserved,
-                "--data needs --requests",
-                "mmcalib run tunes for your media",
-            ),
+            (self.data and unserved, "--data needs --requests", "mmcalib run tunes for your media"),
             (self.requests and self.compare, one, "--config FILE"),
             (arrivals > 1, f"{named} exclude each other", "--concurrency 64"),
             (arrivals and unserved, f"{named} need --requests", jsonl),
