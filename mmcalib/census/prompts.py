@@ -128,7 +128,6 @@ def _decode_ints(code: bytes, at: int) -> Sequence[int]:
 # The most prompts that a replay admits.
 SIGNATURES_PER_WEIGHT = 256
 
-
 _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
     lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, ImageShape)),
     lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, VideoShape)),

@@ -65,9 +65,7 @@ def check_file(
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """Check a file. `refusal` is vLLM's error for it, `bad` has its error for each bad key, and
-    `values` are all parsed arguments.
-    """
+    """`refusal` is vLLM's error for the file, `bad` its errors by key, `values` all arguments."""
     bad = bad or {}
     for key, value in written.settings.items():
         if written.argument(key) is None:
@@ -179,9 +177,7 @@ def _lost(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[str]:
 def _differs(wrote: Any, arrived: Any) -> bool:
     """Compare, below mappings too. vLLM turns some mappings into config classes."""
     if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
-        return any(
-            _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
-        )
+        return any(_differs(value, arrived[k]) for k, value in wrote.items() if k in arrived)
     return bool(wrote != arrived)
 
 

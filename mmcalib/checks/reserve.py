@@ -73,14 +73,11 @@ def reserved_check(
     )
     if found.passes:
         return Check(ids.MEMORY_RESERVE, "pass", detail)
-    starts = dialect.choose(
-        flags="the engine starts and may run out of memory under load",
-        lines=f"the engine starts and may run out of memory under load of {modality or 'media'}",
-    )
+    load = dialect.choose(flags="load", lines=f"load of {modality or 'media'}")
     return Check(
         ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
-        f"under-reserved: {detail}; {starts}",
+        f"under-reserved: {detail}; the engine starts and may run out of memory under {load}",
         "\n".join(cures) or dialect.choose(flags=_FLAGS, lines=_LINES),
     )
 

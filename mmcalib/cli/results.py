@@ -197,8 +197,7 @@ def diff(options: DiffOptions) -> None:
     if before and after:
         differing, what = rehearsal_differences(before, after), "memory and encoder budget"
     else:
-        differing = differences(*map(Calibration.load, files))
-        what = "settings, memory or checks"
+        differing, what = differences(*map(Calibration.load, files)), "settings, memory or checks"
     if options.as_json:
         print_document(json.dumps(differing, indent=2))
         return

@@ -34,9 +34,8 @@ TEXT_FIELDS: Mapping[str, str] = {
 # vLLM drops parts of these types if they have no text.
 WORDLESS = ("text", "refusal")
 
-# Fields that vLLM passes to the template or the tokenizer (`build_chat_params`, `build_tok_params`
-# in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that have no
-# effect.
+# Fields that vLLM passes to template or tokenizer, with the values that have no effect
+# (`build_chat_params`, vllm/entrypoints/openai/chat_completion/protocol.py, 0.32).
 _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
     "chat_template": (None,),
     "chat_template_kwargs": (None, {}),
@@ -115,9 +114,7 @@ class ChatRequest:
 
     def strip_media(self) -> ChatRequest:
         """Return the request with a uuid for each medium, so that vLLM loads none."""
-        return self._replace_parts(
-            lambda part_type: {"type": part_type, part_type: None, "uuid": "mmcalib"}
-        )
+        return self._replace_parts(lambda kind: {"type": kind, kind: None, "uuid": "mmcalib"})
 
     def digest(self) -> str:
         """Hash of everything but the media; requests with equal digests have equal text tokens."""

@@ -124,18 +124,14 @@ def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[D
 
 
 def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
-    found = {}
+    found: dict[str, list[Difference]] = {}
     for part, before in old.items():
         after = new[part]
-        pairs = [
-            (name, before.get(name, _NOTHING), after.get(name, _NOTHING))
-            for name in dict.fromkeys([*before, *after])
-            if before.get(name) != after.get(name)
-        ]
-        if pairs:
-            found[part] = [
-                (printable(name), printable(was), printable(now)) for name, was, now in pairs
-            ]
+        for name in dict.fromkeys([*before, *after]):
+            was, now = before.get(name, _NOTHING), after.get(name, _NOTHING)
+            if before.get(name) != after.get(name):
+                shown = printable(name), printable(was), printable(now)
+                found.setdefault(part, []).append(shown)
     return found
 
 
