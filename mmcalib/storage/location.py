@@ -236,7 +236,7 @@ def path_version(path: str) -> str:
 
 
 def local_copy(path: str, scratch: Path) -> str:
-    """Return the path of the item or of a copy in `scratch`. Raises as `open_item`; OutputError."""
+    """Path of the item, or of a copy in `scratch`. Raises as `open_item`, and OutputError."""
     if Location.of(path).is_file:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()
