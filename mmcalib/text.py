@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
@@ -79,12 +79,6 @@ def one_line(text: str) -> str:
     printable = "".join(char if char.isprintable() else " " for char in text)
     line = " ".join(printable.split())
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
-
-
-def truncated_list(names: Sequence[str], most: int = 8) -> str:
-    """The first names, and the number of others."""
-    more = [f"{len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*names[:most], *more])
 
 
 def number(value: float | None) -> str:

@@ -225,7 +225,6 @@ class Cache(Closing):
             self.commit()
 
     def commit(self) -> None:
-        """Write the pending results."""
         rows, self._pending = self._pending, []
         self._committed = time.monotonic()
         if not rows:

@@ -124,10 +124,8 @@ class Census:
             table = self._rows(modality)
             for shape, row in zip(table.shapes, table.rows, strict=True):
                 count, at, number = row.item()
-                yield (
-                    EncodedItem(shape, self._encodings[number]),
-                    ShapeCount(shape, count, self._paths[at]),
-                )
+                file = EncodedItem(shape, self._encodings[number])
+                yield file, ShapeCount(shape, count, self._paths[at])
 
     def exclude_files(self, refuses: RejectsFile) -> Census:
         """Return the census without the files that the server rejects."""
@@ -139,7 +137,6 @@ class Census:
         return tuple(modality for modality in MODALITIES if modality in present)
 
     def items(self, modality: Modality | None = None) -> int:
-        """Return the number of items of one modality or of all."""
         modalities = self.modalities() if modality is None else (modality,)
         return sum(self.counts(one).item_count() for one in modalities)
 
@@ -160,7 +157,6 @@ class Census:
                 yield from self.counts(one)
 
     def keep_modalities(self, modalities: Iterable[Modality]) -> Census:
-        """Return the census of these modalities."""
         allowed = set(modalities)
         return self.exclude_files(lambda file: file.modality not in allowed)
 
@@ -189,26 +185,23 @@ class Census:
             recent = [item for item in self._recent.items() if item[0][0].modality == modality]
             if not recent:
                 continue
-            rows = (
+            fields = (
                 (tally.count, self._paths.add(tally.exemplars), self._number(encoding))
                 for (_, encoding), tally in recent
             )
             shapes = shape_rows(modality, [shape for (shape, _), _ in recent])
             parts = self._parts.setdefault(modality, [])
-            parts.append(self._merge(modality, shapes, np.fromiter(rows, _ROW, len(recent))))
+            parts.append(self._merge(modality, shapes, np.fromiter(fields, _ROW, len(recent))))
             while len(parts) > 1 and 2 * len(parts[-1].rows) > len(parts[-2].rows):
                 parts[-2:] = [self._join(modality, parts[-2:])]
         self._recent.clear()
         live = sum(len(part.rows) for parts in self._parts.values() for part in parts)
         if self._paths.lists > 2 * live + _SPARE:
-            self._repack()
-
-    def _repack(self) -> None:
-        """Drop the lists of paths that no row uses any more."""
-        paths = PathLists()
-        for part in (part for parts in self._parts.values() for part in parts):
-            part.rows["exemplars"] = [paths.add(self._paths[at]) for at in part.rows["exemplars"]]
-        self._paths = paths
+            # Drop the lists of paths that no row uses any more.
+            paths = PathLists()
+            for rows in (part.rows for parts in self._parts.values() for part in parts):
+                rows["exemplars"] = [paths.add(self._paths[at]) for at in rows["exemplars"]]
+            self._paths = paths
 
     def _rows(self, modality: Modality) -> _Rows:
         if self._recent:

@@ -67,7 +67,6 @@ class CorpusCounter:
             self._add_prompt(prompt)
 
     def add_skipped(self, skipped: Skipped) -> None:
-        """Add a path that cannot be an item."""
         self.paths.add(hash(skipped.path))
         self._skip(skipped)
 
@@ -244,9 +243,7 @@ def count_corpus(
         )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
-    distinct = None
-    if contents is not None:
-        distinct = len(set(find_first_equal(list(contents), progress)))
+    distinct = None if contents is None else len(set(find_first_equal(list(contents), progress)))
     return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct)
 
 

@@ -33,10 +33,7 @@ def load_function(module: str, name: str) -> Callable[..., ProbedMedia | str]:
 
 
 class ProbeTask(NamedTuple):
-    """Probe `item`: its header or, if `whole`, all of it.
-
-    `version` is that of its bytes: empty if unknown, None without a cache.
-    """
+    """Probe the header of `item`, or all. `version` is empty if unknown, None without a cache."""
 
     item: Item
     whole: bool = False

@@ -52,10 +52,7 @@ class _Chunk:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Orders of a chunk for one worker, `done` of them answered.
-
-    A run with strikes has a single order.
-    """
+    """Orders of a chunk for one worker, `done` of them answered; one order if it has strikes."""
 
     chunk: _Chunk
     at: Sequence[int]
@@ -91,7 +88,6 @@ class ProbeWorker(Worker):
         self.halfway_s: float | None = None
 
     def items_begun(self) -> int:
-        """Return how many items the worker has started."""
         return int(ITEMS_BEGUN.unpack_from(self._begun)[0])
 
     def cpu_s(self) -> float:
@@ -190,16 +186,14 @@ class LocalPool(Closing):
             elif waited_s > most_s / 2 and worker.halfway_s is None:
                 worker.halfway_s = worker.cpu_s()
 
-    def _take_answers(
-        self, worker: ProbeWorker, message: MmcalibError | list[PackedAnswer]
-    ) -> None:
-        if isinstance(message, MmcalibError):
-            raise message
-        if not message:  # an earlier message had the run's last answer
+    def _take_answers(self, worker: ProbeWorker, reply: MmcalibError | list[PackedAnswer]) -> None:
+        if isinstance(reply, MmcalibError):
+            raise reply
+        if not reply:  # an earlier message had the run's last answer
             return
         run = worker.given[0]
-        run.put([unpack_answer(answer) for answer in message])
-        worker.answered += len(message)
+        run.put([unpack_answer(answer) for answer in reply])
+        worker.answered += len(reply)
         if run.done == len(run.at):
             worker.given.popleft()
             now_s = time.monotonic()

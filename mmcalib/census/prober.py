@@ -50,7 +50,6 @@ class Prober:
             yield tag, self._end(batch)
 
     def close(self) -> None:
-        """Close the executor, and write the cache."""
         self.executor.close()
         with self._dropping_broken_cache():
             if self.cache is not None:
@@ -93,7 +92,6 @@ class Prober:
 
     @contextmanager
     def _dropping_broken_cache(self) -> Iterator[None]:
-        """Stop using the cache if it breaks."""
         try:
             yield
         except CacheBroken as error:

@@ -37,7 +37,6 @@ class PromptSignature:
     asked: RequestText = dataclasses_field(default_factory=RequestText)
 
     def items(self, modality: Modality) -> int:
-        """Count the items of `modality`."""
         return sum(shape.modality == modality for shape in self.shapes)
 
     def fits(self, counts: Mapping[Modality, int]) -> bool:
@@ -129,7 +128,6 @@ def _decode_ints(code: bytes, at: int) -> Sequence[int]:
 # The most prompts that a replay admits.
 SIGNATURES_PER_WEIGHT = 256
 
-
 _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
     lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, ImageShape)),
     lambda signature: sum(weight(s) for s in signature.shapes if isinstance(s, VideoShape)),
@@ -211,13 +209,11 @@ class PromptCensus:
             self._count(one.shapes, code, entry.count, entry.exemplar)
 
     def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
-        """Count `prompt`, whose items have `shapes`."""
         shapes, request = list(shapes), prompt.request
         code = encode_signature(shapes, len(request.text()), request.measure_context())
         self._count(shapes, code, 1, prompt)
 
     def prompts(self) -> int:
-        """Return the number of prompts."""
         return self._carrying.total()
 
     def signatures(self) -> Iterator[PromptCount]:

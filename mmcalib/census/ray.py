@@ -228,9 +228,8 @@ class RayExecutor(Closing):
         if not ray.is_initialized():
             self._ours = True
             _initialise(ray, self._address or os.environ.get("RAY_ADDRESS") or "")
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        cpus = [int(node["Resources"].get("CPU", 0)) for node in nodes]
-        cpus = [number for number in cpus if number]
+        alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
+        cpus = [number for one in alive if (number := int(one.get("CPU", 0)))]
         if not cpus:
             raise MmcalibError(
                 "no node of the Ray cluster has a free CPU",
@@ -264,8 +263,7 @@ def _initialise(ray: ModuleType, address: str) -> None:
         raise _unreachable(address, why)
     options = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
     try:
-        # Ray's workers import first from the folder in which Ray starts. Its warnings repeat the
-        # error.
+        # Ray's workers import first from where Ray starts. Its warnings repeat the error.
         with contextlib.chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=address,

@@ -67,8 +67,7 @@ def probe_task(order: ProbeTask, look: ProbeFunction) -> ProbeResult:
 
 ITEMS_BEGUN = struct.Struct("Q")
 
-# Built-in types go through a pipe ten times faster than dataclasses. Most orders are just a path,
-# and most answers just a line.
+# Built-in types pass a pipe ten times faster than dataclasses. Most orders are just a path.
 Packed = str | tuple[str, Modality | None, ByteSource | None, bool, str | None]
 PackedAnswer = str | tuple[str, str]
 
@@ -113,7 +112,6 @@ def pack_task(order: ProbeTask) -> Packed:
 
 
 def unpack_task(order: Packed) -> ProbeTask:
-    """Reverse `pack_task`."""
     if isinstance(order, str):
         return ProbeTask(Item(order))
     path, declared, held, whole, version = order
@@ -126,7 +124,6 @@ def pack_answer(answer: ProbeResult) -> PackedAnswer:
 
 
 def unpack_answer(answer: PackedAnswer) -> ProbeResult:
-    """Reverse `pack_answer`."""
     return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 

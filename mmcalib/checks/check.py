@@ -86,7 +86,6 @@ class RemedyStyle(Enum):
     LINES = "lines"
 
     def choose(self, *, flags: T, lines: T) -> T:
-        """Choose by dialect."""
         return flags if self is RemedyStyle.FLAGS else lines
 
     def number(self, value: int) -> str:
@@ -108,6 +107,5 @@ def yaml_line(name: str, value: Any) -> str:
 
 def knob_line(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
     """The line that gives a knob this value and keeps the other settings of that line."""
-    return yaml_line(
-        knob.argument, merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
-    )
+    merged = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
+    return yaml_line(knob.argument, merged)

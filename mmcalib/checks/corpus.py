@@ -73,11 +73,7 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
             detail = "not compared: librosa is missing or reads no sampled file"
             yield Check(ids.AUDIO_LENGTH, "skip", detail, "pip install librosa")
         return
-    differ = [
-        one
-        for one in table.resampled
-        if abs(one.vllm_samples - one.librosa_samples) > _SAME_SAMPLES
-    ]
+    differ = [r for r in table.resampled if abs(r.vllm_samples - r.librosa_samples) > _SAME_SAMPLES]
     if not differ:
         detail = f"{len(table.resampled)} resampled sounds have the same length in librosa"
         yield Check(ids.AUDIO_LENGTH, "pass", detail)
@@ -137,9 +133,8 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
                 "convert them, or install vLLM's decoder for them",
             )
         if refused := [r for r in table.refusals if r.shape.modality == modality]:
-            yield _refusal_check(
-                refused, table.columns_of(modality).item_count(), modality, dialect
-            )
+            taken = table.columns_of(modality).item_count()
+            yield _refusal_check(refused, taken, modality, dialect)
 
 
 def _refusal_check(
@@ -197,9 +192,7 @@ def check_counts(facts: CheckFacts) -> Iterator[Check]:
     for modality, count in facts.configuration.counts.items():
         if count.label != "assumed":
             continue
-        why = "no request carries one"
-        if facts.corpus.requests == 0:
-            why = "there are no requests"
+        why = "no request carries one" if facts.corpus.requests else "there are no requests"
         yield Check(
             ids.ASSUMED_COUNT.of(modality),
             "warn",

@@ -65,11 +65,14 @@ def check_file(
     values: Mapping[str, Any] | None,
     bad: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """Check a file. `refusal` is vLLM's error for it, `bad` has its error for each bad key, and
-    `values` are all parsed arguments.
-    """
+    """`refusal` is vLLM's error for the file, `bad` its errors by key, `values` all arguments."""
     bad = bad or {}
-    yield from _unknown(written)
+    for key, value in written.settings.items():
+        if written.argument(key) is None:
+            drops = "silently drops it, because it is false"
+            does = drops if value is False else "exits with code 2"
+            detail = f"the installed vllm serve has no such option and {does}"
+            yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
             yield Check(
@@ -96,17 +99,6 @@ def check_file(
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
         yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")
-
-
-def _unknown(written: WrittenFile) -> Iterator[Check]:
-    for key, value in written.settings.items():
-        if written.argument(key) is not None:
-            continue
-        does = "exits with code 2"
-        if value is False:
-            does = "silently drops it, because it is false"
-        detail = f"the installed vllm serve has no such option and {does}"
-        yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
 
 
 def _instead(written: WrittenFile, key: str, value: Any) -> str:
@@ -155,7 +147,6 @@ def _false(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _overridden(written: WrittenFile) -> Iterator[Check]:
-    """Find keys that a flag overrides."""
     flag_of: dict[str, str] = {}
     for flag in written.flags:
         name = flag[2:].partition("=")[0]
@@ -186,9 +177,7 @@ def _lost(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[str]:
 def _differs(wrote: Any, arrived: Any) -> bool:
     """Compare, below mappings too. vLLM turns some mappings into config classes."""
     if isinstance(wrote, Mapping) and isinstance(arrived, Mapping):
-        return any(
-            _differs(value, arrived[name]) for name, value in wrote.items() if name in arrived
-        )
+        return any(_differs(value, arrived[k]) for k, value in wrote.items() if k in arrived)
     return bool(wrote != arrived)
 
 

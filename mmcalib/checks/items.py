@@ -155,9 +155,8 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {plural(total, 'item')} are downscaled: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()
-        yield Check(
-            ids.DETAIL_KEPT, "warn", detail + decision.forced, _ROOM[decision.forced_by], names
-        )
+        remedy = _ROOM[decision.forced_by]
+        yield Check(ids.DETAIL_KEPT, "warn", detail + decision.forced, remedy, names)
         return
     before, after = decision.default_table, facts.configuration.table
     smaller = [cost for m in after.modalities() for cost in _smaller(before, after, m)]
@@ -168,8 +167,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
             ids.DETAIL_KEPT,
             "fail",
             f"{plural_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
-            f"{worst.exemplar}: "
-            f"{worst.tokens} of {tokens[worst.shape]} tokens",
+            f"{worst.exemplar}: {worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; otherwise report a bug",
             (worst.exemplar,),
         )

@@ -70,14 +70,11 @@ def limit_options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
 
 
 def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
-    """The size hint of one modality."""
-    return {
-        n: v for n, v in limit_options(limits, modality).items() if n in _SIZES.get(modality, ())
-    }
+    axes = _SIZES.get(modality, ())
+    return {name: v for name, v in limit_options(limits, modality).items() if name in axes}
 
 
 def without_hints(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without size hints."""
     limits = engine_args.get(LIMIT) or {}
     plain = {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
     return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
@@ -119,9 +116,8 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())
-    detail = (
-        f"no limit for {', '.join(missing)}, so a prompt may carry {DEFAULT_ITEM_LIMIT}: {each}"
-    )
+    names = ", ".join(missing)
+    detail = f"no limit for {names}, so a prompt may carry {DEFAULT_ITEM_LIMIT}: {each}"
     known = {m: limits.get(m, 1) for m in taken}
     remedy = f"{yaml_line(LIMIT, known)}, or the counts that you serve"
     worst, without = budget.profiled_modality, facts.tries.without
@@ -152,7 +148,6 @@ def flat_options(engine_args: Mapping[str, Any]) -> list[str]:
 
 
 def without_option(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arguments without one flat option."""
     rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
     return {**engine_args, KWARGS: rest}
 

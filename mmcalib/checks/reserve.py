@@ -19,9 +19,6 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB, gib
 
-# In bytes it takes the place of the one in tokens.
-# The flags that it is about need a GPU.
-
 _CACHE_SIZE = "mm_processor_cache_gb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
@@ -76,14 +73,11 @@ def reserved_check(
     )
     if found.passes:
         return Check(ids.MEMORY_RESERVE, "pass", detail)
-    starts = dialect.choose(
-        flags="the engine starts and may run out of memory under load",
-        lines=f"the engine starts and may run out of memory under load of {modality or 'media'}",
-    )
+    load = dialect.choose(flags="load", lines=f"load of {modality or 'media'}")
     return Check(
         ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
-        f"under-reserved: {detail}; {starts}",
+        f"under-reserved: {detail}; the engine starts and may run out of memory under {load}",
         "\n".join(cures) or dialect.choose(flags=_FLAGS, lines=_LINES),
     )
 
@@ -127,7 +121,6 @@ def reserve_remedies(
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
-    """The check of the reserve in tokens."""
     judged, tries = facts.configuration, facts.given_tries
     alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
     yield alone or reserved_check(

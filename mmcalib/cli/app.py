@@ -187,7 +187,6 @@ def _fail(error: MmcalibError) -> NoReturn:
 
 
 def _spell_as_options(words: list[str]) -> list[str]:
-    """Replace the words `help` and `version` by their options."""
     match words:
         case ["help", *rest]:
             return [*rest, "--help"]

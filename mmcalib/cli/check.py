@@ -12,8 +12,6 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS
 
 @options
 class CheckOptions:
-    """The options of `mmcalib check`."""
-
     data: list[str] | None = argument(
         "NEW_DATA...",
         "Folders, files, 'patterns', archives or URLs of media; @FILE reads paths, - standard "

@@ -11,8 +11,6 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, DATA, REQUESTS, P
 
 @options
 class ScanOptions:
-    """The options of `mmcalib scan`."""
-
     data: list[str] | None = DATA
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT

@@ -10,8 +10,6 @@ from mmcalib.options.option import argument, option, options, switch
 
 @options
 class DoctorOptions:
-    """The options of `mmcalib doctor`."""
-
     as_json: bool = switch("Print the checks as JSON.", "--json")
     quiet: bool = QUIET
 
@@ -43,8 +41,6 @@ def doctor(options: DoctorOptions) -> None:
 
 @options
 class ServeOptions:
-    """The options of `mmcalib serve`."""
-
     config: Path = option("FILE", "The file for `vllm serve --config`.", Path("out/engine.yaml"))
     flags: list[str] | None = argument("[-- VLLM FLAGS]", "Flags of `vllm serve`, after --.")
 

@@ -14,8 +14,6 @@ from mmcalib.options.option import argument, options, switch
 
 @options
 class ListOptions:
-    """The options of `mmcalib list`."""
-
     what: Literal["models", "gpus", "checks"] = argument(
         "models|gpus|checks",
         "The list to print.",

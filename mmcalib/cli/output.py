@@ -66,11 +66,9 @@ def check_output_dir(out: Path, *, force: bool) -> None:
 
 def _is_left_over(out: Path) -> bool:
     """True if the folder holds only files of an unfinished run."""
-    names = {path.name for path in out.iterdir()}
-    if not names - {"skipped.jsonl"}:
-        return True
-    if names - {"skipped.jsonl", "calibration.json"}:
-        return False
+    names = {path.name for path in out.iterdir()} - {"skipped.jsonl"}
+    if names != {"calibration.json"}:
+        return not names
     try:
         found = Calibration.load(out / "calibration.json")
     except UsageError:
@@ -113,10 +111,8 @@ def finish(
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts = {out / "report.html": html(report), out / "report.md": md(report)}
     if passes:
-        texts = {
-            config: engine_yaml(calibration, with_server_limits(calibration.server, serve)),
-            **texts,
-        }
+        served = with_server_limits(calibration.server, serve)
+        texts = {config: engine_yaml(calibration, served), **texts}
     write_texts(texts)
     also = []
     if passes:

@@ -19,8 +19,6 @@ from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOp
 
 @options
 class PlanOptions:
-    """The options of `mmcalib plan`."""
-
     flags: list[str] | None = PLAN_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
@@ -86,8 +84,6 @@ def plan(options: PlanOptions) -> None:
 
 @options
 class ValidateOptions:
-    """The options of `mmcalib validate`."""
-
     flags: list[str] | None = FILE_AND_FLAGS
     config: Path | None = CONFIG_FILE
     model: str | None = option(
@@ -102,8 +98,7 @@ class ValidateOptions:
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     gpu: str | None = option(
-        "NAME",
-        "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's.",
+        "NAME", "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's."
     )
     gpu_memory: str | None = GPU_MEMORY
     capability: str | None = CAPABILITY

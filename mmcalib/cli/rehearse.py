@@ -14,8 +14,6 @@ _STEP_MS = STEP_S * 1000
 
 @options
 class RehearseOptions:
-    """The options of `mmcalib rehearse`."""
-
     flags: list[str] | None = FILE_AND_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config instead."
@@ -52,11 +50,7 @@ class RehearseOptions:
         answers, steps = self.answer_tokens != ANSWER_TOKENS, self.step_ms != _STEP_MS
         both, one = self.config and self.compare, "--requests needs one configuration"
         for wrong, message, hint in (
-            (
-                self.data and unserved,
-                "--data needs --requests",
-                "mmcalib run tunes for your media",
-            ),
+            (self.data and unserved, "--data needs --requests", "mmcalib run tunes for your media"),
             (self.requests and self.compare, one, "--config FILE"),
             (arrivals > 1, f"{named} exclude each other", "--concurrency 64"),
             (arrivals and unserved, f"{named} need --requests", jsonl),

@@ -41,8 +41,6 @@ REDACT_PATHS = switch("Leave file names out of the reports.")
 
 @options
 class ReportOptions:
-    """The options of `mmcalib report`."""
-
     source: Path = argument(
         "DIR|calibration.json", "The --out folder of `mmcalib run`, or its file.", Path("out")
     )
@@ -174,8 +172,6 @@ def report(options: ReportOptions) -> None:
 
 @options
 class DiffOptions:
-    """The options of `mmcalib diff`."""
-
     old: Path = argument(
         "OLD", "A folder of results, calibration.json, or the output of `rehearse --json`.", MISSING
     )
@@ -201,8 +197,7 @@ def diff(options: DiffOptions) -> None:
     if before and after:
         differing, what = rehearsal_differences(before, after), "memory and encoder budget"
     else:
-        differing = differences(*map(Calibration.load, files))
-        what = "settings, memory or checks"
+        differing, what = differences(*map(Calibration.load, files)), "settings, memory or checks"
     if options.as_json:
         print_document(json.dumps(differing, indent=2))
         return

@@ -11,8 +11,6 @@ from mmcalib.report import ConfigurationName
 
 @options
 class RunCommandOptions:
-    """The options of `mmcalib run`."""
-
     job: RunOptions
     flags: list[str] | None = RUN_FLAGS
     gpu_memory: str | None = GPU_MEMORY

@@ -23,12 +23,10 @@ from mmcalib.text import MIB
 RecordKind = Literal["items", "prompts"]
 Record = Item | Prompt | Skipped
 
-# On top of what the process itself needs. A table row exists three times: unpacked from its page,
-# as a table value, and as Python bytes.
+# Beyond the process's own need. A table row exists three times: in its page, unpacked, as bytes.
 MEMORY_BYTES = 2 << 30
 
-# Longest wait for the next records: one item's limit for a local archive, the limit of ten requests
-# for a remote one.
+# Longest wait for the next records: one item's limit locally, that of ten requests remotely.
 SILENCE_S = 30.0
 REMOTE_SILENCE_S = 300.0
 
@@ -100,7 +98,6 @@ def _take_reader(memory_bytes: int) -> _Reader:
 
 
 def stop_readers() -> None:
-    """Stop the idle readers."""
     while _IDLE:
         _IDLE.pop().close()
 
@@ -223,19 +220,17 @@ class ArchiveSource:
     def _file(self, archive: Archive, member: Member, path: str) -> _File:
         size_bytes = member.size_bytes
         if self.kind != "tar":
-            return _File(
-                Item(path, byte_source=ByteSource(archive.version, size_bytes)), member.name
-            )
+            item = Item(path, byte_source=ByteSource(archive.version, size_bytes))
+            return _File(item, member.name)
         key, ending = _split_name(member.name)
         head, data = b"", None
         with translate_errors():
             file = member.open()
             if archive.compressed and size_bytes <= MOST_SENT_BYTES:
                 head = data = _read(file, size_bytes)
-            elif ending in (*_TEXT_EXTENSIONS, *_JSON_EXTENSIONS):
-                head = _read(file, min(size_bytes, _MAX_TEXT_BYTES))
             else:
-                head = _read(file, min(size_bytes, HEAD_BYTES))
+                is_text = ending in (*_TEXT_EXTENSIONS, *_JSON_EXTENSIONS)
+                head = _read(file, min(size_bytes, _MAX_TEXT_BYTES if is_text else HEAD_BYTES))
         source = ByteSource(archive.version, size_bytes, data)
         return _File(Item(path, byte_source=source), key, ending, head)
 
@@ -277,10 +272,8 @@ class _Sample:
 
     def prompt(self, origin: str) -> Prompt | Skipped:
         texts = [file for file in self.files if file.is_text]
-        if (
-            sum(file.item.byte_source.size_bytes for file in texts if file.item.byte_source)
-            > _MAX_TEXT_BYTES
-        ):
+        sizes = (file.item.byte_source.size_bytes for file in texts if file.item.byte_source)
+        if sum(sizes) > _MAX_TEXT_BYTES:
             return Skipped(origin, f"text is longer than {_MAX_TEXT_BYTES >> 20} MiB")
         plain = [file for file in texts if file.ending in _TEXT_EXTENSIONS]
         words = (file.head.decode(errors="replace").strip() for file in plain)

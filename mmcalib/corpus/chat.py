@@ -34,9 +34,8 @@ TEXT_FIELDS: Mapping[str, str] = {
 # vLLM drops parts of these types if they have no text.
 WORDLESS = ("text", "refusal")
 
-# Fields that vLLM passes to the template or the tokenizer (`build_chat_params`, `build_tok_params`
-# in vllm/entrypoints/openai/chat_completion/protocol.py, 0.32), with the values that have no
-# effect.
+# Fields that vLLM passes to template or tokenizer, with the values that have no effect
+# (`build_chat_params`, vllm/entrypoints/openai/chat_completion/protocol.py, 0.32).
 _TEMPLATE_FIELDS: Mapping[str, tuple[object, ...]] = {
     "chat_template": (None,),
     "chat_template_kwargs": (None, {}),
@@ -58,12 +57,10 @@ _ADDED_TOOL_BYTES = 200
 
 
 def text_part(words: str) -> dict[str, Any]:
-    """Return a text part of a message's content."""
     return {"type": "text", "text": words}
 
 
 def url_part(part_type: UrlType, url: str) -> dict[str, Any]:
-    """Return a content part that names a medium by URL or path."""
     return {"type": part_type, part_type: {"url": url}}
 
 
@@ -84,14 +81,12 @@ class ChatRequest:
 
     @classmethod
     def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:
-        """Build the request from the body of an HTTP request."""
         fields = {name: body[name] for name in _KEPT_FIELDS if body.get(name) is not None}
         others = {name: body[name] for name in body if name not in ("messages", *fields)}
         return cls(body["messages"], fields, others, endpoint, row)
 
     @classmethod
     def of_user(cls, content: str | list[Any]) -> Self:
-        """Build a request of one user message."""
         return cls([{"role": "user", "content": content}])
 
     def media(self) -> list[tuple[UrlType, str]]:
@@ -106,7 +101,6 @@ class ChatRequest:
                 yield str(uuid), medium
 
     def items(self) -> Counter[Modality]:
-        """Count the media of each modality."""
         return Counter(MODALITY_OF[part_type] for part_type, _ in self.media())
 
     def text(self) -> str:
@@ -120,9 +114,7 @@ class ChatRequest:
 
     def strip_media(self) -> ChatRequest:
         """Return the request with a uuid for each medium, so that vLLM loads none."""
-        return self._replace_parts(
-            lambda part_type: {"type": part_type, part_type: None, "uuid": "mmcalib"}
-        )
+        return self._replace_parts(lambda kind: {"type": kind, kind: None, "uuid": "mmcalib"})
 
     def digest(self) -> str:
         """Hash of everything but the media; requests with equal digests have equal text tokens."""

@@ -61,11 +61,9 @@ class Files(Generic[P]):
 
 
 class FolderSource(Files[str]):
-    """Every file below `root`, depth first and sorted by name, with archives' members.
+    """Every file that `walk` finds below `root`, with archives' members.
 
-    Names with a leading dot are ignored. Links are followed, and a folder reached twice is read
-    once. Anything but a regular file is `Skipped`; the probe decides what is media. Hints name the
-    option `given_as`.
+    The probe decides what is media. Hints name the option `given_as`.
     """
 
     def __init__(self, root: str | Path, *, given_as: str = "--data DIR") -> None:
@@ -161,10 +159,9 @@ _MAX_IN_MEMORY_BYTES = 1 << 24
 
 
 class PathsSource(Files[str]):
-    """The files and URLs on `lines`, with archives replaced by their members.
+    """The files and URLs on `lines`, which are read more than once: see `StreamLines`.
 
-    Paths are relative to the working folder; blank lines are ignored. The probe reports missing
-    files. `lines` are read more than once: see `StreamLines`.
+    Paths start at the working folder; blank lines are ignored. The probe reports missing files.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:

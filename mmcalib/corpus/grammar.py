@@ -127,9 +127,7 @@ class Grammar:
         self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
     def find_doubt(self, request: ChatRequest) -> str:
-        """Name something in the request that mmcalib does not model; empty if there is nothing.
-        Raises `BadRequest` if vLLM rejects the request.
-        """
+        """Name what mmcalib does not model, or nothing. Raises `BadRequest` if vLLM rejects it."""
         fields = {**request.fields, **request.others}
         may_call = fields.get("tool_choice", "auto") not in (None, "none")
         if fields.get("tools") and may_call and not self._tools:

@@ -27,11 +27,9 @@ from mmcalib.corpus.chat import (
 )
 from mmcalib.domain.shapes import Modality
 
-# Allows inline media of 36 MiB: base64 turns three bytes into four. Parsing a line takes about five
-# times its size in memory.
+# Allows 36 MiB of media, as base64 takes a third more. Parsing takes about five times the memory.
 LONGEST_LINE_BYTES = 48 << 20
-# Counted as commas and brackets, which base64 never contains. Each may become a Python value of a
-# hundred bytes.
+# Commas and brackets, which base64 never has. Each may become a Python value of a hundred bytes.
 _MAX_VALUES = 200_000
 
 # Where batch files, proxies and LiteLLM put a request's body, possibly as a JSON string.

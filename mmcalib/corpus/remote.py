@@ -114,9 +114,8 @@ class RemoteSource(Files[Entry]):
     def _item(self, info: Entry) -> Item | Skipped:
         url = self._url(info)
         if _is_ambiguous(url):
-            return Skipped(
-                url, f"the name contains {MEMBER_MARK}, which separates members of archives"
-            )
+            why = f"the name contains {MEMBER_MARK}, which separates members of archives"
+            return Skipped(url, why)
         if info.type != "file" and not (info.is_link and self._fs.isfile(info.name)):
             folder = info.is_link and self._fs.isdir(info.name)
             return Skipped(url, "link to a folder" if folder else NOT_REGULAR)
@@ -163,9 +162,8 @@ class RemoteSource(Files[Entry]):
         root = self._root
         try:
             with translate_errors(extra_of(self.url)):
-                if import_optional("fsspec.core", "remote").has_magic(root) and not self._fs.exists(
-                    root
-                ):
+                has_magic = import_optional("fsspec.core", "remote").has_magic
+                if has_magic(root) and not self._fs.exists(root):
                     root = self._narrow(root)
                 start = Entry.of(self._fs.info(root)) or Entry(root, "other")
                 return replace(start, type="directory") if self._fs.isdir(root) else start
@@ -182,9 +180,8 @@ class RemoteSource(Files[Entry]):
     def _narrow(self, pattern: str) -> str:
         """Return the folder in which a pattern starts, and match names against it from now on."""
         parts = pattern.split("/")
-        plain = next(
-            n for n, part in enumerate(parts) if import_optional("fsspec.core", "").has_magic(part)
-        )
+        has_magic = import_optional("fsspec.core", "remote").has_magic
+        plain = next(n for n, part in enumerate(parts) if has_magic(part))
         regex = import_optional("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))
         self._matches = re.compile(regex)
         if _ANY_LEVELS not in pattern:

@@ -46,8 +46,6 @@ class _Medium:
 
 
 class Reading(TypedDict, total=False):
-    """Options of `RequestLines`."""
-
     allowed_root: str | os.PathLike[str] | None
     scratch: Required[Path]
     at_rest: bool
@@ -194,8 +192,7 @@ class RequestsSource:
         self._reader = RequestLines(folder, **reading)
         self._label = label or self.path.name
         self._at_rest = reading.get("at_rest", False)
-        # The items of usable lines, in order, and three numbers for each unusable line: how many
-        # items precede it, its line number, and its offset.
+        # Items of usable lines in order; of each unusable one: items before it, number, offset.
         self._items_read: tuple[dict[Item, None], array[int]] | None = None
 
     def items(self) -> Iterator[Item | Skipped]:

@@ -30,7 +30,6 @@ MOST_SENT_BYTES = 1 << 24
 PathResolver = Callable[[str], Item | Skipped]
 Row = Mapping[str, object]
 
-
 # One medium of a row: the item to count, and the modality of its content part.
 _Medium = tuple[Item | Skipped, Modality]
 
@@ -51,10 +50,7 @@ class Table:
     _binary: dict[str, bool] = field(default_factory=dict)
 
     def prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
-        """Build a request from a row: media in column order, then the text.
-
-        Its items carry no bytes, because requests stay in memory.
-        """
+        """Build a request: media in column order, without bytes to save memory, then the text."""
         origin = f"{self.path}:{number}"
         items, parts = [], []
         for item, modality in self._media(number, row):

@@ -94,7 +94,6 @@ def is_listed_file(entry: os.DirEntry[str]) -> bool:
 
 
 def describe_os_error(path: str, error: OSError) -> str:
-    """Describe why a file or folder cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "broken link" if os.path.islink(path) else NO_FILE
     if isinstance(error, PermissionError):

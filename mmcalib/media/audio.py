@@ -81,8 +81,7 @@ _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
 _LONE_PACKETS = frozenset(("aac", "amr", "caf"))
 
-# The lowest bit rate of MPEG audio is 8 kbit/s (ISO/IEC 13818-3, table of layer III): an MP3 with
-# fewer bytes for its length has a damaged Xing header.
+# MPEG audio has 8 kbit/s or more (ISO/IEC 13818-3, layer III): fewer mean a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
 _MPEG_FRAME_BYTES = 2048
 # An encoder's padding at start and end, which headers may count or not.

@@ -14,8 +14,7 @@ from mmcalib.text import MIB
 # Smaller files need no limit: Pillow searches them in less than a second.
 _BOUNDED_BYTES = MIB
 
-# Real headers take a few hundred reads. In a damaged JPEG or GIF, Pillow searches the next marker
-# byte by byte up to the end of the file.
+# Real headers take a few hundred reads. In damaged JPEGs and GIFs Pillow searches byte by byte.
 MAX_READS = 100_000
 
 # Pillow reads WebP and AVIF whole, and trusts the length of tables in PNG and TIFF.
@@ -25,8 +24,7 @@ _MOST_BYTES = 1 << 27
 # files without an index need more than their two ends.
 MAX_PROBED_BYTES = 1 << 28
 
-# Seconds in which FFmpeg must open a file, and find each packet. Real files take milliseconds, but
-# FFmpeg searches a damaged file to its end.
+# Seconds for FFmpeg to open a file or find a packet: it searches a damaged file to its end.
 MAX_PROBED_S = 4.0
 
 # Limits for decoding to the end: three hours of CD audio. libsndfile reads 4 KiB at a time.

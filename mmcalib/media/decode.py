@@ -34,8 +34,7 @@ from mmcalib.text import one_line
 
 # A decoded stream may be this much shorter than in its header: priming samples, edit lists.
 _TOLERANCE_S = 0.5
-# Where to seek before the end. MPEG transport streams have no index, so a seek may land after the
-# last key frame.
+# Where to seek before the end: without an index (MPEG-TS) a seek may pass the last key frame.
 _STEPS_BACK_S = (0, 10, 60)
 _BLOCK_SAMPLES = 1 << 16
 
@@ -120,11 +119,7 @@ def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> flo
     """Return the end in seconds of the last frame that decodes from `from_s` on."""
     base, start = stream.time_base or Fraction(1), stream.start_time or 0
     container.seek(start + int(from_s / base), stream=stream)
-    ends = [
-        frame.pts + (frame.duration or 0)
-        for frame in container.decode(stream)
-        if frame.pts is not None
-    ]
+    ends = [f.pts + (f.duration or 0) for f in container.decode(stream) if f.pts is not None]
     return float((max(ends, default=start) - start) * base)
 
 

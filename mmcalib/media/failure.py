@@ -24,9 +24,8 @@ class NotMedia(Unreadable):
     """The bytes are not media of any kind."""
 
 
-# Pillow's header parsers raise these on damaged input; the builtin types are here because its
-# plugins index and compute on unchecked header fields. `reading_by_pillow` handles the two types
-# that a bug in mmcalib could raise too.
+# Pillow's parsers raise these on damaged input, because they compute on unchecked header fields.
+# `reading_by_pillow` handles the two types that a bug in mmcalib could raise too.
 _READ_ERRORS: tuple[type[Exception], ...] = (
     *(OSError, ValueError, EOFError, SyntaxError, LookupError, ArithmeticError, RuntimeError),
     *(MemoryError, struct.error, zlib.error, Image.DecompressionBombError),

@@ -69,8 +69,7 @@ def _read_trailing_exif(file: BinaryIO) -> object:
     return exif.get(_TAG)
 
 
-# Formats in both `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and `sniff`, in the order in
-# which Pillow tries them.
+# Both in `vllm.multimodal.image.ALLOWED_IMAGE_FORMATS` (0.32) and in `sniff`, in Pillow's order.
 _FORMATS = (
     *("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "CUR", "PPM"),
     *("PSD", "DDS", "QOI", "ICNS", "SGI", "SUN", "PCX"),

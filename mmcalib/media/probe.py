@@ -71,7 +71,6 @@ def examine(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
 
 
 def examine_sound(item: Item) -> EncodedItem | Skipped:
-    """Call `examine` for a model of audio."""
     return examine(item, sound=True)
 
 
@@ -144,8 +143,7 @@ def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> LimitedFile
 
 def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> EncodedItem:
     if kind in ("container", "audio"):
-        # These imports take five times as long as all others, and may not be needed. A missing
-        # library must not be cached as damage of the file.
+        # These imports are slow. A missing library must not be cached as damage of the file.
         try:
             import soundfile  # noqa: F401
         except (ImportError, OSError) as error:

@@ -72,9 +72,8 @@ def _mov(file: BinaryIO, size_bytes: int) -> bool:
             headers = [part for part in parts if part[0] == b"mvhd"]
             for _, first, last in tracks:
                 headers += [part for part in _boxes(file, first, last) if part[0] == b"tkhd"]
-            return len(headers) != len(tracks) + 1 or not all(
-                _is_upright(file, *header) for header in headers
-            )
+            upright = (_is_upright(file, *header) for header in headers)
+            return len(headers) != len(tracks) + 1 or not all(upright)
     return True
 
 
@@ -135,10 +134,7 @@ def container_shape(
 
 def video_stream(container: InputContainer) -> VideoStream | None:
     """Return the first video stream that is not an attached picture."""
-    for stream in container.streams.video:
-        if not stream.disposition.value & _COVER:
-            return stream
-    return None
+    return next((s for s in container.streams.video if not s.disposition.value & _COVER), None)
 
 
 def _by_index(medium: Medium) -> EncodedItem | None:

@@ -182,7 +182,6 @@ def materialise(
 def checkpoint_files(
     geometry: Geometry, *, text_layers: int | None = None, encoder_layers: int | None = None
 ) -> dict[str, bytes]:
-    """Return the folder's files by name, as bytes."""
     config = cut_depth(
         geometry.values("config"), text_layers=text_layers, encoder_layers=encoder_layers
     )

@@ -21,15 +21,9 @@ TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
 Capability: TypeAlias = tuple[int, int]
 
 # From `nvcc --list-gpu-arch` of CUDA 12.9 and 13, starting at 7.0, the minimum of vLLM 0.14's docs.
+_MINORS = {7: (0, 2, 5), 8: (0, 6, 7, 8, 9), 9: (0,), 10: (0, 1, 3), 11: (0,), 12: (0, 1)}
 CAPABILITIES: frozenset[Capability] = frozenset(
-    {
-        *((7, 0), (7, 2), (7, 5)),
-        *((8, 0), (8, 6), (8, 7), (8, 8), (8, 9)),
-        (9, 0),
-        *((10, 0), (10, 1), (10, 3)),
-        (11, 0),
-        *((12, 0), (12, 1)),
-    }
+    (major, minor) for major, minors in _MINORS.items() for minor in minors
 )
 # Catch a wrong unit: every GPU of these capabilities has memory between the two.
 LEAST_BYTES = GIB
@@ -150,8 +144,7 @@ def find_gpu(name: str) -> Gpu:
         raise UsageError(f"{name} are several GPUs, not one", hint=hint)
     if AMD.search(name):
         raise UsageError(
-            f"{name} is an AMD GPU: mmcalib can rehearse only NVIDIA GPUs",
-            hint="mmcalib list gpus",
+            f"{name} is an AMD GPU: mmcalib can rehearse only NVIDIA GPUs", hint="mmcalib list gpus"
         )
     close = difflib.get_close_matches(folded, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
     near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
@@ -296,7 +289,6 @@ def detect_gpu(driver: Callable[[], Driver] = open_driver) -> Gpu:
 
 
 def has_gpu(driver: Callable[[], Driver] = open_driver) -> bool:
-    """True if `detect_gpu` finds a GPU."""
     try:
         return driver().count() > 0
     except UsageError:

@@ -41,7 +41,6 @@ class ConfigurationFormat:
 
     @property
     def file(self) -> str:
-        """The file name."""
         return f"engine.{self.suffix}"
 
     def usage(self, server: Server, name: str) -> str:
@@ -130,9 +129,8 @@ def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
 
 def _yaml(calibration: CalibrationDocument) -> str:
     """`engine.yaml`, with the reason of each value as a comment."""
-    return engine_yaml(
-        calibration, with_server_limits(calibration.server, "vllm serve --config engine.yaml")
-    )
+    serve = with_server_limits(calibration.server, "vllm serve --config engine.yaml")
+    return engine_yaml(calibration, serve)
 
 
 def _args(calibration: CalibrationDocument) -> str:

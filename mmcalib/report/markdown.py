@@ -120,23 +120,18 @@ def differences(
 
 
 def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
-    """The differences of two rehearsals."""
     return _compare(_rehearsal_parts(old), _rehearsal_parts(new))
 
 
 def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
-    found = {}
+    found: dict[str, list[Difference]] = {}
     for part, before in old.items():
         after = new[part]
-        pairs = [
-            (name, before.get(name, _NOTHING), after.get(name, _NOTHING))
-            for name in dict.fromkeys([*before, *after])
-            if before.get(name) != after.get(name)
-        ]
-        if pairs:
-            found[part] = [
-                (printable(name), printable(was), printable(now)) for name, was, now in pairs
-            ]
+        for name in dict.fromkeys([*before, *after]):
+            was, now = before.get(name, _NOTHING), after.get(name, _NOTHING)
+            if before.get(name) != after.get(name):
+                shown = printable(name), printable(was), printable(now)
+                found.setdefault(part, []).append(shown)
     return found
 
 

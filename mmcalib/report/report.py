@@ -65,9 +65,8 @@ class Report:
     @property
     def command(self) -> str:
         """The command that serves the configuration, redacted if asked for."""
-        return with_server_limits(
-            self.calibration.server, SERVE if self.redact_paths else self.serve_with
-        )
+        serve = SERVE if self.redact_paths else self.serve_with
+        return with_server_limits(self.calibration.server, serve)
 
     @cached_property
     def items(self) -> list[CostlyItem]:
@@ -82,8 +81,6 @@ class Report:
         return redacted(self.calibration)
 
 
-# The worst first.
-_ORDER: Final = ("fail", "warn", "skip", "pass")
 _LABELS: Final = {
     "measured": "vLLM did it here",
     "rehearsed": "vLLM's startup code ran on a simulated GPU",
@@ -105,14 +102,16 @@ def html(report: Report) -> str:
     made.filters["name"] = _name
     # A setting may break after its dots.
     made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
-    shown, serve = report.shown, report.command
+    shown, serve, worst_first = report.shown, report.command, list(rows.MARKS)
+    # Without comments: the page gives the reasons of the settings below.
+    settings = (line for line in engine_yaml(shown, serve).splitlines() if line and line[0] != "#")
     return made.get_template("report.html.j2").render(
         c=shown,
         words=rows,
         facts=list(facts(shown)),
         headlines=headlines(shown),
         serve=serve,
-        yaml=escape(_without_comments(engine_yaml(shown, serve))),
+        yaml=escape("\n".join(settings) + "\n"),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),
@@ -126,15 +125,9 @@ def html(report: Report) -> str:
         diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
         settings=group_evidence(shown.evidence),
         verdict=rows.verdict_of(shown),
-        checks=sorted(shown.checks, key=lambda check: _ORDER.index(check.status)),
+        checks=sorted(shown.checks, key=lambda check: worst_first.index(check.status)),
         labels=_LABELS,
     )
-
-
-def _without_comments(yaml: str) -> str:
-    """The settings alone: the page gives their reasons below."""
-    lines = (line for line in yaml.splitlines() if line and not line.startswith("#"))
-    return "\n".join(lines) + "\n"
 
 
 def _visible(value: object) -> object:
@@ -148,7 +141,6 @@ def _name(value: object) -> Markup:
 
 
 def md(report: Report) -> str:
-    """The report as Markdown."""
     return markdown(report.shown, report.command)
 
 
@@ -180,7 +172,6 @@ class WrittenReport(DocumentPart):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
-        """Describe an existing file."""
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
 

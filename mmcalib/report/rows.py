@@ -140,8 +140,7 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
     for what, field, spoken in shown:
         values = [getattr(one, field) for one in memories]
         if any(value is not None for value in values):
-            by_field = field == "kv_cache_bytes"
-            cells = map(kv_cache, memories) if by_field else map(spoken, values)
+            cells = map(kv_cache, memories) if field == "kv_cache_bytes" else map(spoken, values)
             yield (what, *cells, label_of(last, field))
 
 
@@ -180,12 +179,10 @@ def preprocessing(calibration: CalibrationDocument) -> str:
 
 def verdict_of(calibration: CalibrationDocument) -> str:
     """The verdict, with the assumptions and warnings of a pass."""
-    losses = calibration.corpus.losses()
-    return verdict_words(calibration.verdict, calibration.checks, losses)
+    return verdict_words(calibration.verdict, calibration.checks, calibration.corpus.losses())
 
 
 def check_line(check: CheckResult) -> str:
-    """The check's code, name and finding."""
     return printable(f"{check.code} {check.name}: {check.detail}".lstrip())
 
 
@@ -299,13 +296,11 @@ def highest_line(traffic: TrafficFigures) -> str:
 
 
 def traffic_sentence(traffic: TrafficFigures) -> str:
-    """The verdict as a sentence."""
     line = traffic_line(traffic)
     return f"{line[0].upper()}{line[1:]}."
 
 
 def traffic_line(traffic: TrafficFigures) -> str:
-    """The verdict in a line."""
     margin = traffic.margin
     left = gib(abs(margin.nbytes))
     if traffic.status == "pass" and margin.nbytes >= 0:

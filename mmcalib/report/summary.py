@@ -29,7 +29,6 @@ _LABELS: Final[tuple[Label, ...]] = ("rehearsed", "computed", "assumed", "given"
 # A longer reason leaves out the item that set the value.
 _REASON: Final = 36
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
-Row = tuple[str, ...]
 
 
 def summary(
@@ -103,7 +102,7 @@ def corpus_line(corpus: Corpus) -> str:
     return f"{text.plural(corpus.items, 'item')}{requests}: {', '.join(parts)}"
 
 
-def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
+def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     """The figures of each configuration, and the letter for how the last one is known."""
     compared = rows.columns(calibration)
     memories = [one.memory for one in compared]
@@ -160,7 +159,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[Row]:
         yield "requests rejected", refused[0], *unknown, refused[1], "r"
 
 
-def _settings(calibration: CalibrationDocument) -> Iterator[Row]:
+def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     """Each setting with its value, the first clause of its reason, and a letter."""
     given = [e for e in calibration.evidence if e.label == "given"]
     evidence = [e for e in calibration.evidence if e.label != "given" or len(given) == 1]
@@ -199,7 +198,7 @@ def _letter(label: Label) -> str:
     return "" if label == "measured" else label[0]
 
 
-def _table(cells: Sequence[Row], heads: Sequence[str], width: int) -> Table:
+def _table(cells: Sequence[rows.Row], heads: Sequence[str], width: int) -> Table:
     fits = width >= _NARROW
     names = ("", *heads, "") if heads else ("",) * 4
     columns = [

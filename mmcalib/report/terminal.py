@@ -14,7 +14,7 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
+from mmcalib.domain.shapes import AudioShape, Shape, weight
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.check import ReasonCount, Tally
@@ -35,9 +35,7 @@ def line(words: str, style: str = "") -> Text:
 
 def print_section(console: Console, heading: str, *parts: RenderableType) -> None:
     """Print an empty line, the heading, and what is below it."""
-    console.print()
-    console.print(line(heading, "bold"))
-    for part in parts:
+    for part in ("", line(heading, "bold"), *parts):
         console.print(part)
 
 
@@ -74,7 +72,6 @@ _TOP_REASONS = 5
 def print_census(
     corpus: ScannedCorpus, census: Census, skipped: Sequence[Skipped], console: Console
 ) -> None:
-    """Print the summary of a scan."""
     requests = f" in {text.plural(corpus.prompts, 'request')}" if corpus.prompts else ""
     items = text.plural(corpus.items, "item") + requests
     print_section(console, f"{items}, {text.plural(corpus.files, 'file')}")
@@ -110,10 +107,7 @@ def _census_table(census: Census) -> Table:
 
 def _size(shape: Shape) -> float:
     """Pixels, of all frames, or seconds."""
-    if isinstance(shape, AudioShape):
-        return shape.duration_s
-    frames = 1 if isinstance(shape, ImageShape) else shape.num_frames
-    return frames * shape.width_px * shape.height_px
+    return shape.duration_s if isinstance(shape, AudioShape) else weight(shape)
 
 
 _ANSWERS: Mapping[Answer, str] = {"fits": "fits", "no": "rejected", "unknown": "unknown"}
@@ -132,11 +126,8 @@ def reason_lines(reason: ReasonCount) -> str:
         count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
         words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
     answer = f"{_ANSWERS[reason.answer]} {text.printable(words)}"
-    if not reason.remedy:
-        return answer
-    return (
-        f"{answer}\n  → {'' if reason.same_remedy else 'such as: '}{text.printable(reason.remedy)}"
-    )
+    such = "" if reason.same_remedy else "such as: "
+    return f"{answer}\n  → {such}{text.printable(reason.remedy)}" if reason.remedy else answer
 
 
 def failure_line(calibration: CalibrationDocument) -> str:
@@ -147,7 +138,6 @@ def failure_line(calibration: CalibrationDocument) -> str:
 
 
 def tally_line(tally: Tally) -> str:
-    """The number of items for each answer."""
     unfit, unknown = tally.answers["no"], tally.answers["unknown"]
     parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
     parts += [f"{text.number(unfit)} do not"] if unfit else []

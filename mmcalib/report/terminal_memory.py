@@ -16,13 +16,7 @@ from mmcalib.derive.fixes import COSTS
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line
-from mmcalib.report.terminal import (
-    checks_table,
-    fold,
-    line,
-    plain_table,
-    print_section,
-)
+from mmcalib.report.terminal import checks_table, fold, line, plain_table, print_section
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.results.plan import Combination, Plan, TriedFix
@@ -128,7 +122,6 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print the whole plan."""
     memory, lacking = plan.memory, plan.lacking_bytes
     title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
@@ -148,9 +141,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print()
         for fix in plan.fixes:
             if fix.problem:
-                console.print(
-                    line(f"- {fix.flags} failed to rehearse: {fix.problem} ({fix.price})")
-                )
+                failed = f"{fix.flags} failed to rehearse: {fix.problem}"
+                console.print(line(f"- {failed} ({fix.price})"))
             elif fix.warning:
                 console.print(line(f"- {fix.flags}: {fix.warning}"))
     print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))

@@ -169,8 +169,7 @@ def _unwritable(path: Path, error: OSError) -> OutputError:
     )
 
 
-# Limit for media in archives and on servers, which could send data forever. vLLM itself fetches at
-# most 256 MB.
+# Archives and servers could send data forever. vLLM itself fetches at most 256 MB.
 MAX_COPIED_BYTES = 1 << 32
 
 
@@ -237,9 +236,7 @@ def path_version(path: str) -> str:
 
 
 def local_copy(path: str, scratch: Path) -> str:
-    """Return the path of the item's file, or of a new copy in `scratch`. Raises as `open_item`, and
-    OutputError.
-    """
+    """Path of the item, or of a copy in `scratch`. Raises as `open_item`, and OutputError."""
     if Location.of(path).is_file:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()

@@ -127,7 +127,6 @@ _ON_DISK = ("file", "local")
 # The extra with the file system of a scheme; it is `remote` for all others.
 _EXTRAS: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
-
 # The largest size and offset of a file.
 _LARGEST_BYTES = (1 << 63) - 1
 

@@ -72,8 +72,7 @@ class Cursor:
         rows, skip = self._rows, number - self._at - 1
         if rows is None or skip < 0:
             rows, skip = self.read_from(number), 0
-        # Clear both first: an iterator that raised must not be used again, and two rows must not be
-        # in memory at once.
+        # Clear both: a failed iterator is unusable, and two rows must not be in memory at once.
         self._rows = self._row = None
         self._row = next(islice(rows, skip, None), None)
         self._rows, self._at = rows, number
