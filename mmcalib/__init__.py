@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mmcalib.memory.rehearse import rehearse as rehearse
     from mmcalib.progress import Progress as Progress
     from mmcalib.results.memory import Rehearsal as Rehearsal
-    from mmcalib.results.validation import Validation as Validation
+    from mmcalib.results.plan import Validation as Validation
     from mmcalib.version import __version__ as __version__
     from mmcalib.workflows.run.run import calibrate as calibrate
     from mmcalib.workflows.validate.validate import validate as validate
@@ -41,7 +41,7 @@ _HOMES = {
     "calibrate": "mmcalib.workflows.run.run",
     "filter": "mmcalib.admission.datasets",
     "rehearse": "mmcalib.memory.rehearse",
-    "Validation": "mmcalib.results.validation",
+    "Validation": "mmcalib.results.plan",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.workflows.validate.validate",
     "__version__": "mmcalib.version",

@@ -15,7 +15,7 @@ from mmcalib.engine.environment import serve_command
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.files import write_text
 from mmcalib.report.terminal import print_comparison
-from mmcalib.results.comparison import ComparedRun, Comparison
+from mmcalib.results.calibration import ComparedRun, Comparison
 from mmcalib.version import __version__
 from mmcalib.workflows.run.job import Job, RunOutcome
 from mmcalib.workflows.run.run import run_each

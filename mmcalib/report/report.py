@@ -27,17 +27,16 @@ from mmcalib.report.summary import summary
 from mmcalib.results.calibration import (
     SERVE,
     CalibrationDocument,
+    Comparison,
     group_evidence,
     with_server_limits,
 )
 from mmcalib.results.check import Offender, Summary
-from mmcalib.results.comparison import Comparison
 from mmcalib.results.doctor import BundledModel, Diagnosis
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart
-from mmcalib.results.plan import Plan
-from mmcalib.results.validation import Validation
+from mmcalib.results.plan import Plan, Validation
 from mmcalib.text import printable
 
 

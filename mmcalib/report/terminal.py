@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Heavy modules that `mmcalib check` does not need.
     from mmcalib.census.census import Census
     from mmcalib.census.document import ScannedCorpus
-    from mmcalib.results.comparison import Comparison
+    from mmcalib.results.calibration import Comparison
     from mmcalib.results.doctor import Diagnosis
 
 

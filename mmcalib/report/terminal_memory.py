@@ -19,8 +19,7 @@ from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import checks_table, fold, line, plain_table, print_section
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.results.plan import Combination, Plan, TriedFix
-from mmcalib.results.validation import ValidatedBudgets, Validation
+from mmcalib.results.plan import Combination, Plan, TriedFix, ValidatedBudgets, Validation
 
 # Most tensors to list at the peak: the others are small.
 _NAMED_TENSORS: Final = 6

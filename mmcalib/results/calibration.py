@@ -1,4 +1,4 @@
-"""The models of `calibration.json`: what `run` writes and `report`, `check` and `diff` read."""
+"""Models of `calibration.json`, which `run` writes, and of `comparison.json` for several runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import is_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
 
@@ -16,12 +16,12 @@ from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
-from mmcalib.errors import UsageError
+from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.files import read_json
 from mmcalib.releases.constants import PROCESSOR_CACHES
 from mmcalib.results.costs import Costs, build_gate
-from mmcalib.results.memory import Budgets, Memories, Rehearsal, ServedTraffic, Startup
-from mmcalib.results.part import CheckResult, DocumentPart, error_text
+from mmcalib.results.memory import Budgets, Memories, Memory, Rehearsal, ServedTraffic, Startup
+from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_failed
 from mmcalib.text import GIB
 
 
@@ -315,3 +315,57 @@ def skipped_jsonl(skipped: Iterable[Skipped]) -> str:
     return "".join(
         json.dumps({"path": entry.path, "reason": entry.reason}) + "\n" for entry in skipped
     )
+
+
+class ComparedRun(DocumentPart):
+    """One calibrated model on one GPU. Memory figures are rehearsed, and null without a GPU."""
+
+    model: str
+    gpu: str | None
+    folder: str = Field(description="Subfolder with the results")
+    verdict: Literal["pass", "fail"]
+    starts: bool | None = None
+    kv_cache_tokens: int | None = None
+    kv_cache_bytes: int | None = Field(default=None, description="Negative: the shortfall")
+    max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
+    detail_kept: float | None = Field(
+        default=None, description="Mean share of tokens that an item keeps"
+    )
+    max_num_batched_tokens: int | None = None
+    problem: str = Field(default="", description="Why the verdict is fail")
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, run: CalibrationDocument, gpu: str | None, folder: str) -> Self:
+        """Summarize a finished run."""
+        memory = run.memory.calibrated if gpu else Memory()
+        failed = first_failed(run.checks) if run.verdict == "fail" else None
+        parts = run.corpus.modalities.values()
+        kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
+        return cls.from_value(
+            memory,
+            model=run.model.id,
+            gpu=gpu,
+            folder=folder,
+            verdict=run.verdict,
+            starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
+            detail_kept=kept / run.corpus.items,
+            max_num_batched_tokens=run.engine_config.get("max_num_batched_tokens"),
+            problem=f"{failed.name}: {failed.detail}" if failed else "",
+            remedy=failed.remedy if failed else "",
+        )
+
+    @classmethod
+    def from_error(
+        cls, error: MmcalibError, model: str, gpu: str | None, folder: str, *, starts: bool | None
+    ) -> Self:
+        """Summarize a run that ended early."""
+        why: dict[str, Any] = {"problem": error.message, "remedy": error.hint}
+        return cls(model=model, gpu=gpu, folder=folder, verdict="fail", starts=starts, **why)
+
+
+class Comparison(DocumentPart):
+    """All combinations of models and GPUs, in the order given."""
+
+    mmcalib: str
+    runs: list[ComparedRun]

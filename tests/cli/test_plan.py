@@ -13,8 +13,16 @@ from mmcalib.derive.demand import ObservedOom
 from mmcalib.report.terminal_memory import print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
-from mmcalib.results.plan import Combination, LogSummary, Plan, Price, TriedFix
-from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.results.plan import (
+    Combination,
+    LogSummary,
+    Plan,
+    Price,
+    TriedFix,
+    ValidatedBudgets,
+    ValidatedMemory,
+    Validation,
+)
 from tests.report.golden import check_golden
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

@@ -18,7 +18,7 @@ from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.progress import Silent
 from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
-from mmcalib.results.validation import Validation
+from mmcalib.results.plan import Validation
 from mmcalib.workflows.validate.config import ValidateJob
 from mmcalib.workflows.validate.validate import judge as judge_file
 from tests.bfloat16 import emulated

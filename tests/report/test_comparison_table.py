@@ -11,7 +11,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.model import Retention
 from mmcalib.errors import VerdictError
 from mmcalib.report.terminal import print_comparison
-from mmcalib.results.comparison import ComparedRun, Comparison
+from mmcalib.results.calibration import ComparedRun, Comparison
 from tests.report.example import calibration
 
 FIGURES = {"kv_cache_tokens": 291_504, "kv_cache_bytes": 10_746_336_502, "max_concurrency": 8.9}

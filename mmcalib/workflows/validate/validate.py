@@ -25,7 +25,7 @@ from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
 from mmcalib.proof.start import Launch
 from mmcalib.results.part import CheckResult
-from mmcalib.results.validation import ValidatedBudgets, ValidatedMemory, Validation
+from mmcalib.results.plan import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import LoadedCorpus, corpus_figures, files_of, read_corpus
