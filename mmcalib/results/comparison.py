@@ -23,9 +23,7 @@ class ComparedRun(DocumentPart):
     kv_cache_tokens: int | None = None
     kv_cache_bytes: int | None = Field(default=None, description="Negative: the shortfall")
     max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
-    detail_kept: float | None = Field(
-        default=None, description="Mean share of tokens that an item keeps"
-    )
+    detail_kept: float | None = Field(default=None, description="Mean share of tokens left")
     max_num_batched_tokens: int | None = None
     problem: str = Field(default="", description="Why the verdict is fail")
     remedy: str = ""
