@@ -60,5 +60,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> "list[str]":
-    """List all public names, loaded or not."""
     return sorted(__all__)

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 
 class MmcalibError(Exception):
-    """A failure with a one-line message, the next thing to type as `hint`, and an exit code. The
-    `reason` is the message without the job. A traceback shows the hint too.
-    """
+    """A failure: a message of one line, the `hint` to type next, and `reason`, without the job."""
 
     exit_code = 1
 

@@ -29,9 +29,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_texts(texts: Mapping[Path, str]) -> None:
-    """Replace files that belong together. Raises OutputError; if one cannot be written, all keep
-    their old content.
-    """
+    """Replace files that belong together; if one fails, all keep their text. Raises OutputError."""
     waiting: dict[Path, str] = {}
     try:
         for path, text in texts.items():
@@ -108,8 +106,7 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_json(path: str | Path, most_bytes: int, long: Collection[str] = ()) -> Any:
-    """Read JSON in the form that mmcalib writes: without deep nesting, duplicate keys, huge numbers
-    or lists of tens of thousands, except those named in `long`.
+    """Read JSON without deep nesting, duplicate keys, huge numbers, or long lists not in `long`.
 
     Raises OSError, and ValueError or RecursionError for any other file.
     """
@@ -168,9 +165,7 @@ def _check_size(content: Any, long: Collection[str]) -> None:
 
 
 class Scratch(Closing):
-    """A new private folder in TMPDIR, at `path`; removed when closed or when the process ends, but
-    not when it is killed. Raises OutputError.
-    """
+    """A private folder in TMPDIR at `path`, removed on close or at exit. Raises OutputError."""
 
     def __init__(self) -> None:
         try:

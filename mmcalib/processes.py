@@ -1,7 +1,4 @@
-"""Start, confine and end our own processes.
-
-They import nothing from the working folder, which may be an untrusted data set.
-"""
+"""Start, confine and end our own processes, which import nothing from the working folder."""
 
 from __future__ import annotations
 
@@ -49,10 +46,9 @@ _LARGE_BYTES: Final = MIB
 
 
 def give_back_large_blocks() -> None:
-    """Let glibc return freed blocks of a megabyte or more to the system; no-op elsewhere.
+    """Let glibc return freed blocks of a megabyte or more; no-op elsewhere.
 
-    By default glibc raises this threshold to the largest freed block (at most 32 MiB) and keeps
-    smaller ones: a process with columns of a million numbers stays 50% larger.
+    By default it keeps those below 32 MiB: a process with large columns stays 50% larger.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -80,8 +76,7 @@ def confine(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-# Python's switch (3.11) against imports from the working folder with `-m` or `-c`. Child processes
-# inherit the variable.
+# Python's switch (3.11) against imports from the working folder; child processes inherit it.
 SAFE = {"PYTHONSAFEPATH": "1"}
 
 _PATH = "PYTHONPATH"
@@ -102,11 +97,7 @@ def safe_environment(base: Mapping[str, str], path: Sequence[str] | None = None)
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
-_EXHAUSTED = {
-    errno.ENOMEM: "memory",
-    errno.ENOSPC: "disk space",
-    errno.EDQUOT: "disk space",
-}
+_EXHAUSTED = {errno.ENOMEM: "memory", errno.ENOSPC: "disk space", errno.EDQUOT: "disk space"}
 
 
 def free_bytes(*, cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int | None:
@@ -148,10 +139,7 @@ def _allowed(cgroup: Path) -> int | None:
 
 @contextmanager
 def own_priority() -> Iterator[None]:
-    """Restore this thread's scheduling policy at the end.
-
-    SVT-AV1 gives root's thread a permanent real-time priority, which would starve other processes.
-    """
+    """Restore this thread's scheduling policy: SVT-AV1 leaves root's with a real-time priority."""
     if not hasattr(os, "sched_getscheduler"):
         yield
         return

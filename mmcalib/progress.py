@@ -25,7 +25,6 @@ class Progress(Protocol):
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
         """Open a step; `total` is its number of units, None without any."""
-        ...
 
     def note(self, text: str) -> None:
         """Print one line during the running step."""

@@ -13,14 +13,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 
-BYTES_PER = {
-    "mib": MIB,
-    "gib": GIB,
-    "tib": TIB,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
+BYTES_PER = {"mib": MIB, "gib": GIB, "tib": TIB, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 # Unlike pydantic's ByteSize, not `8`, `8bit` or `5.GiB`, which are mistakes.
 SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([mgt]i?b)", re.IGNORECASE | re.ASCII)
 

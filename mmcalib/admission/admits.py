@@ -42,11 +42,7 @@ def admit_item(
     counting: TextCounter | None = None,
     grammar: Grammar | None = None,
 ) -> Admission:
-    """Decide whether an item fits, with a remedy if not; `root` and `grammar` as for
-    `RequestLines`, `counting` as for `admit_request`.
-
-    Raises TypeError for other types than `inputs.TAKEN`, UsageError for a path outside the root.
-    """
+    """Decide whether an item fits. Raises TypeError for other types, UsageError outside `root`."""
     if isinstance(item, Mapping) and not is_cell(item):
         if OFFLINE in item:
             return _admit_offline(gate, item)
@@ -72,9 +68,7 @@ def admit_file(gate: Gate, file: EncodedItem | Skipped) -> Admission:
 def admit_request(
     gate: Gate, prompt: Prompt, counting: TextCounter | None
 ) -> tuple[tuple[EncodedItem, ...], Admission]:
-    """Return the request's items (empty if one cannot be read) and whether it fits. If the bound of
-    the text does not decide, `counting` counts it.
-    """
+    """Return the items (empty if one is unreadable) and if they fit; `counting` counts the text."""
     from mmcalib.media.probe import examine_whole
 
     files: list[EncodedItem] = []
@@ -111,9 +105,7 @@ def admit_request(
 
 
 def answer_unreadable(reason: str, *, of: str = "") -> Admission:
-    """Answer for an unreadable item: rejected, or unknown if it is on a host that is not allowed.
-    `of` names the item of a request.
-    """
+    """Reject an unreadable item, which `of` names; unknown if its host is not allowed."""
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
     from mmcalib.media.failure import NO_SAMPLES

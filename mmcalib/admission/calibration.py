@@ -33,10 +33,8 @@ class Calibration(CalibrationDocument):
             how = self.costs.counting
             model = str(self.engine_config.get("model", self.model.id))
             content = str(self.costs.grammar.get("content", ""))
-            self._counting = (
-                self.costs,
-                TextCounter(model, how, content) if how and content else None,
-            )
+            counter = TextCounter(model, how, content) if how and content else None
+            self._counting = self.costs, counter
         return self._counting[1]
 
     @property

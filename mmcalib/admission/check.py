@@ -39,9 +39,8 @@ def check(
     """Yield one answer per item and prompt: of `data` (as for `resolve`), `requests`, then `lines`,
     each a path, a URL or a chat request. Files without media or a media file's name are `Skipped`.
 
-    Raises CorpusError if a path or requests file is missing, UsageError if the calibration has no
-    costs or a request leads outside the allowed root (default: its file's folder; for `lines`, the
-    working folder).
+    Raises CorpusError for a missing source, UsageError if the calibration has no costs or a request
+    leaves the allowed root (default: its file's folder; for `lines`, the working folder).
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
@@ -74,9 +73,8 @@ class _Gate:
         """Check a source's items; skip files that are not media, except `named` or media names."""
         for item in source.items():
             seen = self._examine(item)
-            says_media = item.path == named or (
-                extension_of(item.path.partition(MEMBER_MARK)[0]) in _SAY_MEDIA
-            )
+            extension = extension_of(item.path.partition(MEMBER_MARK)[0])
+            says_media = item.path == named or extension in _SAY_MEDIA
             if isinstance(seen, Skipped) and seen.no_media and not says_media:
                 yield seen
             else:

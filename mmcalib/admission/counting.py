@@ -19,9 +19,7 @@ _STRIKES = 3
 
 
 class TextCounter:
-    """Counts texts in a process that starts with the first one; each may take `patience_s`. `why`
-    is the reason if counting has stopped, else empty.
-    """
+    """Counts texts in a process, each within `patience_s`; `why` is the reason if it stopped."""
 
     def __init__(
         self, model: str, counting: TextCounting, content: str, *, patience_s: float = _REQUEST_S

@@ -49,9 +49,8 @@ class SampleFilter:
         if answer.unread and self.errors == "raise":
             is_path = isinstance(item, str | os.PathLike)
             which = os.fspath(item) if is_path else f"sample {self._asked - 1}"
-            raise CorpusError(
-                one_line(f"{which}: {answer.reason}"), hint='errors="drop" leaves it out'
-            )
+            message = one_line(f"{which}: {answer.reason}")
+            raise CorpusError(message, hint='errors="drop" leaves it out')
         self._dropped.add("sample", answer)
         if self.on_drop:
             self.on_drop(sample, answer)
@@ -104,14 +103,8 @@ def filter(  # noqa: A001 - mmcalib.filter
         raise ValueError(f"errors must be 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
         raise TypeError(f"calibration must be a Calibration, not {type(calibration).__name__}")
-    keeps = SampleFilter(
-        calibration,
-        key=key,
-        allow_unknown=allow_unknown,
-        allowed_media_domains=tuple(allowed_media_domains),
-        errors=errors,
-        on_drop=on_drop,
-    )
+    domains = tuple(allowed_media_domains)
+    keeps = SampleFilter(calibration, key, allow_unknown, domains, errors, on_drop)
     admitted = _filter(dataset, keeps)
     keeps.sum_up()
     return admitted
@@ -147,9 +140,8 @@ def _hf(dataset: Any, keeps: SampleFilter) -> Any:
         if dataset.features is None:
             return dataset.filter(keeps)
         form = getattr(getattr(dataset, "_formatting", None), "format_type", None)
-        tables = dataset.with_format("arrow").filter(
-            keeps.filter_table, batched=True, batch_size=_ROWS
-        )
+        arrow = dataset.with_format("arrow")
+        tables = arrow.filter(keeps.filter_table, batched=True, batch_size=_ROWS)
         return tables.with_format(form)
     if not isinstance(dataset, datasets.Dataset):
         return None

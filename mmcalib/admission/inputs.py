@@ -43,9 +43,7 @@ def is_cell(item: Any) -> bool:
 
 
 def describe_item(item: Any, *, sound: bool = False) -> EncodedItem | Skipped:
-    """Read an item's shape, `sound` as in `examine`; remote items are skipped, unless their host is
-    allowed. Raises TypeError for other types.
-    """
+    """Read an item's shape, `sound` as in `examine`; skip hosts not allowed. Raises TypeError."""
     medium = _find_medium(item)
     if isinstance(medium, Item):
         from mmcalib.media.probe import examine_whole
@@ -112,8 +110,7 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
         remote = remote_url(name)
     except Unresolved as error:
         return Skipped(IN_MEMORY, str(error))
-    location = Location.of(name)
-    if location.is_file:
+    if Location.of(name).is_file:
         return Item(os.path.abspath(name))
     if remote is None:
         return Skipped(name, "URL with an unsupported scheme")

@@ -1,8 +1,7 @@
 """Bound the costs of unseen shapes, and make the calibration's list of costs.
 
-For each modality a rule is built from numbers of the model's processor and loader. It counts as
-proven only if it reproduces vLLM's costs of every measured shape: those of the corpus, and probes
-at the rule's own edges.
+A rule counts as proven only if it reproduces vLLM's costs of all measured shapes: those of the
+corpus, and probes at the rule's own edges.
 """
 
 from __future__ import annotations
@@ -119,14 +118,10 @@ def probe_clips(area: Area | None) -> list[VideoShape]:
     ]
     if area is not None:
         cap, floor, cell = math.isqrt(area.max_px), math.isqrt(area.min_px), area.factor_px
-        slim = int(area.max_aspect)
+        slim, edges = int(area.max_aspect), ((floor, floor), (floor - 3, floor), (cap // 2, cap))
         every += [
             *(_clip(2, 2.0, w, h) for w, h in ((cap, cap), (cap + cell, cap - 3), (2 * cap, cap))),
-            *(
-                _clip(4, 4.0, w, h)
-                for w, h in ((floor, floor), (floor - 3, floor), (cap // 2, cap))
-            ),
-            *(_clip(4, 4.0, w, h) for w, h in ((8, 8 * slim), (8, 8 * slim + 8))),
+            *(_clip(4, 4.0, w, h) for w, h in (*edges, (8, 8 * slim), (8, 8 * slim + 8))),
             _clip(64, 4.0, cap // 4, cap // 4),
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
@@ -202,10 +197,8 @@ class _Seeker:
 
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
         """Measure blanks of these shapes; those too large for this machine's memory are omitted."""
-        subjects = tuple(Blank(shape) for shape in shapes)
-        answers = self.host.measure(
-            Measure(self.decision.setting, subjects), "bounding unseen shapes"
-        )
+        request = Measure(self.decision.setting, tuple(map(Blank, shapes)))
+        answers = self.host.measure(request, "bounding unseen shapes")
         return {
             shape: answer.cost or answer.refusal
             for shape, answer in zip(shapes, answers, strict=True)
@@ -222,9 +215,7 @@ class _Seeker:
         return _prove(rule, self._all_costs(probes), exact=True)
 
     def _ceiling(self) -> ProvenRule | None:
-        """Prove a rule for processors with one size, or with layouts whose largest is both vLLM's
-        own and among the probes.
-        """
+        """Prove a rule for one size, or for layouts whose largest is vLLM's own and a probe's."""
         probes = self.observe(probe_layouts())
         sizes = {(c.tokens, c.embeds) for _, c in self._all_costs(probes) if isinstance(c, Cost)}
         most = max((embeds for _, embeds in sizes), default=0)
@@ -315,10 +306,8 @@ class _Seeker:
         for one in table.columns_of(self.modality):
             if one.shape not in ignored:
                 seconds = one.process_s
-                yield (
-                    one.shape,
-                    Cost(one.tokens, one.embeds, one.tensor_bytes, 0.0, seconds, one.sampled),
-                )
+                cost = Cost(one.tokens, one.embeds, one.tensor_bytes, 0.0, seconds, one.sampled)
+                yield one.shape, cost
         for refusal in table.refusals:
             mine = refusal.shape.modality == self.modality and refusal.by == "vllm"
             if mine and refusal.shape not in ignored:
@@ -378,10 +367,7 @@ def list_costs(
     *,
     encoder_decoder: bool = False,
 ) -> c.Costs:
-    """Return the costs of measured shapes, the rejected shapes, the rules for others, and texts.
-
-    A long list holds only the costliest shapes if a rule covers the others.
-    """
+    """Return costs, refusals, rules and texts; with a rule, a long list has only the costliest."""
     table = decision.table
     wrong = {mismatch.shape: mismatch for mismatch in table.mismatches}
     refused = [*table.refusals, *decision.default_table.refusals]
@@ -392,20 +378,17 @@ def list_costs(
         listed, rest = _split_listed(table.columns_of(modality), wrong, proven)
         most = heapq.nlargest(_EXEMPLARS, listed, key=lambda cost: cost.tokens)
         paths = {cost.shape: cost.exemplar for cost in most}
-        entries = [
-            _known_cost(one, wrong.get(one.shape), paths.get(one.shape, "")) for one in listed
-        ]
+        entries = [_known_cost(e, wrong.get(e.shape), paths.get(e.shape, "")) for e in listed]
         rejected = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
         if not entries and not rejected:
             continue
+        unlisted = c.Unlisted(tokens=bin_by_tokens(rest), sizes=bin_by_size(rest))
         modalities[str(modality)] = c.ModalityCosts(
             known=entries,
             refused=rejected,
             rule=proven.rule if proven else None,
             compared=proven.compared if proven else 0,
-            unlisted=c.Unlisted(tokens=bin_by_tokens(rest), sizes=bin_by_size(rest))
-            if rest
-            else None,
+            unlisted=unlisted if rest else None,
         )
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,

@@ -60,11 +60,9 @@ def qualify_tokens_only(
     checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
     """The checks, with a warning if the reserve passes in tokens only, which decides no verdict."""
-    if not decision.budget.encoder_budget_tokens:
-        return list(checks)
     found = list(checks)
     for place, check in enumerate(found):
-        if check.id == ids.MEMORY_RESERVE:
+        if check.id == ids.MEMORY_RESERVE and decision.budget.encoder_budget_tokens:
             why = f"only tokens were compared, because {unrehearsed.why}; {_UNKNOWN}"
             found[place] = replace(
                 check,
@@ -191,9 +189,8 @@ def comparison_check(
     if before is None or after is None or after.kv_cache_tokens is None:
         return None
     if before.kv_cache_tokens is None:
-        return Check(
-            ids.BETTER, "pass", "vLLM starts with these settings, and not with its defaults"
-        )
+        detail = "vLLM starts with these settings, and not with its defaults"
+        return Check(ids.BETTER, "pass", detail)
     figures = list(_compared(before, after, traffic))
     summary = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
     worse = [name for name, _, is_worse in figures if is_worse]
@@ -272,9 +269,7 @@ def reserved_check(
     allow_under_reserve: bool,
     cures: Sequence[str] = (),
 ) -> Check | None:
-    """The reserve in bytes, which decides the verdict; None if a step was not rehearsed. `cures`
-    are rehearsed fixes.
-    """
+    """The reserve in bytes; None if a step was not rehearsed. `cures` are rehearsed fixes."""
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
         return None
@@ -291,15 +286,12 @@ def reserved_check(
         )
         # Room for the CUDA context and vLLM's own slack.
         roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
-        return Check(
-            ids.MEMORY_RESERVE, "warn", detail, f"--gpu-memory-utilization {roomy:g}", names
-        )
+        remedy = f"--gpu-memory-utilization {roomy:g}"
+        return Check(ids.MEMORY_RESERVE, "warn", detail, remedy, names)
     if found.passes:
         beyond = found.nbytes >> 20
-        slack = f"; {beyond} MiB more fit in vLLM's own slack"
-        return Check(
-            ids.MEMORY_RESERVE, "pass", detail + (slack if beyond > 0 else ""), names=names
-        )
+        detail += f"; {beyond} MiB more fit in vLLM's own slack" if beyond > 0 else ""
+        return Check(ids.MEMORY_RESERVE, "pass", detail, names=names)
     if found.fits_outside and (unreserved := found.unreserved_bytes):
         owner = "workspaces of kernels"
         if isinstance(worst, PromptsStep):
@@ -310,8 +302,7 @@ def reserved_check(
         detail += f"gpu_memory_utilization leaves {gib(found.outside_bytes)}"
         lower = 1 - (found.outside_bytes + found.nbytes) / after.total_bytes
         keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
-        covers = f"{', or '.join(cures) or keeps}"
-        return Check(ids.MEMORY_RESERVE, "warn", detail, covers, names)
+        return Check(ids.MEMORY_RESERVE, "warn", detail, ", or ".join(cures) or keeps, names)
     where = "out of memory under load"
     if found.fits_outside:
         where = "it takes memory that --gpu-memory-utilization leaves free"
@@ -330,13 +321,12 @@ def reserved_check(
 
 
 def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfall | None:
-    """The shortfall that decides the reserve; None if a part was not rehearsed. None also without
-    anything to reserve. Embeddings from clients have no steps but need memory.
-    """
+    """The shortfall of the reserve; None if a part is unrehearsed or nothing needs memory."""
     after = predicted.calibrated
     served = [m for m, _ in worst_step_configs(decision)]
     if after is None or any(m not in predicted.steps for m in served):
         return None
+    # Embeddings from clients have no steps but need memory.
     if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
         return None
     return find_shortfall(decision, after, predicted.steps)

@@ -46,16 +46,12 @@ def compare_with_formula(result: RehearsedMemory, model_path: str) -> str:
     off = estimate - rehearsed
     if abs(off) <= max(DIFFERS * rehearsed, SLACK_BYTES):
         return ""
-    words = (
-        f"the encoder's peak by formula is {gib(estimate)}, rehearsed {gib(rehearsed)} "
-        f"({off / rehearsed:+.0%})"
-    )
+    words = f"the encoder's peak by formula is {gib(estimate)}, "
+    words += f"rehearsed {gib(rehearsed)} ({off / rehearsed:+.0%})"
     if off > rehearsed and budget is not None and budget.profiled_modality is not None:
         modality = budget.profiled_modality
-        words += (
-            f": vLLM's dummy {modality} costs less than the "
-            f"{budget.max_tokens_per_item[modality]:,} tokens that it budgets for"
-        )
+        words += f": vLLM's dummy {modality} costs less than the "
+        words += f"{budget.max_tokens_per_item[modality]:,} tokens that it budgets for"
     return words
 
 
@@ -73,12 +69,11 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
     if result.prefill is not None:
         phases["language model, served"] = result.prefill.phase.peak_bytes
     total: Label = "given" if gpu.total_status == "given" else "assumed"
+    most = result.max_concurrency
     return Memory.from_value(
         result,
         phases=phases,
-        max_concurrency=None
-        if result.max_concurrency is None
-        else round(result.max_concurrency, 2),
+        max_concurrency=None if most is None else round(most, 2),
         label="rehearsed",
         labels={"total_bytes": total, **_LABELS},
         gpu=gpu.name,
@@ -91,23 +86,20 @@ def budget_figures(
     budget: Budget, reserve: ProfileReserve | None = None, table: CostTable | None = None
 ) -> EncoderBudget:
     """Return vLLM's MultiModalBudget for reports, with the reserve and residency by `table`."""
+    resident = resident_items(table, budget) if table else ()
     return EncoderBudget.from_value(
         budget,
         profiled_tokens=reserve.profiled_tokens if reserve else None,
         worst_step_tokens=reserve.worst_step_tokens if reserve else None,
-        resident_items={r.modality: r.items for r in resident_items(table, budget)}
-        if table
-        else {},
+        resident_items={r.modality: r.items for r in resident},
     )
 
 
 def rehearsed_adequacy(result: RehearsedMemory, budget: Budget) -> ProfileReserve:
-    """Return the reserve in tokens: the profile's embeddings against those of the largest step that
-    the configuration admits. If it admits only embeddings, they may fill the encoder budget.
-    """
+    """Return the reserve in tokens: the profile against the largest step that is admitted."""
     unprofiled = replace(budget, profiled_modality=None)
     worst = compute_reserve(unprofiled, budget.max_items_per_prompt).worst_step_tokens
-    if not budget.max_tokens_per_item:
+    if not budget.max_tokens_per_item:  # Embeddings alone may fill the budget.
         worst = budget.encoder_budget_tokens
     return ProfileReserve(result.encoder_tokens, worst)
 
@@ -136,8 +128,7 @@ def rehearsal_document(
     )
 
 
-# Kernels, CUDA graphs, buffers, language model and sampler, from rehearsals of bundled models,
-# rounded up.
+# Kernels, CUDA graphs, buffers, language model, sampler: rehearsals of bundled models, rounded up.
 ALLOWANCE_BYTES: Final = 3 << 29
 
 
@@ -149,9 +140,7 @@ def memory_by_formula(
     model_path: str,
     problem: str,
 ) -> Memory:
-    """Estimate the memory: weights and KV bytes per token from the engine's start, the encoder's
-    peak from the config's widths, the rest as KV cache. Without a start only the note is set.
-    """
+    """Estimate from the engine's start and the encoder's widths; without a start, only note why."""
     note = f"not rehearsed: {problem}"
     peak = estimate_bytes(budget, model_path)
     if started is None or peak is None:

@@ -24,8 +24,7 @@ from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import gib, room
 
-# vLLM's errors (0.28 to 0.33) for a KV cache that is too small for one request, and for recurrent
-# layers with fewer blocks than sequences.
+# vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
 _NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
 _FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
@@ -38,9 +37,7 @@ def most_sequences(rehearsed: RehearsedMemory) -> int | None:
 
 
 def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
-    """Raise VerdictError if vLLM cannot start on that GPU under any limits: with one modality and
-    without its profile. Call it in the thread of `prediction`.
-    """
+    """Raise VerdictError if no limits let vLLM start; call it in `prediction`'s thread."""
     args = {**prediction.base, **args, "skip_mm_profiling": True}
     try:
         best = prediction.rehearsals.rehearse(args)
@@ -71,9 +68,8 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge:
-    """Judges decisions by rehearsals on one GPU. `default` has vLLM's defaults with the user's
-    settings. The KV cache must hold `concurrency` sequences. `serve` serves the corpus' requests
-    under rehearsed arguments, and returns None if vLLM would not start.
+    """Judges decisions by rehearsals on one GPU. The KV cache must hold `concurrency` sequences.
+    `serve` serves the corpus' requests, and returns None if vLLM would not start.
     """
 
     prediction: MemoryPrediction
@@ -244,9 +240,8 @@ def fix_kv_cache(
 
 def pool_evidence(pool: FixedKvCache, gpu: str) -> Iterator[Evidence]:
     """Yield one entry per emitted value."""
-    spared = ""
-    if pool.spared_bytes:
-        spared = f" and {gib(pool.spared_bytes)} for steps above the profile"
+    steps = f" and {gib(pool.spared_bytes)} for steps above the profile"
+    spared = steps if pool.spared_bytes else ""
     yield Evidence(
         setting="kv_cache_memory_bytes",
         value=pool.kv_cache_memory_bytes,

@@ -71,9 +71,7 @@ class Rehearsals(Closing):
         """Import vLLM on the simulated platform, once; its parser needs the platform."""
         self._host.ask(m.UseImaginaryGpu(self.gpu), f"simulating a {self.gpu.name}")
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory:
         """Rehearse vLLM's startup, then these encoder steps. Raises EngineError if it fails."""
         request = m.Rehearse(dict(engine_args), self.gpu, steps)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
@@ -158,9 +156,8 @@ def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> di
         args = rehearsals.parse(written).engine_args
     except VllmRefused as error:
         flags = (*written.file_flags, *written.flags)
-        flags_error = rejected_flags_error(
-            refusal_text(error), flags, rehearsals.list_options().arguments
-        )
+        known = rehearsals.list_options().arguments
+        flags_error = rejected_flags_error(refusal_text(error), flags, known)
         if flags_error is not None:
             raise flags_error from error
         raise
@@ -185,16 +182,12 @@ T = TypeVar("T")
 class Rehearser(Protocol):
     """The part of `Rehearsals` that a prediction uses."""
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory: ...
+    def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory: ...
 
 
 @dataclass(slots=True)
 class MemoryPrediction(Closing):
-    """Runs `rehearsals` in a separate thread; arguments override `base`. `failure` is the first
-    error of `rehearse_or_none`, which raises errors of a `fatal` type.
-    """
+    """Rehearses over `base`, in a thread. `failure` is the first error, if no `fatal` one."""
 
     gpu: Gpu
     rehearsals: Rehearser

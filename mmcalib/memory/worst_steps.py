@@ -201,9 +201,7 @@ def _with_last_batch(
     counts: Mapping[Modality, int],
     rehearsed: RehearsedMemory,
 ) -> demand.Shortfall:
-    """Add the last batch to a language step: shared storage stays until its last item leaves the
-    encoder cache. The check of cached items covers the rest.
-    """
+    """Add the last batch to a language step: storage stays until its last item leaves the cache."""
     outputs, resident = rehearsed.outputs, short.worst.resident
     # An encoder step makes room in the cache for its own outputs.
     encodes = isinstance(short.worst, demand.WorstStep)
@@ -223,9 +221,8 @@ def _rehearse_with(
     args, expected = engine.apply_to(decision.engine_args), _expected(decision.budget, engine)
     altered = replace(decision, engine_args=args, budget=expected)
     every = list(worst_step_configs(altered))
-    first, *others = ask(
-        [altered.engine_args, *(args for _, args in every)], encoder_steps(altered)
-    )
+    configs = [altered.engine_args, *(args for _, args in every)]
+    first, *others = ask(configs, encoder_steps(altered))
     if first is None or first.kv_cache_tokens is None or first.budget is None:
         return None
     steps = {m: one for (m, _), one in zip(every, others, strict=True) if one is not None}
@@ -301,10 +298,8 @@ def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.Retai
         return None
     sizes: list[int] = []
     if known:
-        shapes = (
-            accesses.items[index][0] for index in demand.find_repeated_items(accesses.requests())
-        )
-        every = (table.costs.get(shape) for shape in shapes)
+        repeated = demand.find_repeated_items(accesses.requests())
+        every = (table.costs.get(accesses.items[index][0]) for index in repeated)
         sizes = [cost.embeds for cost in every if cost is not None and cost.embeds]
     else:
         for costs in map(table.columns_of, table.modalities()):

@@ -22,9 +22,7 @@ T = TypeVar("T")
 
 
 class Bounds:
-    """Bounds of a number, named as in annotated_types; `holds` tests any other value. pydantic
-    reads it as GroupedMetadata, and `--help` need not import annotated_types.
-    """
+    """Bounds as pydantic's GroupedMetadata, so that `--help` need not import annotated_types."""
 
     __is_annotated_types_grouped_metadata__ = True
 

@@ -27,7 +27,6 @@ STARTUP_BUDGET_S = 90.0
 # The extremes of each modality and a few random items.
 SAMPLE_PER_MODALITY = 12
 
-
 DATA = option(
     "SOURCE",
     "Media: folder, file, 'pattern', archive or URL; @FILE or - reads paths; may be repeated.",

@@ -26,9 +26,7 @@ from mmcalib.text import MIB
 
 @dataclass(slots=True)
 class DevicePairs:
-    """Results of the CPU and the device for each item. `items` were accepted by the CPU; `wrong`
-    has the difference by path; `ended` is the error if the comparison failed.
-    """
+    """Results: `items` passed on the CPU, `wrong` has differences by path, `ended` the error."""
 
     device: str
     items: int = 0
@@ -132,9 +130,8 @@ def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> 
     if not has_gpu():
         raise UsageError("--device cuda: this machine has no GPU that CUDA can see", hint=_INSTEAD)
     if build := cpu_build():
-        raise UsageError(
-            f"--device cuda: {build} is built for the CPU", hint=f"{INSTALL_CUDA}, or {_INSTEAD}"
-        )
+        hint = f"{INSTALL_CUDA}, or {_INSTEAD}"
+        raise UsageError(f"--device cuda: {build} is built for the CPU", hint=hint)
 
 
 def cpu_build() -> str:

@@ -40,9 +40,8 @@ _ADMITTED = 256
 @dataclass(frozen=True, slots=True)
 class Burst:
     """Prompts to submit at once; `embeds` has the encoder cache tokens of each. `too_heavy` counts
-    prompts beyond the time budget; `fills_step` if the burst fills one encoder step. vLLM only
-    admits `admit`, and `unseen` more of the same kinds are left out. The last `made_up` prompts are
-    synthetic. `unreadable` were dropped.
+    prompts beyond the time budget. vLLM only admits `admit`; `unseen` more of the same kinds are
+    left out. The last `made_up` prompts are synthetic.
     """
 
     prompts: tuple[ReplayPrompt, ...]
@@ -56,7 +55,6 @@ class Burst:
 
     @property
     def encoder_tokens(self) -> int:
-        """The tokens of all prompts."""
         return sum(self.embeds)
 
 
@@ -67,9 +65,8 @@ def choose_heaviest(
     step_tokens: int,
     affordable_tokens: float,
 ) -> Burst:
-    """Choose the heaviest covered prompts until they fill one step and have each modality. Their
-    sum stays within `affordable_tokens`. Of the others, vLLM only admits the heaviest of each kind,
-    which is the modalities of the items and the fields of the request other than messages.
+    """Choose the heaviest prompts, up to `affordable_tokens`, to fill one step with all modalities.
+    Of the others, vLLM only admits the heaviest of each kind: modalities of items, request fields.
     """
     candidates = list(_candidates(prompts, table, counts))
     chosen: list[tuple[ReplayPrompt, int]] = []
@@ -137,7 +134,6 @@ def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
 
 
 def item_prompt(cost: ItemCost) -> ReplayPrompt:
-    """A request for one item."""
     kind = PART_OF[cost.shape.modality]
     parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
     return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
@@ -157,9 +153,7 @@ def pad_burst(
     affordable_tokens: float,
     folder: Path,
 ) -> Burst:
-    """Add blank items of known shapes, costliest first, until the burst fills one step. The burst
-    stays within `affordable_tokens`. The files are written into `folder`.
-    """
+    """Add blank items, costliest first, to fill one step within `affordable_tokens`."""
     tokens, smallest = chosen.encoder_tokens, 0
     made: list[tuple[ReplayPrompt, int]] = []
     for cost in _copyable(table, counts):
@@ -209,9 +203,7 @@ def choose_burst(
     scratch: Path,
     files: Files = prepare_files,
 ) -> Burst:
-    """Choose prompts that take about `within_s`, by the profile's time, and fit in free memory.
-    Synthetic items are written to `scratch`.
-    """
+    """Choose prompts that take about `within_s` and fit in memory; `scratch` gets blank items."""
     figures, profiled = started.figures, decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
     spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
@@ -230,8 +222,7 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:
     if not chosen.prompts and not chosen.admit:
         return BurstResult((), 0.0, 0)
     with progress.step(f"replaying {len(chosen.prompts) + len(chosen.admit)} prompts"):
-        request = Replay(chosen.prompts, chosen.admit)
-        return host.ask(request, "replaying prompts")
+        return host.ask(Replay(chosen.prompts, chosen.admit), "replaying prompts")
 
 
 def attach_files(chosen: Burst, files: Files) -> Burst:

@@ -34,9 +34,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A configuration, its model as opened here, and limits of the trial. Files go to `scratch`;
-    the profile may take `budget_s`. `gpu` is the one that will serve.
-    """
+    """A configuration, its model as opened here, and limits; `gpu` is the one that will serve."""
 
     config: JudgedConfig
     opened: ModelInfo
@@ -57,9 +55,7 @@ class Launch:
 
 
 def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
-    """Start the real engine with dummy weights. Raises EngineError if it does not start. Without a
-    GPU it has fewer layers and runs eagerly.
-    """
+    """Start the engine with dummy weights; without a GPU cut and eager. Raises EngineError."""
     path, budget = launch.model_path, launch.config.budget
     # The serving machine's default batch: `vllm.LLM` and this machine have other defaults.
     args = {
@@ -80,12 +76,11 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
         args.pop("gpu_memory_utilization", None)
     # With a rehearsed GPU, the peak of this CPU is not needed.
     within_s = None if launch.gpu is not None else launch.budget_s
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), within_s)
+    depths = true.text_layers, true.encoder_layers
+    request = StartEngine(args, depths, within_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
-    return Started(
-        figures, (ran.text_layers, ran.encoder_layers), (true.text_layers, true.encoder_layers)
-    )
+    return Started(figures, (ran.text_layers, ran.encoder_layers), depths)
 
 
 def _profile(tokens: int, items: int, modality: str | None) -> str:

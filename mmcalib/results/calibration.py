@@ -55,9 +55,7 @@ class ModalityItems(DocumentPart):
         default=None,
         description="Shapes measured; vLLM's own formula counted the rest; null: all measured",
     )
-    kept: Retention | None = Field(
-        default=None, description="Share of tokens left after calibration"
-    )
+    kept: Retention | None = Field(default=None, description="Share of tokens left")
 
     @property
     def label(self) -> Label:
@@ -82,9 +80,7 @@ class Corpus(DocumentPart):
 
 
 class FrontierPoint(DocumentPart):
-    """One value of one processor option; the others keep their chosen values. Memory figures need
-    `--gpu`.
-    """
+    """One value of one processor option, the others as chosen; `--gpu` adds the memory figures."""
 
     knob: str = Field(description="Processor option")
     modality: str
@@ -103,9 +99,7 @@ class FrontierPoint(DocumentPart):
     choice: Literal["chosen", "beaten", "open"] = Field(
         description="beaten: another value is better somewhere and nowhere worse"
     )
-    bleeds: tuple[str, ...] = Field(
-        default=(), description="Other modalities that the option changes"
-    )
+    bleeds: tuple[str, ...] = Field(default=(), description="Other modalities that it changes")
     activation_peak_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
@@ -160,8 +154,6 @@ MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
 # Surrogates: how Python decodes bytes of a file name that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
 _PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
 
 
@@ -203,9 +195,7 @@ class CalibrationDocument(DocumentPart):
 
     model_config = ConfigDict(title="Calibration")
 
-    schema_version: Literal[2] = Field(
-        default=SCHEMA_VERSION, description="Other versions are rejected"
-    )
+    schema_version: Literal[2] = Field(default=SCHEMA_VERSION, description="Others are rejected")
     created_at: str = Field(description="UTC, ISO 8601")
     tool: Annotated[dict[str, str], AfterValidator(_with_packages)] = Field(
         description="Versions of mmcalib, vllm, transformers, torch and python"
@@ -226,9 +216,7 @@ class CalibrationDocument(DocumentPart):
     verdict: Literal["pass", "fail"] = Field(description="fail: at least one check failed")
     costs: Costs
     cache: ProcessorCache | None = Field(default=None, description="Null without requests")
-    preprocessing: Preprocessing | None = Field(
-        default=None, description="Null if no file was timed"
-    )
+    preprocessing: Preprocessing | None = Field(default=None, description="Null: no file was timed")
     server: Server
     needed: dict[str, int] = Field(
         default_factory=dict, description="vLLM variables that would admit the excluded items"

@@ -44,9 +44,7 @@ class Tally:
 
 @dataclass(slots=True)
 class ReasonCount:
-    """Rejections that share a reason, except for its numbers; `examples` has the first few.
-    `same_remedy`: all of them have this `remedy`.
-    """
+    """Rejections with one reason, numbers aside; `same_remedy`: all have this `remedy`."""
 
     kind: str
     answer: Answer

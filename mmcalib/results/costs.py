@@ -85,9 +85,7 @@ def build_gate(
     server: Server | None = None,
     architecture: str = "",
 ) -> Gate:
-    """Build the rules that accept or reject items; without a `server`, it cannot judge files.
-    Raises UsageError if `limit_mm_per_prompt` or `max_model_len` is missing.
-    """
+    """Build the rules that judge items; files need a `server`. Raises UsageError without limits."""
     try:
         served = _Served.model_validate(engine_config)
     except ValidationError as error:

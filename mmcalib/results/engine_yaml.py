@@ -52,9 +52,7 @@ _WIDTH = 100
 
 
 def engine_yaml(calibration: CalibrationDocument, serve_with: str) -> str:
-    """Return the text of the file. Top-level keys have dashes, names inside keep underscores;
-    null values are left out, and false is written as `no-x: true`.
-    """
+    """Return the file's text: dashes in top keys, null left out, false written as `no-x: true`."""
     tool, corpus = calibration.tool, calibration.corpus
     head = (
         f"vLLM configuration for {calibration.model.id}, made by mmcalib {tool['mmcalib']}",

@@ -40,12 +40,8 @@ class Memory(DocumentPart):
     cudagraph_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
     kv_cache_bytes: int | None = Field(default=None, description="Negative: vLLM would not start")
     kv_cache_tokens: int | None = None
-    kv_bytes_per_token: int | None = Field(
-        default=None, description="Without recurrent layers' state"
-    )
-    max_concurrency: float | None = Field(
-        default=None, description="Requests of `max_model_len` at once"
-    )
+    kv_bytes_per_token: int | None = Field(default=None, description="Without recurrent state")
+    max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
     label: Label | None = None
     labels: dict[str, Label] = Field(default_factory=dict, description="Keys whose label differs")
     gpu: str | None = None
@@ -59,9 +55,7 @@ class Memories(DocumentPart):
     default: Memory
     calibrated: Memory
     yours: Memory | None = None
-    measured: Memory | None = Field(
-        default=None, description="Engine start, if the others are rehearsed"
-    )
+    measured: Memory | None = Field(default=None, description="At start, if others are rehearsed")
 
 
 class EncoderBudget(DocumentPart):
@@ -168,7 +162,6 @@ class TrafficFigures(DocumentPart):
 
     @property
     def peak_bytes(self) -> int:
-        """Peak of the highest step."""
         return max((one.peak_bytes for one in self.timeline), default=0)
 
     @property

@@ -75,13 +75,12 @@ class CheckResult(DocumentPart):
 
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
-    """A verdict with what it depends on and costs: `pass, on 1 assumption · 2 warnings`. An
-    assumption that changes no setting is left out.
-    """
+    """A verdict with what it depends on and costs: `pass, on 1 assumption · 2 warnings`."""
     if verdict == "fail":
         return verdict
     checks = list(checks)
     warned = [check for check in checks if check.status == "warn"]
+    # An assumption that changes no setting is left out.
     moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
     assumptions = sum(check.code in moving for check in warned)
     others = sum(check.code != ids.ASSUMED_LOAD.code for check in warned) - assumptions

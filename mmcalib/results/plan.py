@@ -44,9 +44,7 @@ class Combination(DocumentPart):
     changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
     reaches: bool
     proven: bool = Field(description="Every fix is needed, or nothing reaches the goal")
-    reserved: CheckResult | None = Field(
-        default=None, description="Memory reserve; null: does not start"
-    )
+    reserved: CheckResult | None = Field(default=None, description="Null: does not start")
     memory: Memory
 
 
@@ -68,9 +66,7 @@ class Plan(DocumentPart):
     verdict: Literal["reached already", "reached", "under-reserved", "out of reach"] = Field(
         description="under-reserved: the fixes reach the goal, but load may exhaust the memory"
     )
-    reserved: CheckResult | None = Field(
-        default=None, description="Null: the goal is not reached as is"
-    )
+    reserved: CheckResult | None = Field(default=None, description="Null: goal not reached as is")
     memory: Memory = Field(description="Before any fix")
     lacking_bytes: int = Field(description="KV cache missing for the goal")
     fixes: list[TriedFix]

@@ -90,8 +90,7 @@ def _open_executor(how: ProbeOptions, probe: FunctionRef) -> Executor[Any]:
     return LocalPool(probe, workers=how.workers, timeout_s=how.item_timeout_s)
 
 
-# A header cannot show a truncated file, so the first files are also decoded to their end, at one or
-# two seconds per hundred. The rest of a larger corpus is known by headers and the measured sample.
+# A header cannot show a truncated file: the first files are decoded to their end, 100 in 1 or 2 s.
 DECODED_FILES = 1000
 
 
@@ -140,9 +139,7 @@ def read_corpus(
     how: ProbeOptions = PROBE,
     sound: bool = False,
 ) -> LoadedCorpus:
-    """Read all sources: `data` as for `resolve`, `sound` as for `examine`. Raises CorpusError if
-    one is missing or nothing can be measured, UsageError if a request leads outside the root.
-    """
+    """Read all sources. Raises CorpusError if one is missing or empty, or UsageError."""
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
     def texts(origins: Container[str] | None = None) -> Iterator[Text]:
@@ -187,13 +184,11 @@ def sources_of(
 
 def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
     """Remove requests files in a media folder from `skipped`: they were read as requests."""
-    read_as_requests = {os.path.realpath(path) for path in requests}
-    if not read_as_requests:
+    own = {os.path.realpath(path) for path in requests}
+    if not own:
         return list(skipped)
     # A path with a NUL byte has no real path.
-    return [
-        s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in read_as_requests
-    ]
+    return [s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +209,7 @@ def scan(
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read the headers of all sources; `data` as for `resolve`. Raises CorpusError if one is
-    missing or nothing can be read, UsageError if a request leads outside the allowed root.
-    """
+    """Read all headers. Raises CorpusError if a source is missing, UsageError outside the root."""
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()

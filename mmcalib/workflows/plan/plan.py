@@ -65,12 +65,10 @@ def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     judged = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
     if reaches and judged is not None and judged.lacking_bytes:
         reaches, lacking = False, judged.lacking_bytes
-    return TriedFix(
-        name=fix.name,
+    return TriedFix.from_value(
+        fix,
         flags=format_flags(changes) or fix.name,
         changes=changes,
-        cost=fix.cost,
-        price=fix.price,
         reaches=reaches,
         lacking_bytes=lacking,
         kv_cache_bytes=rehearsed.kv_cache_bytes if rehearsed else None,
@@ -102,9 +100,7 @@ def _combine(
     changes = bench.changes(fixes)
     return Combination(
         fixes=[
-            Price(
-                name=f.name, flags=format_flags(bench.values(f, fixes)), cost=f.cost, price=f.price
-            )
+            Price.from_value(f, flags=format_flags(bench.values(f, fixes)))
             for f in highest_levels(every)
         ],
         flags=format_flags(changes),
@@ -126,9 +122,8 @@ def reserve_result(
     if judged.holds:
         return result
     detail = f"{describe_oom(oom)}. {result.detail}" if oom else result.detail
-    return result.model_copy(
-        update={"detail": detail, "remedy": mended.flags if mended else result.remedy}
-    )
+    remedy = mended.flags if mended else result.remedy
+    return result.model_copy(update={"detail": detail, "remedy": remedy})
 
 
 def _warning(
@@ -204,13 +199,12 @@ def plan(
             tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
             cheapest = best_combination(chosen.best, trials)
             alternatives = other_combinations(chosen.best, trials)
+            mended = cheapest if chosen.verdict == "reached" else None
         return Plan(
             goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
             kept=list(keep),
             verdict=chosen.verdict,
-            reserved=reserve_result(
-                judged, cheapest if chosen.verdict == "reached" else None, bench.oom
-            ),
+            reserved=reserve_result(judged, mended, bench.oom),
             memory=memory_figures(base, device),
             lacking_bytes=outcome.lacking_bytes,
             fixes=tries,

@@ -107,9 +107,8 @@ def search_fixes(
     outcome = outcome or bench.outcome
     base = outcome(())
     with progress.step("rehearsing fixes", remaining + MORE_REHEARSALS) as task:
-        fixes = _price_refusals(
-            propose_fixes(bench.engine_args, facts, bench.goal, bench.constraints), bench
-        )
+        proposed = propose_fixes(bench.engine_args, facts, bench.goal, bench.constraints)
+        fixes = _price_refusals(proposed, bench)
 
         def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
             task.advance()
@@ -245,18 +244,14 @@ def describe_oom(oom: ObservedOom) -> str:
     """Say which step took the memory, and how much was outside PyTorch."""
     words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
     if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
-        words += (
-            f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: another process used "
-            "that GPU"
-        )
+        words += f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: "
+        words += "another process used that GPU"
     if oom.step_bytes is not None:
         words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
     if oom.step_modality is not None:
-        words += (
-            f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} "
-            f"({oom.step_items} of the largest); one step encodes at most "
-            f"{oom.step_limit_tokens:,}"
-        )
+        words += f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} ("
+        words += f"{oom.step_items} of the largest); one step encodes at most "
+        words += f"{oom.step_limit_tokens:,}"
     if oom.outside_torch_bytes is not None:
         words += f"; {gib(oom.outside_torch_bytes)} were outside PyTorch"
     return words

@@ -94,60 +94,42 @@ def build_calibration(
     decided, proof = reviewed.derived, proof or Proof()
     prepared, decision = decided.prepared, decided.decision
     opened, resolved = prepared.opened, prepared.resolved
-    checks = (*reviewed.checks, *proof.checks, _UNFINISHED)
-    if memory_found is not None:
-        checks = memory_found.checks
-    predicted = memory_found.predicted if memory_found else None
+    unfinished = PredictedMemory(None, (*reviewed.checks, *proof.checks, _UNFINISHED))
+    memory, gpu = memory_found or unfinished, job.gpu
+    checks, predicted, pool = memory.checks, memory.predicted, memory.pool
     cpu = mean_cpu_s(decision.table)
-    pool, gpu = memory_found.pool if memory_found else None, job.gpu
+    timed = Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1]) if cpu else None
     engine_config = pool.apply_to(decided.engine_config) if pool else decided.engine_config
+    policy, rules, texts = job.policy, reviewed.rules, prepared.texts
+    asked = prepared.corpus.prompts.prompts()
+    reasons = evidence(decision, opened, policy, gpu, decided.given)
+    reserve = compute_reserve(decision.budget, decision.items_per_prompt)
     return Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
         model=Model.from_value(resolved, architecture=opened.architecture, doubts=resolved.notes),
-        corpus=corpus_figures(
-            decision.default_table,
-            prepared.corpus.prompts.prompts(),
-            len(decided.skipped),
-            decision.table,
-        ),
+        corpus=corpus_figures(decision.default_table, asked, len(decided.skipped), decision.table),
         evidence=[
-            *add_effects(
-                evidence(decision, opened, job.policy, gpu, decided.given), decision.effects
-            ),
+            *add_effects(reasons, decision.effects),
             *(pool_evidence(pool, gpu.name) if pool and gpu else ()),
         ],
         engine_config=engine_config,
-        default_config=default_args(job.policy, decided.given),
+        default_config=default_args(policy, decided.given),
         yours=_yours(decided, engine_config),
         budget=Budgets(
             default=budget_figures(decision.default_budget, table=decision.default_table),
-            calibrated=budget_figures(
-                decision.budget,
-                compute_reserve(decision.budget, decision.items_per_prompt),
-                decision.table,
-            ),
+            calibrated=budget_figures(decision.budget, reserve, decision.table),
             yours=decided.budget_yours,
         ),
-        memory=_memories(
-            decided, proof.started, predicted, memory_found.yours if memory_found else None
-        ),
+        memory=_memories(decided, proof.started, predicted, memory.yours),
         frontier=frontier_points(decision, predicted),
         startup=startup_figures(proof),
         checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
-        costs=list_costs(
-            decision,
-            job.policy,
-            reviewed.rules,
-            decided.prepared.texts,
-            encoder_decoder=opened.encoder_decoder,
-        ),
+        costs=list_costs(decision, policy, rules, texts, encoder_decoder=opened.encoder_decoder),
         cache=cache_report(decision),
-        preprocessing=Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1])
-        if cpu
-        else None,
-        traffic=memory_found.traffic if memory_found else None,
+        preprocessing=timed,
+        traffic=memory.traffic,
         server=opened.server,
         needed=dict(reviewed.environment),
     )
@@ -171,29 +153,24 @@ def _memories(
     predicted: Predicted | None,
     yours: RehearsedMemory | MmcalibError | None = None,
 ) -> Memories:
-    """Return the memory as rehearsed on the named GPU, else as measured at the engine's start.
-
-    A start measures the calibrated peak; weights and KV bytes per token are the same by default.
-    """
+    """Return the memory as rehearsed on the named GPU, else as measured at the engine's start."""
+    # By default only the peak differs: weights and KV bytes per token are the same.
     default = measured_memory(started, own=False)
     calibrated = measured_memory(started, own=True)
     if predicted is None:
         return Memories(default=default, calibrated=calibrated)
     gpu, decision = predicted.gpu, decided.decision
     path, problem = decided.prepared.resolved.path, str(predicted.failure)
-
     unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
 
-    def rough(budget: Budget, args: dict[str, Any]) -> Memory:
+    def figures(rehearsed: RehearsedMemory | None, budget: Budget, args: dict[str, Any]) -> Memory:
+        if rehearsed is not None:
+            return memory_figures(rehearsed, gpu)
         return memory_by_formula(gpu, started, budget, args, path, problem)
 
     return Memories(
-        default=memory_figures(predicted.default, gpu)
-        if predicted.default
-        else rough(decision.default_budget, {}),
-        calibrated=memory_figures(predicted.calibrated, gpu)
-        if predicted.calibrated
-        else rough(decision.budget, decision.engine_args),
+        default=figures(predicted.default, decision.default_budget, {}),
+        calibrated=figures(predicted.calibrated, decision.budget, decision.engine_args),
         yours=memory_figures(yours, gpu) if isinstance(yours, RehearsedMemory) else unrehearsed,
         measured=calibrated if started else None,
     )

@@ -88,14 +88,13 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
     if not isinstance(cache, SizedCache):
         return None
     curve, size = cache.curve, cache.size
+    wanted = size.wanted_gib, round(size.wanted_hit_rate, 6)
     return ProcessorCache.from_value(
         cache,
         accesses=curve.accesses,
         hit_rate=round(size.hit_rate, 6),
         default_hit_rate=round(curve.rate_at(PROCESSOR_CACHE_GIB * GIB), 6),
-        wanted=(size.wanted_gib, round(size.wanted_hit_rate, 6))
-        if size.wanted_gib > cache.mm_processor_cache_gb
-        else None,
+        wanted=wanted if size.wanted_gib > cache.mm_processor_cache_gb else None,
         curve=tuple((capacity, round(rate, 6)) for capacity, rate in curve.points(_POINTS)),
     )
 
@@ -263,12 +262,9 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
         reason = f"the smallest that holds the longest prompt: {longest.description}"
         if longest.unknown:
             reason = f"the model's own context: {longest.problems}"
+    value = decision.engine_args["max_model_len"]
     return Evidence(
-        setting="max_model_len",
-        value=decision.engine_args["max_model_len"],
-        label=label,
-        reason=reason,
-        exemplar=exemplar,
+        setting="max_model_len", value=value, label=label, reason=reason, exemplar=exemplar
     )
 
 
@@ -284,10 +280,8 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
         label, reason = "given", "given: --max-num-batched-tokens"
     elif largest is not None and largest.embeds > most:
         label, exemplar = "computed", largest.exemplar
-        reason = (
-            f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
-            f"rounded up to whole items of {most}, which is what vLLM profiles"
-        )
+        reason = f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
+        reason += f"rounded up to whole items of {most}, which is what vLLM profiles"
     elif most and value % most == 0 and value != base:
         where = f"on {gpu.name}" if gpu else "on this machine"
         way = "down" if value < base else "up"

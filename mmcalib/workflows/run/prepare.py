@@ -48,9 +48,7 @@ class RefusedItems:
 def drop_refused(
     corpus: LoadedCorpus, server: Server, hearing: AudioLimits = DEFAULT_AUDIO_LIMITS
 ) -> tuple[LoadedCorpus, list[RefusedItems]]:
-    """Drop items that the server rejects under any limits, and requests whose shapes all go.
-    Returns the rest and the dropped items. Raises CorpusError if nothing is left.
-    """
+    """Return the rest and what the server rejects. Raises CorpusError if nothing is left."""
     left_out = [
         RefusedItems(file, refusal, entry.count, entry.exemplars[0])
         for file, entry in corpus.census.encoded_counts()
@@ -135,9 +133,8 @@ def prepare(
 ) -> Prepared:
     """Drop media that will not be served. Raises CorpusError if nothing is left to measure."""
     job = session.job
-    hearing = AudioLimits(
-        opened.audio_rate_hz, CRASHING_AUDIO_SAMPLES.get(opened.architecture, range(0))
-    )
+    crashing = CRASHING_AUDIO_SAMPLES.get(opened.architecture, range(0))
+    hearing = AudioLimits(opened.audio_rate_hz, crashing)
     admitted, refused = drop_refused(read, opened.server, hearing)
     corpus, left_out = drop_unserved(admitted, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)

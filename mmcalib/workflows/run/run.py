@@ -47,9 +47,7 @@ def run(job: Job, outcome: RunOutcome, progress: Progress) -> Calibration:
 def run_each(
     jobs: Sequence[Job], outcomes: Sequence[RunOutcome], progress: Progress
 ) -> Iterator[Calibration | MmcalibError]:
-    """Yield each job's calibration or its error, in order. All jobs share the first one's corpus;
-    mmcalib measures each model and proves each configuration once. Raises errors common to all.
-    """
+    """Yield each job's calibration or error; all share one corpus. Raises errors common to all."""
     models = _ready(jobs, progress)
     with Shared() as shared:
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
@@ -116,9 +114,8 @@ def _run(
         start_memory(session, decided)
         so_far = build_calibration(job, reviewed)
         outcome.update(so_far)
-        key = json.dumps(
-            [decided.engine_config, is_serving_gpu(opened.device, job.gpu)], sort_keys=True
-        )
+        serves = is_serving_gpu(opened.device, job.gpu)
+        key = json.dumps([decided.engine_config, serves], sort_keys=True)
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
             proof = shared.proofs[key] = prove_decision(session, decided, config)
@@ -157,6 +154,7 @@ def calibrate(
     `mmcalib.errors.MmcalibError` if there is nothing to calibrate.
     """
     policy = read_policy(policy)
+    root = Path(allowed_local_media_path) if allowed_local_media_path else None
     options = make_options(
         RunOptions,
         {
@@ -165,9 +163,7 @@ def calibrate(
             "config": Path(config) if config else None,
             "data": [one if isinstance(one, str) else Path(one) for one in _several(data)],
             "requests": [Path(one) for one in _several(requests)],
-            "allowed_local_media_path": Path(allowed_local_media_path)
-            if allowed_local_media_path
-            else None,
+            "allowed_local_media_path": root,
             "validate": validate,
             "allowed_media_domains": list(allowed_media_domains),
             "sample": sample,

@@ -15,9 +15,7 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import LIMIT, normalize_limits
-from mmcalib.checks.limits import count_limits as count_limits
-from mmcalib.checks.limits import limit_options as limit_options
+from mmcalib.checks.limits import LIMIT, count_limits, limit_options, normalize_limits
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import FIT, Policy
@@ -69,9 +67,8 @@ _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
 @dataclass(frozen=True, slots=True)
 class YourConfiguration:
-    """The user's present configuration. `engine_args` differ from vLLM's defaults and omit the
-    model; `values` are all that vLLM parses. `has_requests`: there are requests; without them
-    mmcalib derives neither item counts nor a processor cache.
+    """The user's configuration: `engine_args` without the model and defaults, `values` with all.
+    Without requests mmcalib derives neither item counts nor a processor cache.
     """
 
     written: WrittenConfiguration
@@ -127,9 +124,7 @@ def read_your_config(
     pinned: bool = False,
     counted: bool = True,
 ) -> YourConfiguration | None:
-    """Let vLLM parse the user's present configuration, if there is one. Raises UsageError if vLLM
-    rejects it, or if it is `pinned` and sets what pinning the KV cache writes.
-    """
+    """Let vLLM parse the user's configuration, if any. Raises UsageError if vLLM rejects it."""
     flags = (*written.file_flags, *written.flags)
     if written.source is None and not flags:
         return None
@@ -224,9 +219,7 @@ def check_unstarted_flags(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A job's processes and arguments. `kept_args` are the user's engine arguments, from `yours` if
-    there is a file. `fit` fails if no configuration starts on the GPU.
-    """
+    """A job's processes; `given` are the user's arguments. `fit` fails if no limits fit the GPU."""
 
     job: Job
     host: EngineHost
@@ -327,10 +320,8 @@ def open_session(
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             reject_unknown_arguments(job.engine_args, listed.engine)
-        counted = bool(job.requests)
-        yours = read_your_config(
-            job.config, parse, progress, pinned=job.pin_kv_cache, counted=counted
-        )
+        pinned, counted = job.pin_kv_cache, bool(job.requests)
+        yours = read_your_config(job.config, parse, progress, pinned=pinned, counted=counted)
         given = {**job.engine_args, **(yours.kept_args if yours else {})}
         if yours is not None:
             job = replace(job, policy=yours.fill_policy(job.policy))

@@ -70,9 +70,7 @@ from mmcalib.workflows.traffic.requests import make_trace
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A decision and its inputs: `sample` are the measured files, `given` the user's engine
-    arguments, `yours` the user's configuration with vLLM's budget or refusal.
-    """
+    """A decision, its measured `sample`, and the user's arguments `given` and `yours`."""
 
     prepared: Prepared
     sample: Sample
@@ -115,10 +113,9 @@ def derive(session: Session, served: Prepared) -> Derived:
         if process.own_process:
             serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
-    floor = decision.cache_floor()
-    decision = decision.with_cache(
-        size_cache(corpus.accesses, decision.table, decision.counts, floor, opened, job.policy)
-    )
+    table, counts, floor = decision.table, decision.counts, decision.cache_floor()
+    cache = size_cache(corpus.accesses, table, counts, floor, opened, job.policy)
+    decision = decision.with_cache(cache)
     decision = at_chosen_values(drop_idle_settings(decision, budgets, progress), budgets, progress)
     budget, refused = budget_your_config(session.yours, budgets)
     return Derived(served, sample, decision, session.given, serving, session.yours, budget, refused)
@@ -126,9 +123,7 @@ def derive(session: Session, served: Prepared) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Checks of a decision; `rules` bound unmeasured shapes, `environment` is the environment with
-    which the server admits the dropped items.
-    """
+    """Checks, `rules` for unmeasured shapes, and the `environment` that admits dropped items."""
 
     derived: Derived
     rules: Mapping[Modality, ProvenRule]
@@ -147,11 +142,8 @@ def review(session: Session, decided: Derived) -> Review:
         *check_decision(corpus, served.left_out, decision, session.job.policy),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
-        checks.append(
-            assumed_batch_check(
-                decision.engine_args["max_num_batched_tokens"], served.opened.device
-            )
-        )
+        batch = decision.engine_args["max_num_batched_tokens"]
+        checks.append(assumed_batch_check(batch, served.opened.device))
     checks += check_unstarted_flags(session.given, served.opened.device, gpu)
     if session.prediction is None:
         checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))

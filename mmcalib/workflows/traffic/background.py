@@ -53,10 +53,7 @@ class BackgroundTraffic:
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
 
     def start(self, args: EngineArgs) -> Future[Traffic | None]:
-        """Start serving; the result is None if vLLM would not start.
-
-        `prediction` must already be rehearsing the start of these arguments.
-        """
+        """Start serving; None if vLLM would not start. Call after `prediction.start(args)`."""
         # The processor cache is in host memory and is sized last.
         key = arguments_key({name: value for name, value in args.items() if name != _HOST_CACHE})
         if key not in self._begun:

@@ -44,9 +44,8 @@ def rehearse_traffic(
     allowed_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Rehearsal:
-    """Rehearse vLLM's startup on `gpu`, then serve the requests with vLLM's own scheduler and
-    model runner; `config` and `flags` are as for `rehearse`. Items of `data` are served only if
-    there are no requests or a request names them. Raises `MmcalibError`.
+    """Rehearse vLLM's startup on `gpu`, then serve requests with its scheduler and model runner.
+    Serves `data` only if there are no requests or one names the item. Raises `MmcalibError`.
     """
     progress = progress or Silent()
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
@@ -101,8 +100,7 @@ def serve_trace(
     arrivals: Arrivals,
 ) -> Traffic:
     """Serve the requests with the number of KV blocks that the whole model's startup left."""
-    blocks = {"num_gpu_blocks_override": started.kv_blocks}
-    args = {**engine_args, **blocks, "model": str(cut)}
+    args = {**engine_args, "num_gpu_blocks_override": started.kv_blocks, "model": str(cut)}
     # The number of blocks is fixed above.
     args.pop("kv_cache_memory_bytes", None)
     return rehearsals.serve(args, requested.requests, arrivals)

@@ -70,8 +70,7 @@ def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[i
 # Makes each request's prompt with vLLM's renderer; None if the renderer rejects the request.
 Split = Callable[[Sequence[ChatRequest]], Sequence[SplitPrompt | None]]
 
-# Assumed text tokens around an item that no request names, and assumed bytes per token of text that
-# cannot be counted. Choices, not measurements.
+# Assumed text tokens around an item that no request names, and bytes per token of uncounted text.
 TEXT_TOKENS: Final = 64
 _TOKEN_BYTES: Final = 4
 
@@ -167,9 +166,8 @@ def make_trace(
     seed: int = 0,
     timed: bool = False,
 ) -> Trace:
-    """Return the corpus' requests, in random order if the corpus keeps none; without requests, one
-    request per item. With `timed`, each is sent at its own timestamp; raises UsageError if one is
-    missing.
+    """Return the corpus' requests (random order if it keeps none); without any, one per item.
+    With `timed`, each is sent at its own timestamp; raises UsageError if one is missing.
     """
     every, items = list(corpus.accesses.known_origins()), corpus.accesses.items
     sent = _timestamps(corpus, every) if timed else {}

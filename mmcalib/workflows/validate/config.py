@@ -80,9 +80,7 @@ def read_file(session: ValidateSession) -> ParsedConfig:
 def read_config(
     host: EngineHost, configuration: WrittenConfiguration, scratch: Path
 ) -> ParsedConfig:
-    """Parse it as `vllm serve` does. If vLLM rejects the file, parse it without the keys at fault.
-    Raises UsageError for a file with options that only flags may set, and for rejected flags.
-    """
+    """Parse as `vllm serve` does, else without keys at fault. Raises UsageError for bad flags."""
     model, settings, duplicates = configuration.model or "", dict[str, Any](), list[str]()
     if configuration.config is not None:
         settings, duplicates, broken = _settings(configuration.text)

@@ -204,8 +204,7 @@ def _synthetic_requests(
     if dummy is None or not count:
         return
     shapes = list(_synthetic_shapes(modality, dummy, subject.opened.audio_rate_hz))
-    blanks = tuple(Blank(shape) for shape in shapes)
-    measuring = Measure(subject.setting, blanks)
+    measuring = Measure(subject.setting, tuple(map(Blank, shapes)))
     answers = subject.budgets.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens
     room_tokens = subject.budget.max_model_len - TEXT_RESERVE_TOKENS
@@ -271,9 +270,7 @@ def measure_corpus(
 def _longest(
     corpus: LoadedCorpus, subject: ValidatedConfig
 ) -> tuple[Fit | LargestPrompt | None, bool]:
-    """Return the longest prompt of the corpus (without requests, of its largest items), and
-    whether a longer context would fit it.
-    """
+    """Return the longest prompt, or largest items, and whether a longer context would fit them."""
     table, budget, opened = subject.table, subject.budget, subject.opened
     if not corpus.prompts.prompts():
         if opened.encoder_decoder:
@@ -303,8 +300,7 @@ def probe_video(subject: ValidatedConfig) -> Iterator[Check]:
         with subject.progress.step("measuring a minute of video"):
             cost = measure_minute_of_video(setting, host)
     if cost is None:
-        check = items.own_largest_check(budget)
-        if check is not None:
+        if check := items.own_largest_check(budget):
             yield check
         return
     share = items.room(budget) / cost.embeds
@@ -328,8 +324,7 @@ def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConf
     path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
     corpus = read_corpus((), [path], allowed_root=folder, cache=folder, progress=progress)
     sample = choose_sample(corpus.census, SAMPLE_PER_MODALITY)
-    files = files_of(corpus)
-    table, _ = measure(host, corpus.census, subject.setting, sample, progress, files)
+    table, _ = measure(host, corpus.census, subject.setting, sample, progress, files_of(corpus))
     return replace(subject, table=table, corpus=corpus)
 
 
@@ -381,6 +376,5 @@ def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) 
         scoped_changes = limits.most_changed_items(footprints.items(scoped_args, shapes), less)
         if scoped_changes == {modality: changes[modality]}:
             remedies[modality] = scoped_args
-    check = limits.flat_option_check(name, changes, remedies)
-    if check is not None:
+    if check := limits.flat_option_check(name, changes, remedies):
         yield check

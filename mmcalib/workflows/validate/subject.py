@@ -67,9 +67,7 @@ class ConfigMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedConfig(JudgedConfig):
-    """A configuration under validation, without its model. `budgets` gets vLLM's budgets of other
-    arguments, `corpus` is the media to try, `file` the configuration's name in commands.
-    """
+    """A configuration under validation; `corpus` is the media, `file` its name in commands."""
 
     resolved: ResolvedModel
     budgets: BudgetSource
@@ -153,9 +151,7 @@ def open_config(
     resolved: ResolvedModel,
     memory: ConfigMemory | None,
 ) -> tuple[ValidatedConfig | None, list[Check]]:
-    """Return the configuration with vLLM's budgets (None if vLLM rejects it) and failed checks.
-    Raises ModelError for a model without media.
-    """
+    """Return the configuration (None if rejected) and failed checks. Raises ModelError."""
     tokens = configured_context(engine_args)
     text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
     try:
@@ -267,13 +263,11 @@ def checks_in_bytes(
 ) -> Iterator[Check]:
     """Check the reserve in bytes, the memory that cached items retain, and the engine's start."""
     predicted = memory.predicted
-    reserved = reserved_check(predicted, subject, allow_under_reserve=False)
-    if reserved is not None:
+    if reserved := reserved_check(predicted, subject, allow_under_reserve=False):
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    retention = check_retention(predicted, subject, accesses)
-    if retention is not None:
+    if retention := check_retention(predicted, subject, accesses):
         yield retention
     for check in memory_checks(predicted, started, subject.resolved.path):
         fails = check.status == "fail"
@@ -286,9 +280,7 @@ def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
-    """Return rehearsed settings that pass, else ways to leave room outside the reserve: less KV
-    cache, one modality fewer, or less of the GPU.
-    """
+    """Return rehearsed settings that pass, else ways to leave room outside the reserve."""
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     spare = find_headroom(subject)
     if short is None or before is None or spare is None:
@@ -334,16 +326,13 @@ def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionF
     memory = subject.memory
     if memory is None or memory.config is None:
         return facts
-    config, steps = memory.config, memory.predicted.steps
+    config = memory.config
+    peaks = {m: step.encoder_peak_bytes for m, step in memory.predicted.steps.items()}
     return replace(
         facts,
         encoder_peak_bytes=config.encoder_peak_bytes,
         encoder_tokens=config.encoder_tokens,
-        step_bytes={
-            m: step.encoder_peak_bytes
-            for m, step in steps.items()
-            if step.encoder_peak_bytes is not None
-        },
+        step_bytes={m: peak for m, peak in peaks.items() if peak is not None},
         encoder_cache_bytes=config.encoder_cache_bytes,
         activation_peak_bytes=config.activation_peak_bytes,
         runner=config.runner,

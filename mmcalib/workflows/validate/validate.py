@@ -187,10 +187,8 @@ def validate(
     )
     for option, path in [*(("data", p) for p in data), *(("requests", p) for p in requests)]:
         if not os.path.exists(path):
-            raise CorpusError(
-                f"--{option} {path}: no such file or folder",
-                hint=f"ls {os.path.dirname(path) or '.'}",
-            )
+            hint = f"ls {os.path.dirname(path) or '.'}"
+            raise CorpusError(f"--{option} {path}: no such file or folder", hint=hint)
     progress = progress or StepLog()
     with (
         allow_hosts(allowed_media_domains),
