@@ -45,8 +45,8 @@ _PROGRAM = Path(__file__).with_name("ray_data_process.py")
 _NEEDED = "import ray.data.llm, vllm.entrypoints.chat_utils"
 _VERSIONS = """
 from importlib.metadata import version
-from mmcalib.engine.wheels import BUILDS, installed
-vllm = next(filter(None, map(installed, BUILDS)))
+from mmcalib.engine.wheels import BUILDS, installed_version
+vllm = next(filter(None, map(installed_version, BUILDS)))
 print(f"Ray {version('ray')} and vLLM {vllm}")
 """
 _MOST_S = 1500

@@ -184,12 +184,12 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.domain.knobs import DEFAULT
 
 model = OpenedModel(OpenModel(sys.argv[1]))
-trial = Trial(model.under(DEFAULT), model.under)
+trial = Trial(model.with_setting(DEFAULT), model.with_setting)
 flat = (("size", "longest_edge"), {"shortest_edge": 3136})
 scoped = (("images_kwargs", "size", "longest_edge"), {"shortest_edge": 3136})
 deaf = (("no_such_option",), {})
 heard = [[flat], [deaf, flat, scoped], [deaf]]
-print(json.dumps([next(trial.heeded(one, 100_000, "image"), None) for one in heard]))
+print(json.dumps([next(trial.effective_options(one, 100_000, "image"), None) for one in heard]))
 """
 
 

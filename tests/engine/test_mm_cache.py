@@ -174,7 +174,7 @@ from vllm.multimodal.cache import (
 from vllm.multimodal.inputs import (
     MultiModalFieldElem, MultiModalKwargsItem, MultiModalKwargsItems, MultiModalSharedField)
 from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
-from mmcalib.derive.processor_cache import choose, hit_curve
+from mmcalib.derive.processor_cache import choose_cache_size, hit_curve
 
 asked = json.load(sys.stdin)
 configuration.set_hypothesis_home_dir(asked["home"])
@@ -235,7 +235,7 @@ ran = []
 @settings(max_examples=asked["examples"], deadline=None, database=None, derandomize=True)
 @given(TRAFFIC, TRAFFIC)
 def safe(corpus, later):
-    size = choose(hit_curve(flat(corpus)), FLOOR)
+    size = choose_cache_size(hit_curve(flat(corpus)), FLOOR)
     ran.append(size.mm_processor_cache_gb)
     # 0: vLLM has no cache at all.
     assert not ran[-1] or not fails(ran[-1], [*corpus, *later])
@@ -245,7 +245,7 @@ before = st.tuples(TRAFFIC, TRAFFIC)
 
 def old(both):
     # What the floor was: the largest request of the corpus.
-    size = choose(hit_curve(flat(both[0])), 0)
+    size = choose_cache_size(hit_curve(flat(both[0])), 0)
     return size.mm_processor_cache_gb > 0 and fails(size.mm_processor_cache_gb, sum(both, []))
 
 options = settings(max_examples=2000, deadline=None, database=None, derandomize=True)
@@ -282,7 +282,7 @@ from mmcalib.engine.messages import File, OpenModel
 from mmcalib.domain.knobs import DEFAULT
 
 asked = json.load(sys.stdin)
-under = OpenedModel(OpenModel(asked["model"])).under(DEFAULT)
+under = OpenedModel(OpenModel(asked["model"])).with_setting(DEFAULT)
 media = {}
 answer = []
 for gib in asked["gib"]:

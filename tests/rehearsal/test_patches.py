@@ -179,9 +179,9 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
         pytest.skip("needs torch, which comes with vLLM: make setup")
     program = (
         "import torch; del torch.cuda.mem_get_info; "
-        "from mmcalib.models.gpus import find; "
+        "from mmcalib.models.gpus import find_gpu; "
         "from mmcalib.child.rehearsal.startup import install; "
-        "install(find('H100-80G'))"
+        "install(find_gpu('H100-80G'))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -20,10 +20,10 @@ from tests.security.bombs import slow_jpeg
 NO_ROOM = """
 import resource, sys
 from mmcalib.errors import OutputError
-from mmcalib.decision.media_files import files
+from mmcalib.decision.media_files import prepare_files
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:
-    files([("image", sys.argv[1])])
+    prepare_files([("image", sys.argv[1])])
 except OutputError as error:
     print(error.message, error.hint, sep="\\n")
 """
