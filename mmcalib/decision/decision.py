@@ -100,7 +100,7 @@ def size_cache(
     if not any(served):
         why = "the limits admit no request" if accesses.ends else "no request order given"
         hint = "" if accesses.ends else "; --requests gives one"
-        reason = f"{why}: vLLM's default of {PROCESSOR_CACHE_GIB} GiB stays{hint}"
+        reason = f"{why}: the cache stays at vLLM's {PROCESSOR_CACHE_GIB} GiB{hint}"
         return _cap_cache(floor, policy) or UnsizedCache(reason)
     costs = (table.costs.get(shape) for shape, _ in accesses.items)
     sizes = [max(1, cost.tensor_bytes) if cost else 1 for cost in costs]

@@ -107,7 +107,7 @@ class RehearsalJudge:
 
     def serves_worse(self, decision: Decision) -> bool:
         before, after = (self._rehearse(args) for args in (self.default, decision.engine_args))
-        with self.progress.step(f"serving requests on {self.prediction.gpu.name}"):
+        with self.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
             served = self._serve(decision.engine_args, after)
             if served is None:
                 return False

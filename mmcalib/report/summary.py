@@ -156,7 +156,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
             "—" if one is None else f"{len(one.refused)} of {one.requests:,}"
             for one in (traffic.default, traffic.calibrated)
         ]
-        yield "requests rejected", refused[0], *unknown, refused[1], "r"
+        yield f"{'requests' if calibration.corpus.prompts else 'prompts'} rejected", refused[0], *unknown, refused[1], "r"
 
 
 def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
@@ -250,10 +250,11 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
 
 
 def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -> Iterator[Text]:
-    first, names = group[0], ", ".join(check.name for check in group)
+    first = group[0]
+    heads = [check.detail.partition(",")[0] for check in group]
     style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
-    subject = f"{names}: " if len(group) > 1 else ""
-    words = text.printable(f"{first.code} {subject}{first.detail}")
+    rest = first.detail.removeprefix(heads[0])
+    words = text.printable(f"{first.code} {' and '.join(dict.fromkeys(heads))}{rest}")
     if lines == 1 and len(words) > width - 2:
         # Whole clauses, if one fits.
         ends = [end.start() for end in re.finditer(r"[,;:.] ", words[: width - 2])]
@@ -289,7 +290,9 @@ def _tail(
 ) -> Iterator[Text]:
     """The verdict, the command that serves, and where the details are."""
     if calibration.verdict == "pass":
-        verdict = f"PASS{took}{rows.verdict_of(calibration).removeprefix('pass')}."
+        # The notes are counted above.
+        words = re.sub(r" · [\d,]+ warnings?", "", rows.verdict_of(calibration))
+        verdict = f"PASS{took}{words.removeprefix('pass')}."
         command = f"Serve:  {text.printable(serve)}"
         if len(f"{verdict} {command}") <= width:
             yield Text(f"{verdict} {command}", "bold")

@@ -193,7 +193,7 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert "TargetMoved: the installed version does not have torch.cuda.mem_get_info" in last
+    assert "TargetMissing: the installed version does not have torch.cuda.mem_get_info" in last
 
 
 @pytest.mark.engine

@@ -245,7 +245,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         return one is not None and one.kv_cache_tokens is not None
 
     own = decision.engine_args
-    with progress.step(f"serving requests on {predicted.gpu.name}"):
+    with progress.step(f"simulating requests on {predicted.gpu.name}"):
         traffic, more = finish_serving(serving, predicted, default, own, starts_with)
     checks += more
     comparison = comparison_check(predicted, traffic, decision, job.policy)

@@ -63,7 +63,7 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
     one = decide(read, Policy(count={"image": 1}))
     assert (sized(one).requests, sized(one).curve.most_hits) == (2, 0)
     none = decide(corpus([], [[A, B]]), Policy(count={"image": 1}))
-    stays = "the limits admit no request: vLLM's default of 4 GiB stays"
+    stays = "the limits admit no request: the cache stays at vLLM's 4 GiB"
     assert none.cache == UnsizedCache(stays)
 
 
@@ -164,7 +164,7 @@ def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
     assert cache_report(decision) is None
     check = next(cache_checks(decision, Policy()))
     assert (check.name, check.status) == ("processor cache size", "skip")
-    assert "vLLM's default of 4 GiB stays" in check.detail
+    assert "the cache stays at vLLM's 4 GiB" in check.detail
 
 
 def test_encoder_decoder_models_have_none() -> None:
