@@ -52,13 +52,15 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 239,
-    "product lines": 45_983,
+    "product lines": 45_571,
     "test files": 200,
-    "test lines": 37_975,
-    "words of docs": 45_707,
+    "test lines": 37_905,
+    "words of docs": 18_754,
+    "words of CHANGELOG": 300,
+    "lines of README": 120,
     "options of run": 40,
 }
-SLACK = {"modules": 5, "test files": 5, "options of run": 0}
+SLACK = {"modules": 5, "test files": 5, "options of run": 0, "lines of README": 20}
 
 # In pieces, so that this file does not hold what it looks for.
 REGISTRY_HOSTS = (
@@ -342,6 +344,10 @@ def _lines(folder: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in folder.rglob("*.py"))
 
 
+def _words(page: Path) -> int:
+    return len(page.read_text("utf-8").split())
+
+
 def _run_options() -> int:
     shown = subprocess.run(
         [sys.executable, "-m", "mmcalib", "run", "--help-all"],
@@ -361,7 +367,9 @@ def test_the_house_does_not_grow() -> None:
         "product lines": _lines(PACKAGE),
         "test files": len(list((ROOT / "tests").rglob("test_*.py"))),
         "test lines": _lines(ROOT / "tests"),
-        "words of docs": sum(len(path.read_text("utf-8").split()) for path in docs),
+        "words of docs": sum(map(_words, docs)),
+        "words of CHANGELOG": _words(ROOT / "CHANGELOG.md"),
+        "lines of README": len(docs[0].read_text("utf-8").splitlines()),
         "options of run": _run_options(),
     }
     above = {what: n for what, n in figures.items() if n > CEILINGS[what]}

@@ -156,7 +156,8 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
             "—" if one is None else f"{len(one.refused)} of {one.requests:,}"
             for one in (traffic.default, traffic.calibrated)
         ]
-        yield f"{'requests' if calibration.corpus.prompts else 'prompts'} rejected", refused[0], *unknown, refused[1], "r"
+        name = "requests rejected" if calibration.corpus.prompts else "prompts rejected"
+        yield name, refused[0], *unknown, refused[1], "r"
 
 
 def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:

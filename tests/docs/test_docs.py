@@ -25,7 +25,7 @@ _ELSEWHERE = """
 --max-num-seqs --gpu-memory-utilization --trust-remote-code --install-completion --gpus
 --entrypoint --env-file --build-arg --tag --rm --shm-size --constraint --api-key
 --enable-log-requests --grid --seed --enable-auto-tool-choice --tool-call-parser
---reasoning-parser --reasoning-config
+--reasoning-parser --reasoning-config --add
 """
 # Where vLLM has the messages that the how-tos quote; the last is torch's.
 SOURCES = (

@@ -99,7 +99,7 @@ def test_a_failure_comes_first_with_what_to_do_and_nothing_to_serve() -> None:
 
 def test_a_pass_ends_with_the_command_that_serves() -> None:
     *_, verdict, details = shown(example()).splitlines()
-    assert verdict == f"PASS in 154 s · 2 warnings. Serve:  {SERVE}"
+    assert verdict == f"PASS in 154 s. Serve:  {SERVE}"
     assert details.startswith("Details: out/report.html")
 
 

@@ -54,7 +54,7 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
     words, shown = "pass, on 2 assumptions · 1 warning", on_assumptions()
     page = io.StringIO()
     summary(shown, Console(file=page, width=96, color_system=None))
-    assert "PASS, on 2 assumptions · 1 warning." in page.getvalue()
+    assert "PASS, on 2 assumptions. Serve" in page.getvalue()
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
     pill = f'<p class="verdict warn">Verdict: <a href="#notes">{words}</a></p>'
     assert pill in html(Report(shown, SERVE, thumbnails=False))

@@ -123,7 +123,8 @@ from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import ByteSource, Item
 from tests.census.decoders import behave
 def order(name):
-    return ProbeTask(Item(f"/m/{name}", byte_source=ByteSource("1:1", 1 << 23, data=bytes(1 << 23))))
+    source = ByteSource("1:1", 1 << 23, data=bytes(1 << 23))
+    return ProbeTask(Item(f"/m/{name}", byte_source=source))
 with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
     tickets = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
     print(sum("skipped" in answer.line for ticket in tickets for answer in pool.result(ticket)))
