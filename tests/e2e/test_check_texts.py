@@ -18,7 +18,7 @@ from tests.engine.test_texts import served
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CONTEXT = 4096
-PROSE = (ROOT / "docs" / "how-it-works.md").read_text()
+PROSE = (ROOT / "docs" / "explain" / "how-it-works.md").read_text()
 
 
 @pytest.fixture(scope="module")

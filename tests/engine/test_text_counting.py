@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 QWEN25, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
 GEMMA, LLAVA = "google/gemma-3-4b-it", "llava-hf/llava-v1.6-mistral-7b-hf"
 INTERN = "OpenGVLab/InternVL2-2B"
-PROSE = (ROOT / "docs" / "how-it-works.md").read_text().split()
+PROSE = (ROOT / "docs" / "explain" / "how-it-works.md").read_text().split()
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_a_cache_that_may_not_be_written_is_a_note(name: str, home: Path) -> Non
         cache.chmod(0o300)
     items, _, said = counted(home, **more)
     assert items == 2
-    assert len(re.findall("remembered", said)) == 1
+    assert len(re.findall("no cache for this corpus", said)) == 1
 
 
 @pytest.mark.usefixtures("ordinary_user")

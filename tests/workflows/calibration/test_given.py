@@ -53,7 +53,7 @@ def refused(reason: str) -> VllmRefused:
     ("model", "hint"),
     [
         ("Qwen/Qwen2.5-VL-72B-Instruct", "--model Qwen/Qwen2.5-VL-72B-Instruct-AWQ, or -- "),
-        ("Qwen/Qwen2.5-VL-3B-Instruct", "--model with a checkpoint that is, or -- "),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", "--model Qwen/Qwen2.5-VL-3B-Instruct-AWQ, or -- "),
     ],
 )
 def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str, hint: str) -> None:
