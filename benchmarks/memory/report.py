@@ -227,10 +227,8 @@ def _cold() -> Iterator[str]:
 def _pool_row(title: str, pools: Sequence[_Pool]) -> str:
     if not pools:
         return f"| {title} | 0 | – | – | – | – | – |"
-    gib, share = (
-        mean_absolute(one.error for one in pools) / GIB,
-        100 * mean_absolute(one.error / one.total_bytes for one in pools),
-    )
+    gib = mean_absolute(one.error for one in pools) / GIB
+    share = 100 * mean_absolute(one.error / one.total_bytes for one in pools)
     naive = [mean_absolute(one.baseline_errors[index] for one in pools) / GIB for index in (0, 1)]
     promised = max(0.0, *(one.error for one in pools)) / GIB
     return (

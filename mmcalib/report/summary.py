@@ -25,7 +25,7 @@ _NARROW: Final = 72
 # An empty line, a heading and two notes.
 _LEAST_NOTES: Final = 4
 # A letter in the last column stands for one of these; a measured number has none.
-_LABELS: Final[tuple[Label, ...]] = ("rehearsed", "computed", "assumed", "given")
+_LABELS: Final = ("rehearsed on a simulated GPU", "computed", "assumed", "given")
 # A longer reason leaves out the item that set the value.
 _REASON: Final = 36
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
@@ -62,7 +62,6 @@ def summary(
         notes.append(Text())
     letters = {row[-1] for row in (*compared, *settings)}
     known = [f"{label[0]} {label}" for label in _LABELS if label[0] in letters]
-    known = [one.replace("rehearsed", "rehearsed on a simulated GPU") for one in known]
     legend = Text(" · ".join([*known, "the rest is measured"]), "dim")
     tables = [_table(compared, [one.name for one in rows.columns(calibration)], width)]
     tables += [_table(settings, (), width)] if settings else []

@@ -16,7 +16,7 @@ from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, Shape, weight
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument
+from mmcalib.results.calibration import CalibrationDocument, Comparison
 from mmcalib.results.check import ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     # Heavy modules that `mmcalib check` does not need.
     from mmcalib.census.census import Census
     from mmcalib.census.document import ScannedCorpus
-    from mmcalib.results.calibration import Comparison
     from mmcalib.results.doctor import Diagnosis
 
 
