@@ -45,7 +45,8 @@ class Case:
 
     `total_gib` is what the log prints where the catalogue's card has another total; `environment`
     are the variables that the server was started with, as far as a rehearsal heeds them. `drafter`
-    is the geometry of the model that drafts, where that is one of its own.
+    is the geometry of the model that drafts, where that is one of its own. `free_gib` is what vLLM
+    found free, where other processes used the card; `status` is how the start ended.
     """
 
     id: str
@@ -64,6 +65,8 @@ class Case:
     assumed: tuple[str, ...]
     scored: frozenset[str]
     published: Published
+    free_gib: float | None = None
+    status: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
         assumed=tuple(entry["assumed"]),
         scored=frozenset(entry.get("scored", everything)),
         published=_published(log["figures"]),
+        free_gib=entry.get("free_gib"),
+        status=log.get("status", ""),
     )
 
 

@@ -24,6 +24,7 @@ from mmcalib.models import gpus
 from mmcalib.models.catalogue import Geometry, find_model, parse_geometry
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.gpus import Gpu
+from mmcalib.releases.constants import CONTEXT_BYTES
 
 _REHEARSED: TypeAdapter[RehearsedMemory] = TypeAdapter(RehearsedMemory)
 # A CPU build has a name of its own, and may put no distribution `vllm` beside it.
@@ -118,19 +119,22 @@ def _control(model_id: str) -> Geometry | None:
 
 def _gpu(case: Case) -> Gpu:
     found = gpus.find_gpu(case.gpu)
-    if case.total_gib is None:
+    if case.total_gib is not None:
+        total_bytes = round(case.total_gib * GIB)
+        found = replace(found, total_bytes=total_bytes, total_status="given", source="the log")
+    if case.free_gib is None:
         return found
-    return replace(
-        found, total_bytes=round(case.total_gib * GIB), total_status="given", source="the log"
-    )
+    return replace(found, free_bytes=round(case.free_gib * GIB) + CONTEXT_BYTES)
 
 
 def _asked(case: Case) -> dict[str, Any]:
     total = {} if case.total_gib is None else {"total_gib": case.total_gib}
     environment = {"environment": case.environment} if case.environment else {}
     drafter = {} if case.drafter is None else {"drafter": case.drafter}
+    free = {} if case.free_gib is None else {"free_gib": case.free_gib}
     return {
         **total,
+        **free,
         **environment,
         **drafter,
         "geometry": case.geometry,

@@ -127,7 +127,7 @@ def render(
 ) -> str:
     """Return the whole page."""
     parts = [_INTRO.format(starts=len(starts)), "## Summary\n"]
-    parts += [*_summary(scores, starts), *_figures(scores), *_cold()]
+    parts += [*_summary(scores, starts), *_figures(scores), *_shared_cards(scores), *_cold()]
     parts += _every_log(scores, failed, excluded)
     parts += _measured(starts)
     for group, title in _GROUPS.items():
@@ -214,6 +214,21 @@ def _mean_and_worst(pools: Sequence[_Pool]) -> str:
     worst = max(one.error for one in pools if not one.unified) / GIB
     share = 100 * mean_absolute(one.error / one.total_bytes for one in pools)
     return f"{len(pools)} with a KV pool, mean error {share:.2f} %, most promised {worst:.2f} GiB."
+
+
+def _shared_cards(scores: Sequence[Score]) -> Iterator[str]:
+    yield "\n## Starts next to other processes\n"
+    yield "What vLLM found free is the log's. *outside* is what then stays free next to all that it"
+    yield "reserves, *needed* is what the start takes after the KV pool without reserving it.\n"
+    yield "| log | free | requested | outside | needed | predicted | published |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in scores:
+        if one.case.free_gib is not None:
+            answer = one.answer
+            figures = (answer.requested_bytes, answer.outside_bytes, answer.needed_outside_bytes)
+            cells = " | ".join(f"{figure / GIB:.2f}" for figure in figures)
+            ends = "starts" if answer.starts else _cell(answer.start_problem)
+            yield f"| {one.case.id} | {one.case.free_gib} | {cells} | {ends} | {one.case.status} |"
 
 
 def _cold() -> Iterator[str]:

@@ -133,6 +133,9 @@ FILE_AND_FLAGS = argument(
     "[FILE] [-- VLLM FLAGS]", "The --config file, and flags of `vllm serve` after --."
 )
 GPU_MEMORY = option("SIZE", "Memory of another GPU as torch reports it, such as 24GiB.")
+GPU_MEMORY_FREE = option(
+    "SIZE", "GPU memory that is free before vLLM starts, such as 17GiB; default: all."
+)
 CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
 CONFIG_FILE = option(
     "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."

@@ -148,7 +148,7 @@ def finish(
 
 
 def gpu_named(
-    gpu: str | None, gpu_memory: str | None, capability: str | None
+    gpu: str | None, gpu_memory: str | None, capability: str | None, free: str | None = None
 ) -> gpus.Gpu | str | None:
     """The GPU of these options: its name, its description, or None. Raises UsageError."""
     if gpu_memory is not None and gpu is not None:
@@ -156,7 +156,11 @@ def gpu_named(
     if (gpu_memory is None) != (capability is None):
         hint = f"{gpus.ANY_GPU_EXAMPLE}, or --gpu NAME"
         raise UsageError("--gpu-memory and --capability go together", hint=hint)
-    return gpus.describe_gpu(gpu_memory, capability) if gpu_memory and capability else gpu
+    named = gpus.describe_gpu(gpu_memory, capability) if gpu_memory and capability else gpu
+    if free is None:
+        return named
+    found = named if isinstance(named, gpus.Gpu) else resolve_gpu(named or AUTO)
+    return gpus.with_free_memory(found, free)
 
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:

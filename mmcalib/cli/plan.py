@@ -9,6 +9,7 @@ from mmcalib.cli.command import (
     CONFIG_FILE,
     FILE_AND_FLAGS,
     GPU_MEMORY,
+    GPU_MEMORY_FREE,
     PLAN_FLAGS,
     QUIET,
     VERBOSE,
@@ -27,6 +28,7 @@ class PlanOptions:
         "NAME", "Such as H100-80G or L4; auto, the default without --log: this machine's."
     )
     gpu_memory: str | None = GPU_MEMORY
+    gpu_memory_free: str | None = GPU_MEMORY_FREE
     capability: str | None = CAPABILITY
     config: Path | None = CONFIG_FILE
     goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
@@ -53,7 +55,7 @@ def plan(options: PlanOptions) -> None:
     from mmcalib.report.terminal_memory import print_plan
     from mmcalib.workflows.plan.plan import plan as plan_for
 
-    gpu = gpu_named(options.gpu, options.gpu_memory, options.capability)
+    gpu = gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     proposal = plan_for(
         options.model,
@@ -101,6 +103,7 @@ class ValidateOptions:
         "NAME", "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's."
     )
     gpu_memory: str | None = GPU_MEMORY
+    gpu_memory_free: str | None = GPU_MEMORY_FREE
     capability: str | None = CAPABILITY
     proof: ProofOptions
     as_json: bool = switch("Print the checks as JSON.", "--json")
@@ -131,7 +134,7 @@ def validate(options: ValidateOptions) -> None:
         requests=options.requests or [],
         allowed_local_media_path=options.allowed_local_media_path,
         allowed_media_domains=options.allowed_media_domains or (),
-        gpu=gpu_named(options.gpu, options.gpu_memory, options.capability),
+        gpu=gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free),
         flags=options.flags or [],
         validate=options.proof.validate,
         startup_budget_s=options.proof.startup_budget_s,

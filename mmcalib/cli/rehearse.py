@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.cli.command import CAPABILITY, CONFIG_FILE, FILE_AND_FLAGS, GPU_MEMORY, QUIET, VERBOSE
+from mmcalib.cli.command import (
+    CAPABILITY,
+    CONFIG_FILE,
+    FILE_AND_FLAGS,
+    GPU_MEMORY,
+    GPU_MEMORY_FREE,
+    QUIET,
+    VERBOSE,
+)
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.options.option import option, options, switch
@@ -20,6 +28,7 @@ class RehearseOptions:
     )
     gpu: str | None = option("NAME", "Such as H100-80G or L4; auto, the default: this machine's.")
     gpu_memory: str | None = GPU_MEMORY
+    gpu_memory_free: str | None = GPU_MEMORY_FREE
     capability: str | None = CAPABILITY
     config: Path | None = CONFIG_FILE
     compare: tuple[Path, Path] | None = option("FILE FILE", "Compare two such files.")
@@ -77,7 +86,10 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
-    gpu = gpu_named(options.gpu, options.gpu_memory, options.capability) or AUTO
+    gpu = (
+        gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free)
+        or AUTO
+    )
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     flags = options.flags or []
     if options.requests:

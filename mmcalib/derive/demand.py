@@ -15,7 +15,7 @@ from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
-from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import MIB
 
 
@@ -95,7 +95,7 @@ Demand = WorstStep | LanguageStep | PromptsStep | MergeStep
 @dataclass(frozen=True, slots=True)
 class Shortfall:
     """Bytes that the costliest demand takes above the reserve: the profile's plus `spare_bytes` of
-    KV cache. `gpu_memory_utilization` leaves `outside_bytes` free.
+    KV cache. `outside_bytes` stay free outside all that vLLM reserves.
     """
 
     reserved_bytes: int
@@ -109,8 +109,8 @@ class Shortfall:
 
     @property
     def slack_bytes(self) -> int:
-        """The part of vLLM's own slack that utilization and the CUDA context leave free."""
-        return min(VLLM_SLACK_BYTES, max(0, self.outside_bytes - CONTEXT_BYTES))
+        """The part of vLLM's own slack that is free outside the reserve."""
+        return min(VLLM_SLACK_BYTES, max(0, self.outside_bytes))
 
     @property
     def passes(self) -> bool:
@@ -118,14 +118,14 @@ class Shortfall:
 
     @property
     def is_tight(self) -> bool:
-        """True if less than vLLM's own slack remains besides the demand and the CUDA context."""
+        """True if less than vLLM's own slack remains besides the demand."""
         left = self.slack_bytes - self.nbytes
         return self.slack_bytes < VLLM_SLACK_BYTES and left < VLLM_SLACK_BYTES
 
     @property
     def fits_outside(self) -> bool:
-        """True if `gpu_memory_utilization` leaves room for it and the CUDA context."""
-        return self.nbytes <= self.outside_bytes - CONTEXT_BYTES
+        """True if the memory outside the reserve has room for it."""
+        return self.nbytes <= self.outside_bytes
 
     @property
     def unreserved_bytes(self) -> int:
@@ -443,13 +443,9 @@ class Headroom:
 
     total_bytes: int
     requested_bytes: int
+    outside_bytes: int
     peak_bytes: int
     reserved_bytes: int
-
-    @property
-    def outside_bytes(self) -> int:
-        """Bytes of the GPU outside the requested memory."""
-        return self.total_bytes - self.requested_bytes
 
     @property
     def nbytes(self) -> int:
@@ -474,10 +470,8 @@ class Headroom:
     @property
     def fitting_utilization(self) -> float | None:
         """The `gpu_memory_utilization` in hundredths that fits the highest step, if any does."""
-        beyond = -self.nbytes - VLLM_SLACK_BYTES
-        if self.fits or beyond >= self.total_bytes:
-            return None
-        return self._hundredths(self.total_bytes - beyond) or None
+        room = self.requested_bytes + self.outside_bytes + self.nbytes + VLLM_SLACK_BYTES
+        return None if self.fits or room <= 0 else self._hundredths(room) or None
 
     def _hundredths(self, nbytes: int) -> float:
         return math.floor(nbytes / self.total_bytes * 100) / 100

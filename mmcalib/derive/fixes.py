@@ -14,7 +14,7 @@ from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
-from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag
 
 # Costs of a fix to the user, cheapest first.
@@ -132,6 +132,8 @@ class Facts:
     attention_heads: int | None  # Of the language model, if known.
     weights_bytes: int
     total_bytes: int
+    outside_bytes: int  # Free outside the memory that vLLM requests.
+    most_utilization: float
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -161,7 +163,7 @@ class Goal:
         return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
 
     def is_reached(self, memory: RehearsedMemory) -> bool:
-        if memory.kv_cache_tokens is None or memory.max_concurrency is None:
+        if not memory.starts or memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
         concurrent = self.kind == "concurrency"
         figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
@@ -323,10 +325,15 @@ def _levels(
 
 
 def _utilization(unfixed: FixContext) -> Iterator[Fix]:
-    if unfixed.engine_args.get(UTILIZATION, 0) < _MOST_UTILIZATION:
-        rest = (1 - _MOST_UTILIZATION) * unfixed.facts.total_bytes / GIB
-        price = f"if nothing else runs on the GPU: {rest:.2f} GiB stay free"
-        yield _set(UTILIZATION, _MOST_UTILIZATION, "nothing", price)
+    facts, now = unfixed.facts, unfixed.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
+    most = min(_MOST_UTILIZATION, facts.most_utilization)
+    left = ((now - most) * facts.total_bytes + facts.outside_bytes) / GIB
+    if most > now:
+        price = f"if nothing else starts on the GPU: {left:.2f} GiB stay free"
+        yield _set(UTILIZATION, most, "nothing", price)
+    elif 0 < most < now and facts.most_utilization < now:
+        price = f"the most that starts next to the other processes: {left:.2f} GiB stay free"
+        yield _set(UTILIZATION, most, "KV cache", price)
 
 
 def _context(unfixed: FixContext) -> Iterator[Fix]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Final
 
+from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.text import gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,18 @@ class EncoderOutputs:
     outlive_request: bool = True
 
 
+GRAPHS: Final = "CUDA graphs"
+
+
+@dataclass(frozen=True, slots=True)
+class AfterPool:
+    """Memory that a start takes after the KV cache, and that vLLM reserves nowhere."""
+
+    name: str
+    nbytes: int
+    label: Label
+
+
 @dataclass(frozen=True, slots=True)
 class RehearsedMemory:
     """The memory that vLLM's startup would find on that GPU; bytes of one rank.
@@ -151,6 +167,8 @@ class RehearsedMemory:
     profile's encoder ran without them.
     `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding.
     `spare_bytes` of the requested memory stay free if the KV cache has a set size.
+    vLLM finds `free_bytes` at its first look (None: all); `refusal` is its error if it requests
+    more.
     Non-torch and CUDA graphs are allowances, see `assumptions`, except
     `cudagraph_attention_bytes`: what attention keeps from capturing graphs.
     """
@@ -190,11 +208,62 @@ class RehearsedMemory:
     kept_bytes: int = 0
     cudagraph_attention_bytes: int = 0
     spare_bytes: int = 0
+    free_bytes: int | None = None
+    refusal: str = ""
+    after_pool: tuple[AfterPool, ...] = ()
 
     @property
     def encoder_peak_bytes(self) -> int | None:
         """The peak of the profile's encoder; None if the profile runs no encoder."""
         return next((one.peak_bytes for one in self.phases if one.name == "encoder"), None)
+
+    @property
+    def _free_bytes(self) -> int:
+        return self.total_bytes if self.free_bytes is None else self.free_bytes
+
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes that stay free next to all that vLLM reserves; negative if it reserves too much."""
+        used = self.weights_bytes + self.buffers_bytes + self.activation_peak_bytes
+        used += self.non_torch_bytes + self.cudagraph_bytes + max(0, self.kv_cache_bytes)
+        return self._free_bytes - max(self.requested_bytes, used)
+
+    @property
+    def needed_outside_bytes(self) -> int:
+        """Bytes of `after_pool` for which the start has no other room: it runs the language model,
+        so only the part of the reserve that the encoder alone needs is free.
+        """
+        peaks = [one.peak_bytes for one in self.phases if one.name != "encoder"]
+        idle = max(0, self.activation_peak_bytes - max(peaks, default=0))
+        return max(0, sum(one.nbytes for one in self.after_pool) - idle)
+
+    @property
+    def outside_for_steps_bytes(self) -> int:
+        """Bytes outside the reserve that steps may use: they allocate workspaces themselves."""
+        return self.outside_bytes - sum(o.nbytes for o in self.after_pool if o.name == GRAPHS)
+
+    @property
+    def start_problem(self) -> str:
+        """Why the start fails, in vLLM's words where it has some; empty if it does not."""
+        if self.refusal or self.kv_cache_tokens is None:
+            return self.refusal or self.problem
+        if self.needed_outside_bytes <= self.outside_bytes + self.spare_bytes:
+            return ""
+        parts = ", ".join(f"{one.name} {gib(one.nbytes)}" for one in self.after_pool)
+        return (
+            f"out of memory after the KV cache: {parts}; "
+            f"{gib(max(0, self.outside_bytes))} stay free outside vLLM's reserve"
+        )
+
+    @property
+    def starts(self) -> bool:
+        return self.kv_cache_tokens is not None and not self.start_problem
+
+    @property
+    def most_utilization(self) -> float:
+        """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
+        room = self._free_bytes - self.needed_outside_bytes
+        return max(0, math.floor(100 * room / self.total_bytes) / 100)
 
     @property
     def prefill(self) -> PromptsPeak | None:

@@ -20,7 +20,7 @@ from mmcalib.memory.figures import compare_with_formula
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
-from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import first_sentence, gib, room
 
@@ -159,6 +159,7 @@ def memory_checks(
         detail = f"vLLM does not start, rehearsed: {after.problem}"
         return [Check(name, "fail", detail, remedy)]
     checks = [Check(name, "pass", f"{kv_cache_gain(predicted.default, after)}, rehearsed")]
+    checks += outside_check(after)
     if concurrency is not None and after.max_concurrency is not None:
         length = after.budget.max_model_len if after.budget else 0
         detail = f"{after.max_concurrency:.2f} requests of {length:,} tokens fit at once, and "
@@ -179,6 +180,19 @@ def memory_checks(
     return checks
 
 
+def outside_check(after: RehearsedMemory) -> Iterator[Check]:
+    """Check that what the start takes outside vLLM's reserve fits next to other processes."""
+    most = after.most_utilization
+    if not after.starts:
+        remedy = f"--gpu-memory-utilization {most:g}" if most else "free memory on the GPU"
+        yield Check(ids.OUTSIDE, "fail", f"vLLM does not start: {after.start_problem}", remedy)
+    elif after.after_pool:
+        parts = ", ".join(f"{o.name} {gib(o.nbytes)}, {o.label}" for o in after.after_pool)
+        detail = f"the start needs {gib(after.needed_outside_bytes)} ({parts}); "
+        detail += f"{gib(after.outside_bytes)} are free outside the reserve"
+        yield Check(ids.OUTSIDE, "pass", detail)
+
+
 def comparison_check(
     predicted: Predicted, traffic: ServedTraffic | None, decision: JudgedConfig, policy: Policy
 ) -> Check | None:
@@ -188,7 +202,7 @@ def comparison_check(
     before, after = predicted.default, predicted.calibrated
     if before is None or after is None or after.kv_cache_tokens is None:
         return None
-    if before.kv_cache_tokens is None:
+    if before.kv_cache_tokens is None or (after.starts and not before.starts):
         detail = "vLLM starts with these settings, and not with its defaults"
         return Check(ids.BETTER, "pass", detail)
     figures = list(_compared(before, after, traffic))
@@ -284,8 +298,9 @@ def reserved_check(
             f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} for the CUDA context, "
             "fragmentation and kernels, too little under load"
         )
-        # Room for the CUDA context and vLLM's own slack.
-        roomy = math.floor(100 * (1 - (CONTEXT_BYTES + VLLM_SLACK_BYTES) / after.total_bytes)) / 100
+        # Room for vLLM's own slack.
+        room = after.requested_bytes + after.outside_bytes - VLLM_SLACK_BYTES
+        roomy = math.floor(100 * room / after.total_bytes) / 100
         remedy = f"--gpu-memory-utilization {roomy:g}"
         return Check(ids.MEMORY_RESERVE, "warn", detail, remedy, names)
     if found.passes:
@@ -300,7 +315,7 @@ def reserved_check(
             owner = "FlashInfer's workspace"
         detail += f"; vLLM does not reserve {gib(unreserved)} of it ({owner}), and "
         detail += f"gpu_memory_utilization leaves {gib(found.outside_bytes)}"
-        lower = 1 - (found.outside_bytes + found.nbytes) / after.total_bytes
+        lower = (after.requested_bytes - found.nbytes) / after.total_bytes
         keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
         return Check(ids.MEMORY_RESERVE, "warn", detail, ", or ".join(cures) or keeps, names)
     where = "out of memory under load"

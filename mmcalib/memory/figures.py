@@ -59,7 +59,9 @@ def compare_with_formula(result: RehearsedMemory, model_path: str) -> str:
 _LABELS: Final[dict[str, Label]] = {
     **dict.fromkeys(("non_torch_bytes", "cudagraph_bytes"), "assumed"),
     **dict.fromkeys(("kv_cache_bytes", "kv_cache_tokens"), "computed"),
-    **dict.fromkeys(("max_concurrency", "encoder_cache_bytes"), "computed"),
+    **dict.fromkeys(("max_concurrency", "encoder_cache_bytes", "outside_bytes"), "computed"),
+    **dict.fromkeys(("most_utilization", "starts"), "computed"),
+    "free_bytes": "assumed",
 }
 
 
@@ -75,11 +77,29 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
         phases=phases,
         max_concurrency=None if most is None else round(most, 2),
         label="rehearsed",
-        labels={"total_bytes": total, **_LABELS},
+        kv_cache_range_bytes=_kv_cache_range(result, gpu),
+        labels={
+            "total_bytes": total,
+            **_LABELS,
+            **({} if gpu.free_bytes is None else {"free_bytes": "given"}),
+        },
         gpu=gpu.name,
         ranks=result.tensor_parallel_size,
-        note=result.problem,
+        note=result.start_problem or result.problem,
     )
+
+
+# Non-torch memory that was measured on GPUs that share the host's (memory_allowances.toml).
+_UNIFIED_BYTES: Final = (2816 << 20, 4516 << 20)
+
+
+def _kv_cache_range(result: RehearsedMemory, gpu: Gpu) -> tuple[int, int] | None:
+    if not gpu.unified:
+        return None
+    least, most = (
+        result.kv_cache_bytes + result.non_torch_bytes - taken for taken in reversed(_UNIFIED_BYTES)
+    )
+    return least, most
 
 
 def budget_figures(
@@ -117,7 +137,7 @@ def rehearsal_document(
         config="" if config is None else str(config),
         gpu=gpu.name,
         capability=gpu.compute_capability,
-        starts=result.kv_cache_tokens is not None,
+        starts=result.starts,
         memory=memory_figures(result, gpu),
         budget=budget_figures(budget, rehearsed_adequacy(result, budget)) if budget else None,
         max_model_len=budget.max_model_len if budget else None,

@@ -43,7 +43,7 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
         best = prediction.rehearsals.rehearse(args)
         modalities = best.budget.max_items_per_prompt if best.budget else {}
         # vLLM does not load the encoder of a modality that is off.
-        for served in modalities if len(modalities) > 1 else ():
+        for served in modalities if len(modalities) > 1 and not best.refusal else ():
             if best.kv_cache_tokens is not None:
                 return
             limits = {modality: int(modality == served) for modality in modalities}
@@ -51,6 +51,11 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
             best = max(best, one, key=lambda answer: answer.kv_cache_bytes)
     except MmcalibError:
         return
+    if best.refusal:
+        hint = f"-- --gpu-memory-utilization {best.most_utilization:g}, or free memory on the GPU"
+        raise VerdictError(
+            f"vLLM would not start on {prediction.gpu.name}: {best.refusal}", hint=hint
+        )
     if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
         return
     gpu, needed, longest = prediction.gpu, *(p.search(best.problem) for p in (_NEEDED, _LONGEST))

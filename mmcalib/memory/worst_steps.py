@@ -72,7 +72,7 @@ def find_shortfall(
     return demand.Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
         worst=max(list_demands(decision, calibrated, steps), key=lambda one: one.nbytes),
-        outside_bytes=calibrated.total_bytes - calibrated.requested_bytes,
+        outside_bytes=calibrated.outside_for_steps_bytes,
         spare_bytes=calibrated.spare_bytes,
     )
 

@@ -8,13 +8,14 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from mmcalib.errors import UsageError
-from mmcalib.text import GIB, size_bytes
+from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.text import GIB, gib, size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
 TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
@@ -39,7 +40,8 @@ class Gpu:
     nvidia-smi's total. Its status: found (published), inferred (from a sibling, see `source`),
     given (by the user), read (from this machine's driver). `sm_count` is torch's
     `multi_processor_count`. A `memory_only` GPU has no CUDA, so only memory can be planned; a
-    `unified` one shares the system's memory with the CPU.
+    `unified` one shares the system's memory with the CPU. `free_bytes` are free before
+    vLLM starts; None: all.
     """
 
     name: str
@@ -51,6 +53,13 @@ class Gpu:
     sm_count: int | None
     memory_only: bool = False
     unified: bool = False
+    free_bytes: int | None = None
+
+    @property
+    def free_at_start(self) -> int:
+        """Bytes that vLLM finds free at its first look, after the CUDA context; assumed."""
+        free = self.total_bytes if self.free_bytes is None else self.free_bytes
+        return free - CONTEXT_BYTES
 
     @property
     def compute_capability(self) -> str:
@@ -61,7 +70,9 @@ class Gpu:
     def flags(self) -> str:
         """Options of `rehearse` and `plan` that name this GPU."""
         is_given = self.total_status == "given"
-        return self.source if is_given else shlex.join(["--gpu", self.name])
+        named = self.source if is_given else shlex.join(["--gpu", self.name])
+        free = "" if self.free_bytes is None else f" --gpu-memory-free {self.free_bytes >> 20}MiB"
+        return f"{named}{free}"
 
 
 def describe_gpu(memory: str, capability: str) -> Gpu:
@@ -77,6 +88,18 @@ def describe_gpu(memory: str, capability: str) -> Gpu:
         capability=_parse_capability(capability),
         sm_count=None,
     )
+
+
+def with_free_memory(gpu: Gpu, memory: str) -> Gpu:
+    """Return the GPU with only so much memory free, such as `17GiB`. Raises UsageError."""
+    free_bytes = size_bytes(memory)
+    if free_bytes is None or not CONTEXT_BYTES < free_bytes <= gpu.total_bytes:
+        total = gib(gpu.total_bytes)
+        raise UsageError(
+            f"--gpu-memory-free {memory}: {gpu.name} has {total}, and CUDA needs some of it",
+            hint="--gpu-memory-free 17GiB: free before vLLM starts, as nvidia-smi shows it",
+        )
+    return replace(gpu, free_bytes=free_bytes)
 
 
 def _parse_memory(text: str) -> int:

@@ -88,6 +88,13 @@ def subtracts_graphs() -> bool:
     return release.VLLM_0_20.is_reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
 
 
+def flashinfer_workspace_bytes() -> int:
+    """Return the size of FlashInfer's workspace; older releases have no variable for it."""
+    from vllm import envs
+
+    return int(getattr(envs, "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE", 394 << 20))
+
+
 def uses_more_non_torch(capability: tuple[int, int]) -> bool:
     """Return True for more non-torch memory (benchmarks/memory_allowances.toml)."""
     return capability >= (9, 0) and release.VLLM_0_20.is_reached

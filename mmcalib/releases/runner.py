@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,24 @@ def gpu_worker(config: Any) -> Any:
 
     # With tensor parallelism all ranks are alike.
     return Worker(config, 0, 0, "env://", is_driver_worker=True)
+
+
+def refuse_start(worker: Any, free_bytes: int) -> str:
+    """Return vLLM's error if it finds only `free_bytes` free at its start; empty if it goes on."""
+    from vllm.v1.worker import utils
+
+    if free_bytes >= worker.requested_memory:
+        return ""
+    first = copy.copy(worker.init_snapshot)
+    first.free_memory = free_bytes
+    try:
+        # Older workers have the check in `init_device`.
+        if hasattr(utils, "request_memory"):
+            utils.request_memory(first, worker.cache_config)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    free, total = free_bytes / GIB, first.total_memory / GIB
+    return f"Free memory on device ({free:.2f}/{total:.2f} GiB) on startup is too little"
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def kv_cache(memory: Memory) -> str:
     nbytes = memory.kv_cache_bytes
     # Below zero even an empty cache does not fit; a full-length request needs more.
     size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
-    short = nbytes is not None and memory.kv_cache_tokens is None
+    short = nbytes is not None and (memory.kv_cache_tokens is None or memory.starts is False)
     return size + (", would not start" if short else "")
 
 
@@ -218,6 +218,16 @@ def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
         found.append((what, spoken(getattr(memory, field)), label))
         if field == "activation_peak_bytes":
             found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
+    if memory.kv_cache_range_bytes:
+        least, most = map(gib, memory.kv_cache_range_bytes)
+        found.append(("KV cache, as the host's use varies", f"{least} to {most}", "assumed"))
+    outside = memory.outside_bytes
+    if outside is not None and outside < 0:
+        found.append(("more than is free", gib(-outside), label_of(memory, "outside_bytes")))
+    elif outside is not None:
+        found.append(("free outside the reserve", gib(outside), label_of(memory, "outside_bytes")))
+    for one in memory.after_pool:
+        found.append((f"   {one.name}, after the KV cache", _minus(one.nbytes), one.label))
     return found
 
 

@@ -109,6 +109,8 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
 
     def starts(memory: Memory) -> str:
         nbytes = memory.kv_cache_bytes
+        if memory.starts is False and nbytes is not None and nbytes >= 0:
+            return "no"
         if memory.kv_cache_tokens is not None or nbytes is None:
             return "—" if memory.kv_cache_tokens is None else "yes"
         return f"no, {text.room(nbytes)}" if nbytes < 0 and two else "no"

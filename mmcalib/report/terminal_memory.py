@@ -29,8 +29,11 @@ _REFUSED: Final = 4
 
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
-    if memory.kv_cache_tokens is None:
-        return f"vLLM would not start: {memory.note}"
+    if memory.kv_cache_tokens is None or memory.starts is False:
+        cure = ""
+        if memory.kv_cache_tokens is not None and memory.most_utilization:
+            cure = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
+        return f"vLLM would not start: {memory.note.rstrip('.')}{cure}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.memory import PhasePeak
+from mmcalib.domain.memory import AfterPool, PhasePeak
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
@@ -42,6 +42,20 @@ class Memory(DocumentPart):
     kv_cache_tokens: int | None = None
     kv_bytes_per_token: int | None = Field(default=None, description="Without recurrent state")
     max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
+    kv_cache_range_bytes: tuple[int, int] | None = Field(
+        default=None, description="On a GPU that shares the host's memory, whose use varies"
+    )
+    free_bytes: int | None = Field(default=None, description="What vLLM finds free when it starts")
+    outside_bytes: int | None = Field(
+        default=None, description="Free outside all that vLLM reserves; negative: it does not start"
+    )
+    after_pool: list[AfterPool] = Field(
+        default_factory=list, description="What the start takes outside the reserve"
+    )
+    most_utilization: float | None = Field(
+        default=None, description="Highest `gpu_memory_utilization` that the free memory allows"
+    )
+    starts: bool | None = Field(default=None, description="If false, `note` has the reason")
     label: Label | None = None
     labels: dict[str, Label] = Field(default_factory=dict, description="Keys whose label differs")
     gpu: str | None = None
@@ -137,7 +151,10 @@ class TrafficFigures(DocumentPart):
     refused: list[str] = Field(description="Rejected requests and reasons")
     steps: int
     reserved_bytes: int = Field(description="Peak that the startup profile reserved")
-    outside_bytes: int = Field(description="Left free by `gpu_memory_utilization`")
+    outside_bytes: int = Field(description="Free outside all that vLLM reserves")
+    requested_bytes: int | None = Field(
+        default=None, description="Limit set by `gpu_memory_utilization`; null: total − outside"
+    )
     total_bytes: int = Field(description="GPU memory")
     preemptions: int = Field(description="Requests paused: no free KV block")
     encoder_waits: int = Field(description="Requests delayed by the encoder budget or cache")
@@ -169,8 +186,10 @@ class TrafficFigures(DocumentPart):
         # Imports numpy, which `check` does not need.
         from mmcalib.derive.demand import Headroom
 
-        requested_bytes = self.total_bytes - self.outside_bytes
-        return Headroom(self.total_bytes, requested_bytes, self.peak_bytes, self.reserved_bytes)
+        outside = self.outside_bytes
+        requested = self.requested_bytes or self.total_bytes - outside
+        peaks = self.peak_bytes, self.reserved_bytes
+        return Headroom(self.total_bytes, requested, outside, *peaks)
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:

@@ -229,7 +229,9 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
     judged = facts(
-        args, PLAIN, given_tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 3 * GIB, GIB))
+        args,
+        PLAIN,
+        given_tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 2 * GIB, 3 * GIB, GIB)),
     )
     assert judged.configuration.adequacy == ProfileReserve(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)

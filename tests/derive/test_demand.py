@@ -29,7 +29,7 @@ from mmcalib.derive.demand import (
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
-from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.derive.costed import table
 from tests.workflows.rehearsals import rehearsed
 
@@ -40,14 +40,14 @@ from tests.workflows.rehearsals import rehearsed
         (1000, 1 << 30, True, True),
         (1000 + VLLM_SLACK_BYTES, 1 << 30, True, True),
         (1001 + VLLM_SLACK_BYTES, 1 << 30, False, True),
-        (1007, CONTEXT_BYTES + 7, True, True),
-        (1008, CONTEXT_BYTES + 7, False, False),
-        (1008, CONTEXT_BYTES + 8, True, True),
-        (1000, 0, True, False),
+        (1007, 7, True, True),
+        (1008, 7, False, False),
+        (1008, 8, True, True),
+        (1000, 0, True, True),
         (1001, 0, False, False),
     ],
 )
-def test_bytes_decide_with_the_slack_that_is_left_beside_the_cuda_context(
+def test_bytes_decide_with_the_slack_that_is_left_outside_the_reserve(
     worst: int, outside: int, passes: bool, fits_outside: bool
 ) -> None:
     found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=outside)
@@ -158,11 +158,11 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
 
 def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
     beyond = VLLM_SLACK_BYTES + MIB
-    assert Headroom(MIB, MIB, 100, 100).fits_reserve
-    assert Headroom(MIB, MIB, VLLM_SLACK_BYTES, 0).fits_reserve
-    eats = Headroom(MIB, 0, beyond, 0)
+    assert Headroom(MIB, MIB, 0, 100, 100).fits_reserve
+    assert Headroom(MIB, MIB, 0, VLLM_SLACK_BYTES, 0).fits_reserve
+    eats = Headroom(MIB, 0, MIB, beyond, 0)
     assert (eats.nbytes, eats.fits_reserve, eats.fits) == (-beyond, False, True)
-    assert not Headroom(MIB, 1, beyond, 0).fits
+    assert not Headroom(MIB, 1, MIB - 1, beyond, 0).fits
 
 
 @given(
@@ -173,14 +173,16 @@ def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
 )
 def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
     """In whole hundredths, and the highest such share that does."""
-    found = Headroom(total, max(0, total - outside), peak + VLLM_SLACK_BYTES, reserved)
+    requested = max(0, total - outside)
+    found = Headroom(total, requested, total - requested, peak + VLLM_SLACK_BYTES, reserved)
     share = found.fitting_utilization
     if share is None:
         assert found.fits or peak - reserved >= 0.99 * total
         return
 
     def fits(at: float) -> bool:
-        return replace(found, requested_bytes=math.floor(at * total)).fits
+        requested = math.floor(at * total)
+        return replace(found, requested_bytes=requested, outside_bytes=total - requested).fits
 
     assert not found.fits
     assert fits(share)

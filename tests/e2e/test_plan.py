@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.results.plan import Plan
 from mmcalib.text import GIB, MIB
 from tests.e2e.command import QWEN, mmcalib
@@ -16,6 +17,32 @@ from tests.schemas import fits
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SMALL = ("--gpu-memory", "12GiB", "--capability", "8.6")
+
+
+SHARED = ("--gpu", "L4", "--gpu-memory-free", "17GiB")
+
+
+def test_a_shared_card_gets_the_highest_utilization_that_starts(engine_cache: Path) -> None:
+    """vLLM's own check decides: it starts if what is free is at least its share of the total."""
+    args = ("--", "--max-model-len", "8192")
+    ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SHARED, "--json", "--quiet", *args)
+    assert ended.returncode == 0, ended.stderr
+    plan = Plan.model_validate_json(ended.stdout)
+    assert plan.memory.starts is False
+    assert "on startup is less than desired GPU memory utilization (0.92" in plan.memory.note
+    assert plan.combination is not None
+    free, total = plan.memory.free_bytes, plan.memory.total_bytes
+    assert free is not None
+    assert total is not None
+    assert free == 17 * GIB - CONTEXT_BYTES
+    most = next(share / 100 for share in range(100, 0, -1) if free >= share * total / 100)
+    assert plan.combination.flags == f"--gpu-memory-utilization {most}"
+    for share, code in ((most, 0), (round(most + 0.01, 2), 3)):
+        tried = mmcalib(
+            engine_cache, "rehearse", "--model", QWEN, *SHARED, "--strict", "--quiet",
+            *args, "--gpu-memory-utilization", str(share),
+        )  # fmt: skip
+        assert tried.returncode == code, tried.stderr
 
 
 @pytest.mark.long

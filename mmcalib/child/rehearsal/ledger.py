@@ -102,9 +102,9 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no tensor uses; may be negative."""
+        """Bytes that neither tensors nor other processes use; may be negative."""
         memory = self._gpu_memory
-        return memory.gpu.total_bytes - memory.allocator.allocated_bytes - memory.other_bytes
+        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - memory.other_bytes
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""

@@ -24,9 +24,8 @@ from mmcalib.domain import memory
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
-from mmcalib.releases import models, runner
+from mmcalib.releases import models, platform, runner
 from mmcalib.releases.engine import serve_config
-from mmcalib.releases.platform import subtracts_graphs
 from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
 from mmcalib.text import MIB, gib
 
@@ -68,6 +67,15 @@ def count_graphs(config: Any) -> int:
     return len(sizes) * ("PIECEWISE" in mode) + full * ("FULL" in mode)
 
 
+def assume_graphs(started: StartedWorker, count: int) -> Graphs:
+    """Return the allowance for `count` graphs, of which vLLM's startup may subtract nothing."""
+    each, kind = PER_GRAPH_BYTES, ""
+    if "GDN_ATTN" in models.attention_backends(started.worker.vllm_config):
+        layers = started.config.model_config.hf_text_config.num_hidden_layers
+        each, kind = PER_GATED_DELTA_LAYER_BYTES * layers, " of a gated-delta model"
+    return Graphs(count, round(FIRST_GRAPH_BYTES + count * each), kind=kind)
+
+
 def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     """Compute what startup subtracts for `count` graphs in the user's `mode`; restore the GPU.
 
@@ -78,12 +86,8 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
     gpu/cudagraph_utils.py of 0.32).
     """
     worker, ledger = started.worker, started.ledger
-    backends = models.attention_backends(worker.vllm_config).split(", ")
-    has_flashinfer, each, kind = _FLASHINFER in backends, PER_GRAPH_BYTES, ""
-    if "GDN_ATTN" in backends:
-        layers = started.config.model_config.hf_text_config.num_hidden_layers
-        each, kind = PER_GATED_DELTA_LAYER_BYTES * layers, " of a gated-delta model"
-    graphs = Graphs(count, round(FIRST_GRAPH_BYTES + count * each), kind=kind)
+    has_flashinfer = uses_flashinfer(worker)
+    graphs = assume_graphs(started, count)
     if not has_flashinfer and not started.config.model_config.is_hybrid:
         return graphs
     runner.resolve_layout(started.config, worker, list(worker.get_kv_cache_spec().values()))
@@ -114,7 +118,23 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
         if captures.is_overlaid:
             first = max(0, first - round(FIRST_GRAPH_BYTES))
         more = first + second * (captures.full - 1)
-    return Graphs(count, graphs.nbytes + more, kind, more, outside)
+    return Graphs(count, graphs.nbytes + more, graphs.kind, more, outside)
+
+
+def uses_flashinfer(worker: Any) -> bool:
+    return _FLASHINFER in models.attention_backends(worker.vllm_config).split(", ")
+
+
+def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.AfterPool]:
+    """Yield what the start allocates after the KV cache and outside vLLM's estimates."""
+    if graphs.count and not graphs.nbytes:
+        assumed = assume_graphs(started, graphs.count)
+        yield memory.AfterPool(memory.GRAPHS, assumed.nbytes, "assumed")
+    if graphs.unreserved_bytes:
+        yield memory.AfterPool("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
+    elif uses_flashinfer(started.worker) and not graphs.nbytes:
+        workspace_bytes = platform.flashinfer_workspace_bytes()
+        yield memory.AfterPool("FlashInfer's workspace", workspace_bytes, "computed")
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -252,7 +272,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
     captured, mode = models.capture_sizes(config), models.graph_mode(config)
     models.disable_compilation(config)
     with start_worker(machine, config) as started:
-        if graphs.count and subtracts_graphs() and runner.estimates_graphs(started.worker):
+        if graphs.count and platform.subtracts_graphs() and runner.estimates_graphs(started.worker):
             graphs = estimate_graphs(started, graphs.count, mode)
         available = started.available_bytes
         # The user's KV cache size; None if unset, or without this option.
@@ -306,6 +326,9 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             spare_bytes=spare,
             steps=steps,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
+            free_bytes=machine.gpu.free_at_start,
+            refusal=runner.refuse_start(started.worker, machine.gpu.free_at_start),
+            after_pool=tuple(allocations_after_pool(started, graphs)),
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
             ),
@@ -388,7 +411,9 @@ def _assumptions(
         yield f"attention's memory beyond its graphs is unknown: {graphs.problem}"
     if (replicas := config.parallel_config.data_parallel_size) > 1:
         yield f"figures are for each of {replicas} replicas, which have separate GPUs"
-    yield "nothing else runs on the GPU"
+    taken = gpu.total_bytes - gpu.free_at_start
+    whose = "the CUDA context" if gpu.free_bytes is None else "the CUDA context and other processes"
+    yield f"{whose} take {gib(taken)} before vLLM starts"
     if not config.model_config.enforce_eager:
         yield "vLLM's fused kernels take as much memory as the kernels that torch compiles"
     if version_set := os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):

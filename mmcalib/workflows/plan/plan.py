@@ -299,6 +299,8 @@ def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) ->
         attention_heads=_attention_heads(config),
         weights_bytes=base.weights_bytes,
         total_bytes=base.total_bytes,
+        outside_bytes=base.outside_bytes,
+        most_utilization=base.most_utilization,
         max_model_len=budget.max_model_len,
         max_num_seqs=budget.max_num_seqs,
         max_num_batched_tokens=budget.max_num_batched_tokens,

@@ -242,7 +242,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     def starts_with(share: float) -> bool:
         args = {**decision.engine_args, "gpu_memory_utilization": share}
         (one,) = ask([args], ())
-        return one is not None and one.kv_cache_tokens is not None
+        return one is not None and one.starts
 
     own = decision.engine_args
     with progress.step(f"simulating requests on {predicted.gpu.name}"):

@@ -254,7 +254,11 @@ def find_headroom(subject: ValidatedConfig) -> Headroom | None:
     if config is None or short is None:
         return None
     return Headroom(
-        config.total_bytes, config.requested_bytes, short.worst.nbytes, short.reserved_bytes
+        config.total_bytes,
+        config.requested_bytes,
+        config.outside_for_steps_bytes,
+        short.worst.nbytes,
+        short.reserved_bytes,
     )
 
 

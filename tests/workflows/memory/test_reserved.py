@@ -42,6 +42,7 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.workflows.judging import judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
@@ -342,7 +343,9 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
     asked = 22 * GIB - 300 * MIB
     remedy = "--gpu-memory-utilization 0.98"
     for requested, found in ((20 * GIB, ("pass", "")), (asked, ("warn", remedy))):
-        at = predicted(fits, deepstack(fits.budget, requested_bytes=requested))
+        free = 22 * GIB - CONTEXT_BYTES
+        after = deepstack(fits.budget, requested_bytes=requested, free_bytes=free)
+        at = predicted(fits, after)
         check = reserved_check(at, fits, allow_under_reserve=False)
         assert check is not None
         assert (check.status, check.remedy) == found, check.detail
