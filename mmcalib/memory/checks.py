@@ -186,11 +186,11 @@ def outside_check(after: RehearsedMemory) -> Iterator[Check]:
     if not after.starts:
         remedy = f"--gpu-memory-utilization {most:g}" if most else "free memory on the GPU"
         yield Check(ids.OUTSIDE, "fail", f"vLLM does not start: {after.start_problem}", remedy)
-    elif after.after_pool:
-        parts = ", ".join(f"{o.name} {gib(o.nbytes)}, {o.label}" for o in after.after_pool)
-        detail = f"the start needs {gib(after.needed_outside_bytes)} ({parts}); "
-        detail += f"{gib(after.outside_bytes)} are free outside the reserve"
-        yield Check(ids.OUTSIDE, "pass", detail)
+        return
+    parts = ", ".join(f"{o.name} {gib(o.nbytes)}, {o.label}" for o in after.after_pool)
+    needs = f"{gib(after.needed_outside_bytes)} ({parts})" if parts else "nothing"
+    left = f"the start needs {needs} outside its reserve, where {gib(after.outside_bytes)} are free"
+    yield Check(ids.OUTSIDE, "pass", left)
 
 
 def comparison_check(

@@ -50,11 +50,11 @@ def refuse_start(worker: Any, free_bytes: int) -> str:
     first = copy.copy(worker.init_snapshot)
     first.free_memory = free_bytes
     try:
-        # Older workers have the check in `init_device`.
-        if hasattr(utils, "request_memory"):
+        # The oldest workers have the check in `init_device`.
+        if release.VLLM_0_28.is_reached:
             utils.request_memory(first, worker.cache_config)
     except ValueError as error:
-        return " ".join(str(error).split())
+        return " ".join(str(error).split()).rstrip(".")
     free, total = free_bytes / GIB, first.total_memory / GIB
     return f"Free memory on device ({free:.2f}/{total:.2f} GiB) on startup is too little"
 

@@ -33,7 +33,7 @@ def capacity(memory: Memory) -> str:
         cure = ""
         if memory.kv_cache_tokens is not None and memory.most_utilization:
             cure = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
-        return f"vLLM would not start: {memory.note.rstrip('.')}{cure}"
+        return f"vLLM would not start: {memory.note}{cure}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"

@@ -179,10 +179,20 @@ def test_an_encoder_that_vllm_does_not_profile_is_warned_of() -> None:
 def test_a_default_that_would_not_start_is_said_beside_the_gain(model: str) -> None:
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
     checks = memory_checks(Predicted(L4, short, rehearsed()), None, model)
-    assert [check.status for check in checks] == ["pass"]
+    assert [check.status for check in checks] == ["pass", "pass"]
     assert (
         "305,832 tokens; vLLM does not start with its defaults (1.00 GiB short)" in checks[0].detail
     )
+
+
+def test_memory_that_the_host_shares_leaves_a_range() -> None:
+    """4.41 GiB at most and 2.75 at least were taken outside torch, in public logs of GB10s."""
+    found = rehearsed(non_torch_bytes=3 * GIB, kv_cache_bytes=50 * GIB)
+    memory = memory_figures(found, gpus.find_gpu("GB10"))
+    assert memory.kv_cache_range_bytes is not None
+    least, most = (nbytes / GIB for nbytes in memory.kv_cache_range_bytes)
+    assert (round(least, 2), round(most, 2)) == (48.59, 50.25)
+    assert memory_figures(found, L4).kv_cache_range_bytes is None
 
 
 def test_an_encoder_without_a_profile_is_a_finding(model: str) -> None:
