@@ -72,6 +72,7 @@ class StartupLog:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     total_bytes: int | None = None
+    free_bytes: int | None = None
     kv_cache_bytes: int | None = None
     failures: tuple[Failure, ...] = ()
     starts: int = 0
@@ -314,6 +315,12 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
+        (
+            "free_bytes",
+            "on startup",
+            rf"\(({_N})/{_N} GiB\)\s+on startup",
+            lambda n: _nbytes(f"{n} GiB"),
+        ),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
         # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from mmcalib.errors import UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.results.plan import LogSummary
 from mmcalib.text import GIB, gib
 
@@ -40,6 +41,8 @@ _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
 # Logs round to 0.01 GiB, and drivers leave slightly different totals.
 _SIZE_TOLERANCE: Final = 0.005
+# The CUDA context takes up to 0.60 GiB (`CONTEXT_BYTES`): more is another process's.
+_MOST_CONTEXT_BYTES: Final = 640 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,16 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         f"no known GPU has the log's {size}",
         hint=f"--gpu-memory {size} --capability X.Y, or --gpu NAME",
     )
+
+
+def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
+    """Return the GPU with the memory that the log's server found free next to other processes."""
+    total, free = log.total_bytes, log.free_bytes
+    if free is None or total is None or not _same_size(gpu.total_bytes, total):
+        return gpu
+    if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES:
+        return gpu
+    return replace(gpu, free_bytes=free + CONTEXT_BYTES)
 
 
 def _same_size(one: int, other: int) -> bool:

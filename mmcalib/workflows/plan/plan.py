@@ -172,6 +172,8 @@ def plan(
     if gpu is None and server_log is not None:
         gpu = from_log.gpu_of_log(server_log.log)
     device = gpu if isinstance(gpu, Gpu) else resolve_gpu(gpu or AUTO)
+    if server_log is not None:
+        device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
     with (

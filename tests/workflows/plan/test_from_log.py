@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.models import gpus
+from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.text import GIB
 from mmcalib.workflows.plan import from_log
 from tests.workflows.rehearsals import rehearsed
 
@@ -36,3 +38,16 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "defaults of the log's engine: max_num_batched_tokens=2048",
         "ignored arguments of the log: seed",
     ]
+
+
+def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Path) -> None:
+    """A server that starts alone on an L4 finds all of it free but for its context."""
+    message = "ValueError: Free memory on device cuda:0 ({free}/22.04 GiB) on startup is less than"
+    l4 = gpus.find_gpu("L4")
+    for free, expected in ((17.06, round(17.06 * GIB) + CONTEXT_BYTES), (21.7, None)):
+        log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
+        assert from_log.with_free_of_log(l4, log).free_bytes == expected
+        given = gpus.with_free_memory(l4, "9GiB")
+        assert from_log.with_free_of_log(given, log) == given
+    other = gpus.find_gpu("H100-80G")
+    assert from_log.with_free_of_log(other, log) == other
