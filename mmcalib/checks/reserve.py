@@ -11,7 +11,7 @@ from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT, limit_options, size_hint
 from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
-from mmcalib.derive.processor_cache import CacheFloor, describe_floor, round_up_gib
+from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import BODY_BYTES, ModelInfo
@@ -218,7 +218,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if floor is None or not size or not floor.nbytes:
         return
     if alone and args.get("mm_processor_cache_type") == "shm":
-        yield from _check_shared_items(args, floor)
+        yield from _check_shared_items(args, facts.tries.largest_bytes)
         return
     given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
@@ -236,11 +236,13 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     )
 
 
-def _check_shared_items(args: Mapping[str, Any], floor: CacheFloor) -> Iterator[Check]:
+def _check_shared_items(
+    args: Mapping[str, Any], largest_bytes: Mapping[Modality, int]
+) -> Iterator[Check]:
     """`SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33)."""
     given = args.get(_OBJECT_SIZE)
     most = SHM_OBJECT_MIB if given is None else given
-    for modality, (_, nbytes) in floor.items.items():
+    for modality, nbytes in largest_bytes.items():
         if nbytes > most * MIB:
             detail = (
                 f"{_OBJECT_SIZE} {most}, but one {modality} may take {nbytes / MIB:,.0f} MiB "
