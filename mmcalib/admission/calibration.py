@@ -43,9 +43,10 @@ class Calibration(CalibrationDocument):
         args = self.engine_config
         tools = bool(args.get("enable_auto_tool_choice") and args.get("tool_call_parser"))
         embeds = bool(args.get("enable_mm_embeds") or args.get("enable_prompt_embeds"))
-        key = self.costs, tools, embeds
+        key = self.costs, self.server, tools, embeds
         if self._grammar is None or self._grammar[0] != key:
-            self._grammar = key, Grammar(self.costs.grammar, tools=tools, embeds=embeds)
+            made = Grammar(self.costs.grammar, self.server, tools=tools, embeds=embeds)
+            self._grammar = key, made
         return self._grammar[1]
 
     def admits(

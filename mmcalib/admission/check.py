@@ -91,7 +91,8 @@ class _Gate:
 
     def prompt(self, prompt: Prompt | Skipped) -> CheckedItem:
         if isinstance(prompt, Skipped):
-            return CheckedItem(prompt.path, "prompt", (), answer_unusable(prompt.reason))
+            answer = answer_unusable(prompt.reason, prompt.remedy)
+            return CheckedItem(prompt.path, "prompt", (), answer)
         try:
             files, answer = admit_request(self._gate, prompt, self._counting)
         finally:

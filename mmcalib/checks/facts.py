@@ -125,7 +125,7 @@ class LargestPrompt:
 class Alternatives:
     """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
     modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
-    request may bring, None without a cache.
+    request may bring, None without a cache, and `largest_bytes` one processed item.
     """
 
     without: Budget | None = None
@@ -133,6 +133,7 @@ class Alternatives:
     cures: Sequence[str] = ()
     room: Headroom | None = None
     cache_floor: CacheFloor | None = None
+    largest_bytes: Mapping[Modality, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.model import BODY_BYTES, ModelInfo
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
-from mmcalib.text import GIB, gib
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, SHM_OBJECT_MIB
+from mmcalib.text import GIB, MIB, gib
 
 _CACHE_SIZE = "mm_processor_cache_gb"
+_OBJECT_SIZE = "mm_shm_cache_max_object_size_mb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
     "--max-tokens-per-item, or --allow-under-reserve"
@@ -217,6 +218,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if floor is None or not size or not floor.nbytes:
         return
     if alone and args.get("mm_processor_cache_type") == "shm":
+        yield from _check_shared_items(args, facts.tries.largest_bytes)
         return
     given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
@@ -232,6 +234,32 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         f"{yaml_line(_CACHE_SIZE, 0)}, or {yaml_line(_CACHE_SIZE, round_up_gib(floor.nbytes))} if "
         "the host has twice that, or smaller limits",
     )
+
+
+def _check_shared_items(
+    args: Mapping[str, Any], largest_bytes: Mapping[Modality, int]
+) -> Iterator[Check]:
+    """`SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33)."""
+    given = args.get(_OBJECT_SIZE)
+    most = SHM_OBJECT_MIB if given is None else given
+    for modality, nbytes in largest_bytes.items():
+        if nbytes > most * MIB:
+            detail = (
+                f"{_OBJECT_SIZE} {most}, but one {modality} may take {nbytes / MIB:,.0f} MiB "
+                "(computed): vLLM processes it anew in every request"
+            )
+            remedy = yaml_line(_OBJECT_SIZE, nbytes // MIB + 2)
+            yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)
+
+
+def idle_variables(opened: ModelInfo) -> Iterator[Check]:
+    """A warning for each limit in the environment that this server does not apply."""
+    for name in opened.server.given:
+        if name not in opened.server.limits:
+            detail = f"vLLM {opened.versions.get('vllm', '')}'s server does not apply this variable"
+            if name == BODY_BYTES:
+                detail += "; only the Rust front end of 0.33 does (VLLM_USE_RUST_FRONTEND=1)"
+            yield Check(ids.EFFECT_OF.of(name), "warn", detail, f"unset {name}")
 
 
 def missing_parts(opened: ModelInfo) -> Iterator[Check]:
@@ -254,5 +282,6 @@ RULES: Final[Rules] = {
     check_derived_hints: {CheckStage.DECIDED: 180},
     check_cache_floor: {CheckStage.WRITTEN: 70},
     lambda facts: missing_parts(facts.model): {CheckStage.WRITTEN: 10},
+    lambda facts: idle_variables(facts.model): {CheckStage.WRITTEN: 15},
     check_default_starts: {CheckStage.DECIDED: 110},
 }

@@ -57,7 +57,7 @@ def read_server(*, videos: bool) -> Server:
     limits = platforms.read_variables(VARIABLES)
     server = Server(
         limits=limits,
-        given=tuple(name for name in limits if name in os.environ),
+        given=tuple(name for name in VARIABLES if name in os.environ),
         torchcodec=processors.decodes_by_torchcodec(),
     )
     if not videos:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import math
 import operator
+import pickletools
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -14,6 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
 from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
+from mmcalib.domain.model import BODY_BYTES, EMBEDS_BYTES, Server, describe_excess
+from mmcalib.text import MIB, decode_base64
 
 # Fields that affect only the answer, if the schema accepts them.
 _ANSWER_ONLY = frozenset(
@@ -112,18 +118,30 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
 _NUMBERS = _LAX["integer"], _LAX["number"]
 _MAX_ERROR_CHARS = 80
 
+# Tensors in base64: zip files that `torch.save` wrote.
+_TENSOR = re.compile(rb'"(UEsDB[\w+/=]+)"')
+_MAX_PICKLE_BYTES = 1 << 16
+_ELEMENT_BYTES = {"HalfStorage": 2, "BFloat16Storage": 2, "FloatStorage": 4, "DoubleStorage": 8}
+_NO_LIMITS = Server()
+
 
 class Grammar:
     """Checks requests against `grammar`, as `releases.grammar.request_grammar` wrote it.
 
-    `grammar` is empty for older calibrations. With `tools` the server parses tool calls, with
+    `grammar` is empty for older calibrations. With `tools` the `server` parses tool calls, with
     `embeds` it accepts embeddings.
     """
 
     def __init__(
-        self, grammar: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
+        self,
+        grammar: Mapping[str, Any],
+        server: Server = _NO_LIMITS,
+        *,
+        tools: bool = False,
+        embeds: bool = False,
     ) -> None:
         self._grammar, self._tools = grammar, tools or bool(grammar.get("tools"))
+        self._limits = server.limits
         self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
     def find_doubt(self, request: ChatRequest) -> str:
@@ -165,14 +183,29 @@ class Grammar:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
-    def classify_part(self, error: UnknownPart) -> BadRequest:
-        """Return a definite rejection if vLLM does not support the part's type, else `error`."""
+    def check_body(self, request: ChatRequest, line: bytes) -> None:
+        """Raises `BadRequest` if the server does not read so much; a line may wrap its body."""
+        most, size = self._limits.get(BODY_BYTES, 0), len(line.strip())
+        if not request.row and 0 < most < size:
+            body = {**request.fields, **request.others, "messages": request.messages}
+            size = min(size, len(json.dumps(body)))
+            if size > most:
+                words = f"a body of {size:,} bytes", f"{most:,}"
+                raise BadRequest(*describe_excess(BODY_BYTES, size, *words))
+
+    def classify_part(self, error: UnknownPart, line: bytes) -> BadRequest:
+        """Return a definite rejection if vLLM rejects the part's type or size, else `error`."""
         if not self._embeds and str(error.kind).endswith("_embeds"):
             flags = "--enable-mm-embeds or --enable-prompt-embeds"
             return BadRequest(f"vLLM rejects {error.kind} without {flags}")
-        if not self._grammar or error.kind in self._grammar["parts"]:
-            return error
-        return BadRequest(f"vLLM does not support parts of type {error.kind}")
+        if self._grammar and error.kind not in self._grammar["parts"]:
+            return BadRequest(f"vLLM does not support parts of type {error.kind}")
+        most = self._limits.get(EMBEDS_BYTES, 0)
+        size = max(map(dense_bytes, _TENSOR.findall(line)), default=0) if most > 0 else 0
+        if size > most:
+            words = f"a tensor of {size / MIB:,.2f} MiB", f"{most / MIB:,.2f} MiB"
+            return BadRequest(*describe_excess(EMBEDS_BYTES, size, *words))
+        return error
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
         marks = "" if self._is_string else "".join(self._grammar.get("placeholders", {}).values())
@@ -294,3 +327,34 @@ def _lax(adapter: TypeAdapter[Any], value: object) -> Any:
         return adapter.validate_python(value)
     except ValidationError:
         return None
+
+
+def dense_bytes(encoded: bytes) -> int:
+    """Bytes of a tensor of embeddings once dense, by the shape that it declares: `safe_to_dense`
+    compares them (vllm/utils/sparse_utils.py, since 0.30). 0 if mmcalib cannot tell.
+    """
+    from mmcalib.media.failure import media_errors
+
+    storage, shape, numbers, awaited = "", list[int](), list[int](), False
+    damaged: tuple[type[Exception], ...] = (*media_errors(), zipfile.BadZipFile)
+    try:
+        with zipfile.ZipFile(io.BytesIO(decode_base64(encoded))) as file:
+            names = [name for name in file.namelist() if name.endswith("/data.pkl")]
+            with file.open(names[0]) as pickled:
+                code = pickled.read(_MAX_PICKLE_BYTES)
+        # A shape is the first tuple after its storage, or for a sparse tensor after `torch.Size`.
+        for operation, value, _ in pickletools.genops(code):
+            match operation.name, value:
+                case "GLOBAL", str() if value.endswith("Storage"):
+                    storage = value.removeprefix("torch ")
+                case ("BINPERSID", _) | ("GLOBAL", "torch Size"):
+                    numbers, awaited = [], True
+                case "MARK", _:
+                    numbers = []
+                case ("TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE") as name, _ if awaited:
+                    shape, awaited = numbers[-int(name[5:] or len(numbers)) :], False
+                case "BININT" | "BININT1" | "BININT2" | "LONG1", int():
+                    numbers.append(min(value, 1 << 63))
+        return math.prod(shape) * _ELEMENT_BYTES.get(storage, 0)
+    except damaged:
+        return 0

@@ -86,6 +86,8 @@ class RequestLines:
         try:
             request, _ = parse_line(line)
             try:
+                if self._grammar:
+                    self._grammar.check_body(request, line)
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
@@ -95,8 +97,8 @@ class RequestLines:
                 raise
         except (BadRequest, Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
-                error = self._grammar.classify_part(error)
-            return Skipped(origin, one_line(str(error)))
+                error = self._grammar.classify_part(error, line)
+            return Skipped(origin, one_line(str(error)), remedy=getattr(error, "remedy", ""))
         for one in media:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))

@@ -19,7 +19,9 @@ from mmcalib.domain.model import (
     MAX_PIXELS,
     PIXELS,
     REQUEST_BYTES,
+    REQUEST_DOWNLOAD,
     Server,
+    describe_excess,
 )
 from mmcalib.domain.shapes import (
     OPEN_LENGTH_SAMPLES,
@@ -106,12 +108,15 @@ _CONVERT = "convert it to WAV or FLAC"
 
 @dataclass(frozen=True, slots=True)
 class ServerRefusal:
-    """Why a server rejects a file; setting `variable`, if any, to `value` or more admits it."""
+    """Why a server rejects a file; setting `variable`, if any, to `value` or more admits it.
+    Not `sure`: it depends on sizes that are known in whole MiB only.
+    """
 
     reason: str
     remedy: str
     variable: str = ""
     value: int = 0
+    sure: bool = True
 
 
 def find_server_refusal(
@@ -138,8 +143,18 @@ def find_server_refusal(
     return _check_download(file, server)
 
 
-def find_request_refusal(decoded: Sequence[int], server: Server) -> ServerRefusal | None:
-    """Return why the server rejects a whole request, by each item's decoded bytes (0.33)."""
+def find_request_refusal(
+    files: Sequence[EncodedItem], decoded: Sequence[int], server: Server
+) -> ServerRefusal | None:
+    """Return why the server rejects a whole request, by each item's decoded bytes (0.33). Downloads
+    that fail and are repeated count too (`MediaRequestDownloadBudget`, vllm/connections.py).
+    """
+    fetched = [file.encoding.file_mib for file in files if file.encoding.fetched]
+    most, total = server.limits.get(REQUEST_DOWNLOAD, 0), sum(fetched)
+    if 0 < most < total:
+        size = f"downloads of up to {total} MiB in one request"
+        refusal = _exceeds(REQUEST_DOWNLOAD, total, size, f"{most} MiB")
+        return replace(refusal, sure=total - len(fetched) >= most)
     most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
     if 0 < most < total:
         size = f"{total / MIB:.0f} MiB of decoded media in one request"
@@ -258,16 +273,16 @@ def _counts_per_sample(file: EncodedItem, server: Server) -> int:
 
 
 def _check_download(file: EncodedItem, server: Server) -> ServerRefusal | None:
-    most, size = server.limits.get(DOWNLOAD, 0), file.encoding.file_mib
-    # Zero or less: no limit.
-    if file.encoding.fetched and 0 < most < size:
-        return _exceeds(DOWNLOAD, size, f"a download of {size} MiB", f"{most} MiB")
+    size = file.encoding.file_mib if file.encoding.fetched else 0
+    for variable in (DOWNLOAD, REQUEST_DOWNLOAD):
+        # Zero or less: no limit.
+        if 0 < (most := server.limits.get(variable, 0)) < size:
+            return _exceeds(variable, size, f"a download of {size} MiB", f"{most} MiB")
     return None
 
 
 def _exceeds(variable: str, value: int, size: str, most: str) -> ServerRefusal:
-    reason = f"{size}, the server takes up to {most} ({variable})"
-    return ServerRefusal(reason, f"{variable}={value} for the server", variable, value)
+    return ServerRefusal(*describe_excess(variable, value, size, most), variable, value)
 
 
 Answer = Literal["fits", "no", "unknown"]
@@ -346,7 +361,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
         return reject(why, basis="none")
     if refusal := find_server_refusal(file, gate.server, gate.audio_limits):
         return reject(refusal.reason, refusal.remedy)
-    if refusal := find_request_refusal([_decoded_bytes(gate, file)], gate.server):
+    if refusal := find_request_refusal([file], [_decoded_bytes(gate, file)], gate.server):
         return reject(refusal.reason, refusal.remedy, exact=False)
     if file.encoding.transport_stream:
         return leave_unknown(_STREAMED, "remux it to MP4")
@@ -469,15 +484,16 @@ def admit_prompt(
             return costs.to_admission("no", why)
     if "unknown" in worst:
         return worst["unknown"]
-    if refusal := find_request_refusal(
-        [_decoded_bytes(gate, as_encoded_item(s)) for s in shapes], gate.server
-    ):
-        return costs.to_admission("no", refusal.reason, refusal.remedy)
+    files = [as_encoded_item(shape) for shape in shapes]
+    decoded = [_decoded_bytes(gate, file) for file in files]
+    if refusal := find_request_refusal(files, decoded, gate.server):
+        answer: Answer = "no" if refusal.sure else "unknown"
+        return costs.to_admission(answer, refusal.reason, refusal.remedy)
     media = TokenRange(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
     words = text or bound_text(gate.text, request, kinds)
     in_context = TokenRange.exactly(0) if gate.encoder_decoder else media
-    answer = request.answer_tokens, request.least_answer_tokens
-    return _judge_prompt(gate, costs, ContextNeeds(in_context, words, *answer))
+    answers = request.answer_tokens, request.least_answer_tokens
+    return _judge_prompt(gate, costs, ContextNeeds(in_context, words, *answers))
 
 
 def depends_on_text(gate: Gate, shapes: Sequence[ItemLike], answer: Admission) -> bool:

@@ -11,16 +11,23 @@ from mmcalib.domain.knobs import Knob
 from mmcalib.domain.shapes import Modality
 from mmcalib.text import share
 
-# Variables of vllm/envs.py: the first three are of vllm/multimodal/media/audio.py (0.32), the
-# fourth of vllm/connections.py (since 0.29), the fifth of release 0.33, the last of
-# vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32).
+# Variables of vllm/envs.py: the first three are of vllm/multimodal/media/audio.py (0.32), the next
+# two of vllm/connections.py (since 0.29 and 0.33), then of vllm/multimodal/media/base.py (0.33), of
+# vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32), and of
+# vllm/utils/sparse_utils.py (since 0.30). The last is of the Rust front end (0.33) only.
 AUDIO_FILE = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 AUDIO_SECONDS = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 AUDIO_BYTES = "VLLM_MAX_AUDIO_DECODE_BYTES"
 DOWNLOAD = "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"
+REQUEST_DOWNLOAD = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
 REQUEST_BYTES = "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"
 PIXELS = "VLLM_MAX_IMAGE_PIXELS"
-VARIABLES = (AUDIO_FILE, AUDIO_SECONDS, AUDIO_BYTES, DOWNLOAD, REQUEST_BYTES, PIXELS)
+EMBEDS_BYTES = "VLLM_MAX_EMBED_DECODE_BYTES"
+BODY_BYTES = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
+VARIABLES = (
+    *(AUDIO_FILE, AUDIO_SECONDS, AUDIO_BYTES, DOWNLOAD, REQUEST_DOWNLOAD, REQUEST_BYTES, PIXELS),
+    *(EMBEDS_BYTES, BODY_BYTES),
+)
 
 # Pillow opens no larger image, in vLLM too, regardless of that variable: twice
 # PIL.Image.MAX_IMAGE_PIXELS. The variable has the same default.
@@ -31,7 +38,7 @@ MAX_PIXELS = 178_956_970
 class Server:
     """Limits of the installed release's server, as mmcalib probed them.
 
-    `limits` are the values of those `VARIABLES` that the release has, and `given` the ones set in
+    `limits` are the values of those `VARIABLES` that it applies, and `given` all that are set in
     its environment. `decodes`: does its loader decode a clip of this video codec? `lone_frames`:
     also one with a single frame? `torchcodec`: it decodes audio with that library first, which
     counts channels differently.
@@ -47,6 +54,12 @@ class Server:
     def environment(self) -> dict[str, int]:
         """Variables that a server needs to admit what this one does, by mmcalib's names."""
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
+
+
+def describe_excess(variable: str, value: int, size: str, most: str) -> tuple[str, str]:
+    """Return why the server rejects `size`, and the setting that admits it."""
+    why = f"{size}, the server takes up to {most} ({variable})"
+    return why, f"{variable}={value} for the server"
 
 
 @dataclass(frozen=True, slots=True)

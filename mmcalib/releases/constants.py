@@ -78,6 +78,8 @@ CRASHING_AUDIO_SAMPLES: Final[Mapping[str, range]] = {
 
 # Default of `mm_processor_cache_gb`. config/multimodal.py:357 of 0.32.
 PROCESSOR_CACHE_GIB: Final = 4
+# Default of `mm_shm_cache_max_object_size_mb`. config/multimodal.py:375 of 0.33.
+SHM_OBJECT_MIB: Final = 128
 # One API server and one engine. vLLM documents one cache in each of these processes,
 # `mm_processor_cache_gb * (api_server_count + data_parallel_size)` in all (config/multimodal.py of
 # 0.32). Its code keeps less: with one API server and no internal data parallelism only the engine

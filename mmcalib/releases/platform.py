@@ -68,8 +68,11 @@ _SINCE = {
     model.AUDIO_SECONDS: release.VLLM_0_26,
     model.AUDIO_BYTES: release.VLLM_0_28,
     model.DOWNLOAD: release.VLLM_0_29,
+    model.REQUEST_DOWNLOAD: release.VLLM_0_33,
     model.REQUEST_BYTES: release.VLLM_0_33,
     model.PIXELS: release.VLLM_0_26,
+    model.EMBEDS_BYTES: release.VLLM_0_30,
+    model.BODY_BYTES: release.VLLM_0_33,
 }
 
 
@@ -77,7 +80,10 @@ def read_variables(names: Iterable[str]) -> dict[str, int]:
     """Return the values of those variables that this release's chat endpoint applies."""
     from vllm import envs
 
-    applied = (name for name in names if name not in _SINCE or _SINCE[name].is_reached)
+    applied = [name for name in names if name not in _SINCE or _SINCE[name].is_reached]
+    # Python's own server reads a body of any size (vllm/envs.py:1138, 0.33).
+    if model.BODY_BYTES in applied and not envs.VLLM_USE_RUST_FRONTEND:
+        applied.remove(model.BODY_BYTES)
     return {name: int(getattr(envs, name)) for name in applied}
 
 

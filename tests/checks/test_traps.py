@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from mmcalib.derive.limits import ProfileReserve
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from tests.derive.costed import table_of
 
@@ -397,6 +398,44 @@ def test_one_that_holds_any_request_passes_with_its_parts() -> None:
     (check,) = cached({"mm_processor_cache_gb": 0.8}, FLOOR)
     assert check.status == "pass"
     assert "3 × image of 107.4 MB + 1 × video of 536.9 MB = 0.80 GiB (computed)" in check.detail
+
+
+SHM = {"mm_processor_cache_type": "shm"}
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("args", "image_bytes", "remedy"),
+    [
+        # `put` compares with `>` (shm_object_storage.py:706 of 0.33), and the default is 128 MiB
+        # (vllm/config/multimodal.py:375).
+        (SHM, 128 * MIB, None),
+        (SHM, 128 * MIB + 1, "mm-shm-cache-max-object-size-mb: 130"),
+        ({**SHM, "mm_shm_cache_max_object_size_mb": 300}, 299 * MIB, None),
+        # Without any cache.
+        ({**SHM, "mm_processor_cache_gb": 0}, 500 * MIB, None),
+    ],
+)
+def test_an_item_that_the_shared_cache_does_not_store_is_named(
+    args: dict[str, object], image_bytes: int, remedy: str | None
+) -> None:
+    # The context may hold no video beside the images of `FLOOR`, yet one on its own.
+    tries = Alternatives(cache_floor=FLOOR, largest_bytes={"image": image_bytes, "video": 1})
+    found = list(reserve.check_cache_floor(facts(args, PLAIN, given_tries=tries)))
+    assert [check.remedy for check in found] == ([] if remedy is None else [remedy])
+    assert all(one.name == "shared cache for one image" for one in found)
+
+
+def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
+    server = Server(
+        limits={"VLLM_MAX_IMAGE_PIXELS": 9},
+        given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
+    )
+    opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
+    (check,) = reserve.idle_variables(opened)
+    assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    assert check.detail == "vLLM 0.32.0's server does not apply this variable"
+    assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}
 
 
 def test_a_no_that_is_false_is_its_opposite() -> None:

@@ -276,6 +276,27 @@ def test_what_cannot_be_read_has_a_remedy_too(
     assert "try: apply the remedies above, or mmcalib run" in ended.err
 
 
+def test_limits_of_a_request_name_the_variable_that_admits_it(cli, kept: Path, new: Path) -> None:
+    """Two downloads of 1.5 MiB, then a body, against 2 MiB and a byte too few."""
+    downloads = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    body = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
+    page = (new / "page.png").read_bytes().ljust(3 << 19, b"\0")
+    typed = request((new / "page.png").as_uri(), text="a" * 400)
+    with serving() as server:
+        fetched = request(*(server.put(name, page) for name in ("a.png", "b.png")))
+        (new / "requests.jsonl").write_text(f"{fetched}\n{typed}\n")
+        args = ("--requests", new / "requests.jsonl", "--allowed-media-domains", "127.0.0.1")
+        for limits, remedies in (
+            ({downloads: 4, body: len(typed)}, []),
+            ({downloads: 2, body: len(typed) - 1}, [f"{downloads}=4", f"{body}={len(typed)}"]),
+        ):
+            calibration = json.loads(kept.read_text())
+            calibration["server"]["limits"] |= limits
+            kept.write_text(json.dumps(calibration))
+            *offenders, _ = objects(cli("check", "--calibration", kept, "--json", *args).out)
+            assert [str(o["remedy"]).partition(" for")[0] for o in offenders] == remedies
+
+
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
     (new / "requests.jsonl").write_text(request((new / "page.png").as_uri()) + "\n")
     without = json.loads(kept.read_text())

@@ -211,6 +211,44 @@ def test_what_a_request_has_decoded_is_bounded_together() -> None:
     assert admit(replace(gate, server=Server()), film).fits
 
 
+DOWNLOADS = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+
+
+@pytest.mark.parametrize(
+    ("sizes_mib", "limits", "answer", "remedy"),
+    [
+        # `MediaRequestDownloadBudget.charge` compares the sum with `>` (vllm/connections.py:76 of
+        # 0.33), and 0 is no limit. Sizes are rounded up: 129 + 128 may be just above 256.
+        ([128, 128], {DOWNLOADS: 256}, "fits", ""),
+        ([129, 128], {DOWNLOADS: 256}, "unknown", f"{DOWNLOADS}=257 for the server"),
+        ([129, 129], {DOWNLOADS: 256}, "no", f"{DOWNLOADS}=258 for the server"),
+        ([200, 200], {DOWNLOADS: 400}, "fits", ""),
+        ([200, 200], {DOWNLOADS: 0}, "fits", ""),
+        # A release below 0.33 has no such limit.
+        ([200, 200], {"VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": 256}, "fits", ""),
+        # One file counts for both.
+        (
+            [300],
+            {"VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": 400, DOWNLOADS: 256},
+            "no",
+            f"{DOWNLOADS}=300 for the server",
+        ),
+    ],
+)
+def test_downloads_of_a_request_are_bounded_together(
+    sizes_mib: list[int], limits: dict[str, int], answer: str, remedy: str
+) -> None:
+    gate = replace(GATE, server=Server(limits=limits), rules={**GATE.rules, "image": AREA})
+    photo = ImageShape(280, 280)
+    sent = [EncodedItem(photo, Encoding(file_mib=mib, fetched=True)) for mib in sizes_mib]
+    found = admit_prompt(gate, sent, RequestText())
+    told = add_prompt_remedy(gate, sent, RequestText(), found).remedy
+    assert (found.answer, told.partition(" or ")[0]) == (answer, remedy)
+    inline = [replace(one, encoding=replace(one.encoding, fetched=False)) for one in sent]
+    assert admit_prompt(gate, inline, RequestText()).fits
+    assert admitting_variables(sent[0], gate.server) == ({DOWNLOADS: 300} if sent[1:] == [] else {})
+
+
 def test_of_a_transport_stream_nothing_is_promised() -> None:
     """New in the server conformance work: OpenCV decodes none of its frames, or loses some."""
     file = EncodedItem(CLIP, Encoding(codec="h264", transport_stream=True))

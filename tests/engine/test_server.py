@@ -14,11 +14,12 @@ from mmcalib.derive.admission import find_server_refusal
 from mmcalib.derive.bounds import Loader, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.model import Cost
+from mmcalib.domain.model import VARIABLES, Cost
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import examine
-from mmcalib.releases.release import VLLM_0_29, VLLM_0_32, VLLM_0_33
+from mmcalib.releases.platform import read_variables
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_32, VLLM_0_33
 from tests.engine.conftest import QWEN, Lab
 from tests.odd_media import (
     amr,
@@ -130,6 +131,14 @@ def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
     assert said is not None
     assert said.variable in str(truth)
     assert said.value == 601
+
+
+def test_only_limits_of_the_installed_release_are_read() -> None:
+    """By the envs.py of 0.28 to 0.33; the last is of the Rust front end only."""
+    read = read_variables(VARIABLES)
+    assert ("VLLM_MAX_EMBED_DECODE_BYTES" in read) == VLLM_0_30.is_reached
+    assert ("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB" in read) == VLLM_0_33.is_reached
+    assert "VLLM_HTTP_MAX_REQUEST_BODY_SIZE" not in read
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1", "mpeg4", "libx265"])

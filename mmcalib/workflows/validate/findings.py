@@ -26,7 +26,7 @@ from mmcalib.decision.texts import Texts, longest_prompt
 from mmcalib.derive.effects import list_settings
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.processor_cache import cache_floor, cut_to_context
+from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import Cost
@@ -62,6 +62,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
     gain = describe_gain(subject)
     without = _budget_without_profiled(subject)
     budget, prompt, longer, floor = subject.budget, None, False, None
+    largest = dict[Modality, int]()
     # An encoder-decoder model's context holds no items, and vLLM caches none of them.
     if not subject.opened.encoder_decoder:
         if subject.corpus is None:
@@ -70,6 +71,8 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         limit, plain = budget.encoder_budget_tokens, subject.plain
         admitted = cut_to_context(subject.items_per_prompt, subject.table, plain, limit)
         floor = cache_floor(admitted, subject.table, plain, limit)
+        served = [m for m, count in subject.items_per_prompt.items() if count]
+        largest = {m: largest_item_bytes(m, subject.table, plain, limit) for m in served}
     cures = _find_cures(subject)
     yield from judge(
         CheckStage.WRITTEN,
@@ -79,7 +82,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
             prompt=prompt,
             longer=longer,
             given_model=subject.opened,
-            given_tries=Alternatives(without, gain, cures, find_headroom(subject), floor),
+            given_tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
         ),
     )
 

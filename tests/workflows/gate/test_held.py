@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import pickle
 import subprocess
 import sys
@@ -16,7 +18,9 @@ from PIL import Image
 
 from mmcalib.admission.admits import admit_item
 from mmcalib.corpus.grammar import Grammar
+from mmcalib.derive.admission import Admission
 from mmcalib.derive.bounds import Ladder, Rung
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.storage.location import allow_hosts
 from tests.corpus.serving import serving
@@ -122,6 +126,34 @@ def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
     tools = {**asked, "tools": [{"type": "function", "function": {"name": "f"}}]}
     refused = admit_item(GATE, tools, tmp_path, None, grammar)
     assert (refused.answer, "--tool-call-parser" in refused.reason) == ("no", True)
+
+
+def test_a_body_is_as_long_as_the_server_reads() -> None:
+    """The vllm-rs of 0.33's wheel read 33,554,432 bytes; one more got HTTP 400, `length limit
+    exceeded`. With 0, it read any number.
+    """
+    variable, data = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE", png(PAGE)
+    asked = asking("data:image/png;base64," + base64.b64encode(data).decode())
+    nbytes = len(json.dumps(asking("data:image/png;base64,"))) + 4 * -(-len(data) // 3)
+
+    def answer(most: int | None, **wrapped: Any) -> Admission:
+        server = Server(limits={} if most is None else {variable: most})
+        return admit_item(GATE, {**wrapped, **asked}, None, None, Grammar({}, server))
+
+    assert answer(nbytes).fits
+    assert answer(0).fits
+    assert answer(None).fits
+    long = answer(nbytes - 1)
+    assert (long.answer, long.remedy) == ("no", f"{variable}={nbytes} for the server")
+    assert long.reason == (
+        f"a body of {nbytes:,} bytes, the server takes up to {nbytes - 1:,} ({variable})"
+    )
+    # The line of a batch file has more than the body.
+    batch = {"custom_id": "1" * 99, "body": asked}
+    how = GATE, batch, None, None
+    assert admit_item(*how, Grammar({}, Server(limits={variable: nbytes}))).fits
+    over = admit_item(*how, Grammar({}, Server(limits={variable: nbytes - 1})))
+    assert over.remedy == long.remedy
 
 
 WHOLE, LONG = GATE.max_model_len, 9 * GATE.max_model_len
