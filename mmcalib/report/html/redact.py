@@ -72,6 +72,8 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     given += [entry.exemplar for entry in calibration.evidence]
     parts = calibration.costs.modalities.values()
     given += [known.exemplar for part in parts for known in part.known]
+    for chat in calibration.conversations.values():
+        given += (chat.request, chat.typical.exemplar, chat.largest.exemplar)
     foreign = [name for check in calibration.checks for name in check.names]
     names: dict[str, str] = {}
     files: dict[str, str] = {}
