@@ -281,7 +281,7 @@ def test_a_chat_ends_at_the_limit_that_vllm_checks_first() -> None:
     assert fit_chat(many, PAGE, large, text) == ChatFit(0, "encoder cache", 2)
     server = Server(limits={REQUEST_BYTES: 7 * 1316 * 756})
     found = fit_chat(replace(many, server=server), PAGE, small, text)
-    assert found == ChatFit(1, REQUEST_BYTES, 19)
+    assert (found.items, found.limit) == (1, REQUEST_BYTES)
 
 
 def test_without_texts_each_turn_fills_the_reserve() -> None:

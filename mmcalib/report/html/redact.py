@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 from urllib.parse import quote
 
+from mmcalib.derive.admission import ChatLimit
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
@@ -26,7 +27,7 @@ _ENDINGS = MEDIA_EXTENSIONS | {"jsonl"}
 # The document's own words, which may also be the name of a file.
 _FIXED = frozenset(
     {
-        *(*get_args(Label), *get_args(Modality)),
+        *(*get_args(Label), *get_args(Modality), *get_args(ChatLimit)),
         *("pass", "warn", "fail", "skip", "local", "hub", "bundled", "real", "blank"),
         *("chosen", "beaten", "open"),
     }
