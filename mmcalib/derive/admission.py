@@ -545,13 +545,13 @@ ChatLimit = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ChatFit:
-    """Items that a chat holds before HTTP 400, the limit that ends it, and the items that
-    `max_model_len` alone would end it at.
+    """Items that a chat holds before HTTP 400, the limit that ends it, and the most items that it
+    holds with any `limit_mm_per_prompt`.
     """
 
     items: int
     limit: ChatLimit
-    context_items: int
+    most_items: int
 
 
 def fit_chat(gate: Gate, item: ItemLike, cost: ShapeCost, text: ChatText) -> ChatFit:
@@ -564,13 +564,15 @@ def fit_chat(gate: Gate, item: ItemLike, cost: ShapeCost, text: ChatText) -> Cha
     """
     file, most = as_encoded_item(item), gate.server.limits.get(REQUEST_BYTES, 0)
     room = gate.max_model_len - MIN_ANSWER_TOKENS - text.first_tokens + text.turn_tokens
-    context_items = max(0, room // (cost.tokens + text.turn_tokens))
-    fits: dict[ChatLimit, int] = {"limit_mm_per_prompt": gate.counts.get(file.modality, 0)}
+    fits: dict[ChatLimit, int] = {}
     if most > 0 and (each := _decoded_bytes(gate, file)):
         fits["VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"] = most // each
-    fits["max_model_len"] = context_items
+    fits["max_model_len"] = max(0, room // (cost.tokens + text.turn_tokens))
     if cost.embeds > gate.budget_tokens:
         fits["encoder cache"] = 0
     # Of equal limits the first one answers, as in vLLM.
     limit = min(fits, key=fits.__getitem__)
-    return ChatFit(fits[limit], limit, context_items)
+    count, most_items = gate.counts.get(file.modality, 0), fits[limit]
+    if count <= most_items:
+        return ChatFit(count, "limit_mm_per_prompt", most_items)
+    return ChatFit(most_items, limit, most_items)

@@ -190,9 +190,7 @@ def chat_line(calibration: CalibrationDocument) -> str:
         which = _SHORT.get(median.limit, median.limit)
         more = f"{number(largest.items)} of the largest"
         if median.limit == "limit_mm_per_prompt":
-            more = (
-                f"context {number(median.context_items)}, largest {number(largest.context_items)}"
-            )
+            more = f"else {number(median.most_items)}, {number(largest.most_items)} of the largest"
         parts.append(f"{held} ({which}; {more})")
     labels = [chat.label for chat in calibration.conversations.values()]
     label = "answers assumed" if "assumed" in labels else "computed"
@@ -201,7 +199,7 @@ def chat_line(calibration: CalibrationDocument) -> str:
 
 CHAT_HEAD: Final = (
     *("item", "tokens", "text and answer, tokens", "items in a chat", "ended by"),
-    *("by context alone", "label"),
+    *("with a higher count", "label"),
 )
 
 
@@ -213,7 +211,7 @@ def chat_rows(calibration: CalibrationDocument) -> list[Row]:
             *map(number, (item.tokens, chat.turn_tokens)),
             number(item.items) + (f" ({item.sound_s / 60:.1f} min)" if item.sound_s else ""),
             item.limit,
-            number(item.context_items),
+            number(item.most_items),
             chat.label,
         )
         for modality, chat in calibration.conversations.items()

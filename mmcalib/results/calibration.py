@@ -180,7 +180,7 @@ class ChatItems(DocumentPart):
     tokens: int
     items: int = Field(description="One per turn")
     limit: ChatLimit
-    context_items: int = Field(description="By `max_model_len` alone")
+    most_items: int = Field(description="With a higher count")
     sound_s: float | None = Field(default=None, description="Audio")
 
 

@@ -106,9 +106,9 @@ def _chat(typical: str, largest: str, figures: tuple[tuple[int, int, int], ...])
             tokens=tokens,
             items=count,
             limit="limit_mm_per_prompt",
-            context_items=in_context,
+            most_items=most,
         )
-        for shape, path, (tokens, count, in_context) in zip(
+        for shape, path, (tokens, count, most) in zip(
             (typical, largest), paths, figures, strict=True
         )
     ]
