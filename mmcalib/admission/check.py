@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +28,8 @@ from mmcalib.storage.location import MEMBER_MARK, Location
 
 # `.ts` and `.mts` files are more often TypeScript than transport streams.
 _SAY_MEDIA = MEDIA_EXTENSIONS - {"ts", "mts"}
+# Requests to remember, at about 300 bytes each: the next turn of a session comes soon.
+_MOST_TURNS = 1 << 16
 
 
 def check(
@@ -68,6 +72,8 @@ class _Gate:
     def __init__(self, gate: Gate, scratch: Path, counting: TextCounter | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
+        # Digest of a request's messages -> the first request of its session, and its turn.
+        self._turns: dict[bytes, tuple[str, int]] = {}
 
     def source(self, source: Source, *, named: str) -> Iterator[CheckedItem | Skipped]:
         """Check a source's items; skip files that are not media, except `named` or media names."""
@@ -100,7 +106,24 @@ class _Gate:
                 if os.path.dirname(item.path) == self._scratch:
                     with suppress(OSError):
                         os.unlink(item.path)
-        return CheckedItem(prompt.origin, "prompt", tuple(file.shape for file in files), answer)
+        shapes = tuple(file.shape for file in files)
+        return CheckedItem(prompt.origin, "prompt", shapes, answer, *self._place(prompt))
+
+    def _place(self, prompt: Prompt) -> tuple[str, int]:
+        """Return the first request of the prompt's session, and its turn from 1: it continues the
+        latest request whose messages its own begin with.
+        """
+        state, before = hashlib.blake2b(digest_size=16), (prompt.origin, 0)
+        digest = b""
+        for message in prompt.request.messages:
+            before = self._turns.get(digest, before)
+            state.update(json.dumps(message, sort_keys=True).encode())
+            digest = state.digest()
+        session, turn = before[0], before[1] + 1
+        self._turns[digest] = session, turn
+        if len(self._turns) > _MOST_TURNS:
+            del self._turns[next(iter(self._turns))]
+        return session, turn
 
     def line(self, text: bytes, origin: str, reader: RequestLines) -> CheckedItem:
         """Check a line: a JSON object is a chat request, anything else a path or a URL."""

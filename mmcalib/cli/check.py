@@ -53,9 +53,9 @@ def check(options: CheckOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
-    from mmcalib.report.terminal import failure_line, reason_lines, tally_line
+    from mmcalib.report.terminal import failure_line, reason_lines, session_lines, tally_line
     from mmcalib.results.calibration import find_calibration
-    from mmcalib.results.check import Offender, ReasonCounts, Summary, Tally
+    from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary, Tally
     from mmcalib.storage.location import allow_hosts
     from mmcalib.text import share as percent
 
@@ -66,7 +66,7 @@ def check(options: CheckOptions) -> None:
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console, progress = terminal(quiet=quiet)
-    tally, reasons = Tally(), ReasonCounts()
+    tally, reasons, sessions = Tally(), ReasonCounts(), Sessions()
     known = Calibration.load(find_calibration(options.calibration))
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
@@ -79,6 +79,7 @@ def check(options: CheckOptions) -> None:
                 tally.skipped += 1
                 continue
             tally.answers[checked.admission.answer] += 1
+            sessions.add(checked)
             if checked.admission.fits:
                 continue
             reasons.add(checked.kind, checked.admission, checked)
@@ -98,6 +99,8 @@ def check(options: CheckOptions) -> None:
     if not quiet:
         for one in turned_away:
             console.print(Text(reason_lines(one)), soft_wrap=True)
+        for words in session_lines(sessions.failures()):
+            console.print(Text(words), soft_wrap=True)
         within = tolerated if share <= tolerate else ""
         console.print(Text(tally_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:

@@ -14,7 +14,8 @@ from typing import Any
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text
-from mmcalib.derive.costs import CostTable
+from mmcalib.derive.admission import ChatText
+from mmcalib.derive.costs import CostTable, quantile
 from mmcalib.derive.fit import (
     Fit,
     PromptTokens,
@@ -144,6 +145,37 @@ class Texts:
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
         return prompts
 
+    def chat(self, prompts: PromptCensus, modality: Modality, reserve_tokens: int) -> ChatText:
+        """Count a chat whose turns repeat the median request of one item and one message; without
+        such a request, the reserve is assumed for each turn.
+        """
+
+        def single() -> Iterator[PromptCount]:
+            for entry in prompts.signatures():
+                if len(entry.signature.shapes) == 1 == entry.signature.items(modality):
+                    yield entry
+
+        sizes = Counter[int]()
+        for entry in single():
+            sizes[entry.signature.asked.text_bytes] += entry.count
+        median = quantile([*sizes], [*sizes.values()], 0.5)
+        whole = [e for e in single() if _asks_once(e.exemplar.request)]
+        if self.host is None or not whole:
+            return ChatText.of_reserve(reserve_tokens)
+        typical = min(whole, key=lambda e: abs(e.signature.asked.text_bytes - median))
+        # vLLM changes messages, so none is shared.
+        first, again = (typical.exemplar.request.strip_media() for _ in range(2))
+        last = typical.exemplar.request.strip_media().messages[-1]
+        answered = [*again.messages, {"role": "assistant", "content": "a"}, last]
+        texts = CountTexts((first, ChatRequest(answered, first.fields)))
+        one, two = self.host.ask(texts, "counting the text of a chat").tokens
+        if isinstance(one, str) or isinstance(two, str):
+            return ChatText.of_reserve(reserve_tokens)
+        # The answer stands for the "a", which is one token.
+        asked = typical.signature.asked.answer_tokens
+        answer = (reserve_tokens if asked is None else asked) - 1
+        return ChatText(one, two - one + answer, typical.exemplar.origin, asked is None)
+
     def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
         assert self.host is not None
         remaining = iter(requests)
@@ -156,6 +188,11 @@ class Texts:
                 else:
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
                     self.measured[request.digest()] = tokens
+
+
+def _asks_once(request: ChatRequest) -> bool:
+    roles = [message.get("role") for message in request.messages]
+    return [role for role in roles if role != "system"] == ["user"] == roles[-1:]
 
 
 def _key(entry: PromptCount) -> _Key:

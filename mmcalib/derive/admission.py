@@ -441,7 +441,7 @@ def _judge_cost(
         reason = f"{how}{embeds} tokens, the encoder cache holds {gate.budget_tokens}"
     else:
         text = f" + {reserve_tokens} for text" if reserve_tokens else ""
-        reason = f"{how}{tokens} tokens{text}, of {gate.max_model_len}"
+        reason = f"{how}{tokens} tokens{text}, max_model_len is {gate.max_model_len}"
     return Admission(answer, cost.tokens, cost.embeds, exact, basis, reason)
 
 
@@ -512,7 +512,7 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
     if not gate.encoder_decoder:
         words = f"{'' if costs.exact else 'at most '}{costs.tokens} tokens of media + {words}"
     must = f" + at least {needs.least} of answer" if needs.least > MIN_ANSWER_TOKENS else ""
-    reason = f"{words}{must}, of {context}"
+    reason = f"{words}{must}, max_model_len is {context}"
     if answer == "no" and asks is not None and asks < needs.least:
         reason = f"it requests {asks} tokens, fewer than its minimum of {needs.least}"
     elif answer == "no" and asks is not None and asks > context:
@@ -534,3 +534,61 @@ def _least_tokens(gate: Gate, item: ItemLike) -> int:
         return known.tokens
     bound = rule.bound(file.shape, file.encoding) if rule else None
     return bound.least_tokens if isinstance(bound, Bound) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatText:
+    """Text tokens of a chat that resends its history: `first_tokens` in its first prompt, and
+    `turn_tokens` that each later turn adds, with the answer before it. `request` is the origin of
+    their text, empty for the reserve; `assumed`: no request sets the length of an answer.
+    """
+
+    first_tokens: int
+    turn_tokens: int
+    request: str = ""
+    assumed: bool = True
+
+    @classmethod
+    def of_reserve(cls, reserve_tokens: int) -> Self:
+        """Assume that the text and answer of each turn fill the reserve."""
+        return cls(max(0, reserve_tokens - MIN_ANSWER_TOKENS), reserve_tokens)
+
+
+ChatLimit = Literal[
+    "limit_mm_per_prompt", "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES", "max_model_len", "encoder cache"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFit:
+    """Items that a chat holds before HTTP 400, the limit that ends it, and the most items that it
+    holds with any `limit_mm_per_prompt`.
+    """
+
+    items: int
+    limit: ChatLimit
+    most_items: int
+
+
+def fit_chat(gate: Gate, item: ItemLike, cost: ShapeCost, text: ChatText) -> ChatFit:
+    """Count the turns, each with one such item, that vLLM accepts of a chat.
+
+    It checks the count while it parses the messages (`validate_num_items`,
+    vllm/renderers/chat_utils.py, 0.32), then the whole prompt (`get_max_tokens`,
+    vllm/entrypoints/serve/utils/api_utils.py), then each item by itself (`_validate_model_input`,
+    vllm/v1/engine/input_processor.py): the encoder cache limits an item's size, not their number.
+    """
+    file, most = as_encoded_item(item), gate.server.limits.get(REQUEST_BYTES, 0)
+    room = gate.max_model_len - MIN_ANSWER_TOKENS - text.first_tokens + text.turn_tokens
+    fits: dict[ChatLimit, int] = {}
+    if most > 0 and (each := _decoded_bytes(gate, file)):
+        fits["VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"] = most // each
+    fits["max_model_len"] = max(0, room // (cost.tokens + text.turn_tokens))
+    if cost.embeds > gate.budget_tokens:
+        fits["encoder cache"] = 0
+    # Of equal limits the first one answers, as in vLLM.
+    limit = min(fits, key=fits.__getitem__)
+    count, most_items = gate.counts.get(file.modality, 0), fits[limit]
+    if count <= most_items:
+        return ChatFit(count, "limit_mm_per_prompt", most_items)
+    return ChatFit(most_items, limit, most_items)

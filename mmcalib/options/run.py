@@ -177,7 +177,8 @@ class RunOptions:
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     count: dict[Modality, Annotated[int, Bounds(ge=0)]] | None = option(
         "MODALITY=N",
-        "Items allowed per prompt, such as image=4; may be repeated.",
+        "Items allowed per prompt, or in a whole chat, such as image=4; may be repeated.",
+        spelled=("--count", "--conversation"),
         words_type=list[str],
         read=_read_counts,
         wrong="a count must not be negative",

@@ -177,6 +177,48 @@ def preprocessing(calibration: CalibrationDocument) -> str:
     return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
 
 
+_SHORT: Final[dict[str, str]] = {"limit_mm_per_prompt": "count", "max_model_len": "context"}
+
+
+def chat_line(calibration: CalibrationDocument) -> str:
+    """How many items a chat holds, by modality; empty without items in the context."""
+    parts = []
+    for modality, chat in calibration.conversations.items():
+        median, largest = chat.typical, chat.largest
+        held = plural(median.items, {"audio": "clip"}.get(modality, modality))
+        held += f" or {median.sound_s / 60:.1f} min" if median.sound_s else ""
+        which = _SHORT.get(median.limit, median.limit)
+        more = f"{number(largest.items)} of the largest"
+        if median.limit == "limit_mm_per_prompt":
+            more = f"else {number(median.most_items)}, {number(largest.most_items)} of the largest"
+        parts.append(f"{held} ({which}; {more})")
+    labels = [chat.label for chat in calibration.conversations.values()]
+    label = "answers assumed" if "assumed" in labels else "computed"
+    return f"One chat holds {', '.join(parts)}; {label}" if parts else ""
+
+
+CHAT_HEAD: Final = (
+    *("item", "tokens", "text and answer, tokens", "items in a chat", "ended by"),
+    *("with a higher count", "label"),
+)
+
+
+def chat_rows(calibration: CalibrationDocument) -> list[Row]:
+    """The chats of the median and of the largest item of each modality."""
+    return [
+        (
+            f"{which} {modality} ({item.shape})",
+            *map(number, (item.tokens, chat.turn_tokens)),
+            number(item.items) + (f" ({item.sound_s / 60:.1f} min)" if item.sound_s else ""),
+            item.limit,
+            number(item.most_items),
+            chat.label,
+        )
+        for modality, chat in calibration.conversations.items()
+        for which, item in (("median", chat.typical), ("largest", chat.largest))
+    ]
+
+
 def verdict_of(calibration: CalibrationDocument) -> str:
     """The verdict, with the assumptions and warnings of a pass."""
     return verdict_words(calibration.verdict, calibration.checks, calibration.corpus.losses())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
@@ -17,7 +17,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, Shape, weight
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, Comparison
-from mmcalib.results.check import ReasonCount, Tally
+from mmcalib.results.check import CheckedItem, ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
 
 if TYPE_CHECKING:
@@ -127,6 +127,15 @@ def reason_lines(reason: ReasonCount) -> str:
     answer = f"{_ANSWERS[reason.answer]} {text.printable(words)}"
     such = "" if reason.same_remedy else "such as: "
     return f"{answer}\n  → {such}{text.printable(reason.remedy)}" if reason.remedy else answer
+
+
+def session_lines(failures: Sequence[CheckedItem]) -> Iterator[str]:
+    """The turn at which each session fails, and the limit."""
+    for one in failures[:_TOP_REASONS]:
+        words = f"session {one.session} fails at turn {one.turn} ({one.origin})"
+        yield text.printable(f"{words}: {one.admission.reason}")
+    if (more := len(failures) - _TOP_REASONS) > 0:
+        yield f"{text.plural(more, 'more session')} fail; --json has them"
 
 
 def failure_line(calibration: CalibrationDocument) -> str:

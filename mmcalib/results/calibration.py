@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
 
-from mmcalib.derive.admission import Gate
+from mmcalib.derive.admission import ChatLimit, Gate
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
@@ -172,6 +172,29 @@ class Model(DocumentPart):
     doubts: list[str] = Field(default_factory=list, description="Facts the source cannot confirm")
 
 
+class ChatItems(DocumentPart):
+    """Items that a chat holds before HTTP 400."""
+
+    shape: str
+    exemplar: str
+    tokens: int
+    items: int = Field(description="One per turn")
+    limit: ChatLimit
+    most_items: int = Field(description="With a higher count")
+    sound_s: float | None = Field(default=None, description="Audio")
+
+
+class Conversation(DocumentPart):
+    """A chat that resends its history."""
+
+    label: Literal["computed", "assumed"]
+    first_tokens: int = Field(description="Text")
+    turn_tokens: int = Field(description="Text and answer")
+    request: str = Field(description="Source of the text; empty: reserve")
+    typical: ChatItems = Field(description="Median")
+    largest: ChatItems
+
+
 class Preprocessing(DocumentPart):
     """CPU time to load and process an item on this machine, computed."""
 
@@ -222,6 +245,7 @@ class CalibrationDocument(DocumentPart):
         default_factory=dict, description="vLLM variables that would admit the excluded items"
     )
     traffic: ServedTraffic | None = Field(default=None, description="Null without `--gpu`")
+    conversations: dict[str, Conversation] = Field(default_factory=dict, description="By modality")
 
     _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
 

@@ -18,12 +18,33 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedItem:
-    """The answer for one item or prompt; `shapes` is empty if nothing could be read."""
+    """The answer for one item or prompt; `shapes` is empty if nothing could be read. A prompt that
+    repeats the messages of an earlier one is the next `turn` of its `session`, the first prompt.
+    """
 
     origin: str
     kind: Literal["item", "prompt"]
     shapes: tuple[Shape, ...]
     admission: Admission
+    session: str = ""
+    turn: int = 1
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Sessions of several turns, and the first rejected turn of each."""
+
+    _first: dict[str, CheckedItem] = field(default_factory=dict)
+    _grown: set[str] = field(default_factory=set)
+
+    def add(self, checked: CheckedItem) -> None:
+        if checked.turn > 1:
+            self._grown.add(checked.session)
+        if checked.session and checked.admission.answer == "no":
+            self._first.setdefault(checked.session, checked)
+
+    def failures(self) -> list[CheckedItem]:
+        return [checked for name, checked in self._first.items() if name in self._grown]
 
 
 @dataclass(slots=True)
@@ -99,6 +120,8 @@ class Offender(DocumentPart):
 
     kind: Literal["item", "prompt"]
     origin: str
+    session: str = Field(description="First request of its chat; empty for items")
+    turn: int = Field(description="From 1")
     answer: Answer
     tokens: int | None
     embeds: int | None
@@ -111,8 +134,10 @@ class Offender(DocumentPart):
 
     @classmethod
     def of(cls, checked: CheckedItem) -> Self:
-        kind, origin = checked.kind, checked.origin
-        return cls.from_value(checked.admission, kind=kind, origin=origin, shapes=checked.shapes)
+        fields = ("kind", "origin", "session", "turn", "shapes")
+        return cls.from_value(
+            checked.admission, **{name: getattr(checked, name) for name in fields}
+        )
 
 
 class Summary(DocumentPart):

@@ -54,6 +54,9 @@ def request(*urls: str, text: str = "What is this?") -> str:
     return json.dumps({"messages": [{"role": "user", "content": content}]})
 
 
+ANSWER = {"role": "assistant", "content": "A page."}
+
+
 def objects(out: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
 
@@ -189,8 +192,34 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, "--requests", asked)
     assert ended.code == 3
     assert "unknown requests.jsonl:2 (1000×750)" in ended.err
-    assert "at most 140024 of text, of 128000" in ended.err
+    assert "at most 140024 of text, max_model_len is 128000" in ended.err
     assert "→ shorten the text" in ended.err
+
+
+def test_a_session_fails_at_a_turn(cli, kept: Path, new: Path) -> None:
+    """Two chats by turns, each resending its history; a prompt may carry four images."""
+    page = (new / "page.png").as_uri()
+
+    def turn(name: str, number: int) -> str:
+        asked = json.loads(request(page, text=name))["messages"]
+        return json.dumps({"messages": [*[*asked, ANSWER] * (number - 1), *asked]})
+
+    lines = [turn(name, number) for number in range(1, 7) for name in "ab"]
+    # Some agents attach several at once, and another user asks the same first.
+    lines[4:4] = [turn("a", 1), request(*[page] * 5)]
+    asked = new / "requests.jsonl"
+    asked.write_text("\n".join(lines))
+    ended = cli("check", "--calibration", kept, "--requests", asked, "--json")
+    reason = "5 image items, limit_mm_per_prompt admits 4"
+    assert [line for line in ended.err.splitlines() if line.startswith("session")] == [
+        f"session requests.jsonl:1 fails at turn 5 (requests.jsonl:11): {reason}",
+        f"session requests.jsonl:2 fails at turn 5 (requests.jsonl:12): {reason}",
+    ]
+    *offenders, _ = objects(ended.out)
+    assert [(one["origin"], one["session"], one["turn"]) for one in offenders] == [
+        (f"requests.jsonl:{line}", f"requests.jsonl:{first}", number)
+        for line, first, number in ((6, 6, 1), (11, 1, 5), (12, 2, 5), (13, 1, 6), (14, 2, 6))
+    ]
 
 
 @pytest.mark.parametrize("absolute", [True, False])

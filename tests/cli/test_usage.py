@@ -30,6 +30,7 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
     ("words", "says", "hint"),
     [
         (["--count", "image"], "--count image is not MODALITY=N", "--count image=4"),
+        (["--conversation", "image"], "--count image is not MODALITY=N", "--count image=4"),
         (["--count", "image=-1"], "--count image=-1", "--count image=4"),
         (["--count", "pictures=1"], "--count pictures=1", "--count image=4"),
         (["--coverage", "0"], "--coverage 0.0 is not a share", "--coverage 0.99"),

@@ -6,7 +6,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import Admission, Gate, ShapeCost, admit, admit_prompt
+from mmcalib.derive.admission import (
+    Admission,
+    ChatFit,
+    ChatText,
+    Gate,
+    ShapeCost,
+    admit,
+    admit_prompt,
+    fit_chat,
+)
 from mmcalib.derive.bounds import Area, Frames, Sampling
 from mmcalib.derive.fit import TokenRange
 from mmcalib.derive.remedies import (
@@ -15,6 +24,7 @@ from mmcalib.derive.remedies import (
     count_prompts,
 )
 from mmcalib.domain.items import RequestText, TextBound
+from mmcalib.domain.model import REQUEST_BYTES, Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
@@ -50,10 +60,16 @@ def test_what_vllm_refused_does_not_fit() -> None:
 
 def test_the_context_bounds_an_item_too() -> None:
     found = remedied(replace(GATE, max_model_len=2000), PAGE)
-    assert (found.answer, found.reason) == ("unknown", "1269 tokens + 1024 for text, of 2000")
+    assert (found.answer, found.reason) == (
+        "unknown",
+        "1269 tokens + 1024 for text, max_model_len is 2000",
+    )
     assert found.remedy.startswith("resize to ")
     found = remedied(replace(GATE, max_model_len=1269), PAGE)
-    assert (found.answer, found.reason) == ("no", "1269 tokens + 1024 for text, of 1269")
+    assert (found.answer, found.reason) == (
+        "no",
+        "1269 tokens + 1024 for text, max_model_len is 1269",
+    )
     # Whoever asks for it alone may leave as little as one token for the answer.
     assert remedied(replace(GATE, max_model_len=1270), PAGE).answer == "unknown"
 
@@ -83,7 +99,10 @@ def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
     """Finding §2 of the server conformance work: vLLM refuses a prompt as long as the context."""
     assert prompt(replace(GATE, max_model_len=2539), [PAGE, PAGE]).answer == "fits"
     found = prompt(replace(GATE, max_model_len=2538), [PAGE, PAGE])
-    assert (found.answer, found.reason) == ("no", "2538 tokens of media + 0 of text, of 2538")
+    assert (found.answer, found.reason) == (
+        "no",
+        "2538 tokens of media + 0 of text, max_model_len is 2538",
+    )
     assert found.remedy == "split into 2 prompts"
 
 
@@ -116,7 +135,10 @@ def test_an_answer_has_the_least_that_it_must_have() -> None:
     assert prompt(replace(GATE, max_model_len=2568), [PAGE, PAGE], least_answer_tokens=30).fits
     found = prompt(replace(GATE, max_model_len=2567), [PAGE, PAGE], least_answer_tokens=30)
     assert (found.answer, found.remedy) == ("no", "split into 2 prompts")
-    assert found.reason == "2538 tokens of media + 0 of text + at least 30 of answer, of 2567"
+    assert (
+        found.reason
+        == "2538 tokens of media + 0 of text + at least 30 of answer, max_model_len is 2567"
+    )
 
 
 def test_a_long_text_may_decide() -> None:
@@ -163,10 +185,16 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
     gate = replace(gate, text=TextBound(item_tokens={"audio": 0}, compared=1))
     short, long = prompt(gate, [clip], 447), prompt(gate, [clip], 448)
     assert (short.answer, short.reason.partition(",")[0]) == ("fits", "at most 447 tokens of text")
-    assert (long.answer, long.reason) == ("unknown", "at most 448 tokens of text, of 448")
+    assert (long.answer, long.reason) == (
+        "unknown",
+        "at most 448 tokens of text, max_model_len is 448",
+    )
     # Finding of a user: "1500 tokens of media + ..., of 448", and to calibrate again, for nothing.
     found = prompt(replace(gate, text=TextBound()), [clip])
-    assert (found.answer, found.reason) == ("unknown", "text of unknown length, of 448")
+    assert (found.answer, found.reason) == (
+        "unknown",
+        "text of unknown length, max_model_len is 448",
+    )
     assert found.remedy.startswith("not a chat model: check the file alone")
     assert admit(replace(gate, budget_tokens=1499), clip).answer == "no"
 
@@ -234,3 +262,32 @@ def test_a_modality_that_is_not_served_does_not_fit() -> None:
     assert remedied(GATE, clip).remedy == "calibrate again with --count audio=1"
     never = replace(GATE, counts={"image": 1})
     assert remedied(never, clip).reason == "the model does not take audio"
+
+
+def test_a_chat_ends_at_the_limit_that_vllm_checks_first() -> None:
+    """Of 4,096 tokens vLLM keeps one for the answer: 90 + 116 + 2 × 1,269 = 2,744 fit in 4,095,
+    and 90 + 2 × 116 + 3 × 1,269 = 4,129 do not.
+    """
+    text, page, many = ChatText(90, 116), GATE.known_costs[PAGE], replace(GATE, counts={"image": 9})
+    assert fit_chat(many, PAGE, page, text) == ChatFit(2, "max_model_len", 2)
+    assert fit_chat(replace(many, max_model_len=2745), PAGE, page, text).items == 2
+    assert fit_chat(replace(many, max_model_len=2744), PAGE, page, text).items == 1
+    # The third item exceeds the count too, which vLLM finds before it renders the prompt.
+    assert fit_chat(GATE, PAGE, page, text) == ChatFit(2, "limit_mm_per_prompt", 2)
+    small = ShapeCost(100, 100, "counted")
+    assert fit_chat(many, PAGE, small, text) == ChatFit(9, "limit_mm_per_prompt", 19)
+    # The encoder cache holds each item by itself, so many fit in turn, but none that exceeds it.
+    large = ShapeCost(1269, 2001, "counted")
+    assert fit_chat(many, PAGE, large, text) == ChatFit(0, "encoder cache", 0)
+    server = Server(limits={REQUEST_BYTES: 7 * 1316 * 756})
+    found = fit_chat(replace(many, server=server), PAGE, small, text)
+    assert (found.items, found.limit) == (1, REQUEST_BYTES)
+
+
+def test_without_texts_each_turn_fills_the_reserve() -> None:
+    """As the context fit of one prompt: 1,269 tokens and the whole reserve."""
+    text, page = ChatText.of_reserve(1024), GATE.known_costs[PAGE]
+    assert text.assumed
+    for context, items in ((2 * 2293, 2), (2 * 2293 - 1, 1), (2292, 0)):
+        gate = replace(GATE, max_model_len=context, counts={"image": 9})
+        assert fit_chat(gate, PAGE, page, text).items == items

@@ -29,6 +29,7 @@ _ELSEWHERE = """
 """
 # Where vLLM has the messages that the how-tos quote; the last is torch's.
 SOURCES = (
+    "entrypoints/serve/utils/api_utils.py",
     "multimodal/processing/context.py",
     "v1/core/encoder_cache_manager.py",
     "v1/core/kv_cache_utils.py",

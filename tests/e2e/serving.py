@@ -42,7 +42,7 @@ class Server:
             {"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=600) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"{}")
@@ -70,12 +70,14 @@ def part(modality: str, path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(printed: str, folder: Path, out: Path, media: Path, cache: Path) -> Iterator[Server]:
+def serving(
+    printed: str, folder: Path, out: Path, media: Path, cache: Path, layers: int = 2
+) -> Iterator[Server]:
     """Start the server that a run `printed`, by `out`/engine.yaml, with a cut checkpoint, dummy
     weights and a small KV cache. It may read files below `media`; `folder` keeps its log.
     """
     cut = cut_checkpoint(
-        folder_of(QWEN, folder), folder / "cut", text_layers=2, encoder_layers=2
+        folder_of(QWEN, folder), folder / "cut", text_layers=layers, encoder_layers=layers
     ).path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

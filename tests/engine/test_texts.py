@@ -19,6 +19,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
+from mmcalib.derive.admission import ChatText
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import Count
 from mmcalib.domain.knobs import DEFAULT
@@ -179,6 +180,29 @@ def test_only_requests_that_the_bound_does_not_settle_are_counted(
     fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
     assert fit.longest.origin == "requests.jsonl:400"
     assert len(texts.measured) <= 64
+
+
+def test_a_chat_repeats_the_median_request_of_one_image(qwen: Lab, tmp_path: Path) -> None:
+    """Its third prompt, as vLLM's renderer counts it; the tokenizer has a token for each byte."""
+    page = example(tmp_path)[0]["messages"][0]["content"][1]
+
+    def asks(words: int, *more: Any) -> dict[str, Any]:
+        content = [{"type": "text", "text": "word " * words}, page, *more]
+        system = {"role": "system", "content": "Be brief."}
+        return {"messages": [system, {"role": "user", "content": content}], "max_tokens": 7}
+
+    answer = {"role": "assistant", "content": "a" * 7}
+    asked = [asks(1), asks(900), asks(3), asks(3, page)]
+    grown = [*asks(3)["messages"], answer, {"role": "user", "content": "more " * 30}]
+    found = corpus(tmp_path, [*asked, {"messages": grown}])
+    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
+    chat = texts.chat(found.prompts, "image", 1024)
+    assert (chat.request, chat.assumed) == ("requests.jsonl:3", False)
+    system, user = asked[2]["messages"]
+    third = ChatRequest([system, user, answer, user, answer, user]).strip_media()
+    (counted,) = qwen.host.ask(CountTexts((third,)), "counting").tokens
+    assert chat.first_tokens + 2 * chat.turn_tokens == counted
+    assert texts.chat(found.prompts, "video", 1024) == ChatText.of_reserve(1024)
 
 
 characters = st.one_of(

@@ -14,6 +14,8 @@ from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.results.calibration import (
+    ChatItems,
+    Conversation,
     Corpus,
     Evidence,
     FrontierPoint,
@@ -81,6 +83,42 @@ def calibration() -> Calibration:
             default=figures(peak_bytes=3 << 29),
             assumptions=["answers of 256 tokens to 2 requests"],
         ),
+        conversations={
+            "image": _chat("630×480", "1316×756", ((300, 4, 91), (1269, 4, 54))),
+            "video": _chat(
+                "640×300, 240 frames, 8.0 s",
+                "640×360, 240 frames, 8.0 s",
+                ((850, 1, 65), (1020, 1, 60)),
+            ),
+        },
+    )
+
+
+def _chat(typical: str, largest: str, figures: tuple[tuple[int, int, int], ...]) -> Conversation:
+    """Turns of 1,116 tokens of text in a context of 128,000."""
+    paths = ("/data/clip/gate.mp4", "/data/clip/door.mp4")
+    if "frames" not in largest:
+        paths = ("/data/scan/page-2.png", "/data/scan/page-7.png")
+    items = [
+        ChatItems(
+            shape=shape,
+            exemplar=path,
+            tokens=tokens,
+            items=count,
+            limit="limit_mm_per_prompt",
+            most_items=most,
+        )
+        for shape, path, (tokens, count, most) in zip(
+            (typical, largest), paths, figures, strict=True
+        )
+    ]
+    return Conversation(
+        label="assumed",
+        first_tokens=90,
+        turn_tokens=1116,
+        request="requests.jsonl:18",
+        typical=items[0],
+        largest=items[1],
     )
 
 

@@ -49,7 +49,7 @@ def test_hostile_names_stay_text_and_keep_the_tables_whole(name: str) -> None:
     text = markdown(named(name), f"vllm serve --config {name}")
     text.encode("utf-8", errors="strict")
     found = list(tables(text))
-    assert len(found) == 6
+    assert len(found) == 7
     assert all(len(set(rows)) == 1 for rows in found)
     assert [len(rows) for rows in found][-1] == 2 + len(named(name).checks)
     assert len([line for line in text.split("\n") if FENCE.match(line)]) == 4

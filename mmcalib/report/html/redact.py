@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 from urllib.parse import quote
 
+from mmcalib.derive.admission import ChatLimit
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
@@ -26,7 +27,7 @@ _ENDINGS = MEDIA_EXTENSIONS | {"jsonl"}
 # The document's own words, which may also be the name of a file.
 _FIXED = frozenset(
     {
-        *(*get_args(Label), *get_args(Modality)),
+        *(*get_args(Label), *get_args(Modality), *get_args(ChatLimit)),
         *("pass", "warn", "fail", "skip", "local", "hub", "bundled", "real", "blank"),
         *("chosen", "beaten", "open"),
     }
@@ -72,6 +73,8 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     given += [entry.exemplar for entry in calibration.evidence]
     parts = calibration.costs.modalities.values()
     given += [known.exemplar for part in parts for known in part.known]
+    for chat in calibration.conversations.values():
+        given += (chat.request, chat.typical.exemplar, chat.largest.exemplar)
     foreign = [name for check in calibration.checks for name in check.names]
     names: dict[str, str] = {}
     files: dict[str, str] = {}

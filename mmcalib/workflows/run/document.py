@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,17 +12,26 @@ from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.decision import Decision
-from mmcalib.derive.costs import mean_cpu_s
+from mmcalib.derive.admission import ChatText, Gate, ShapeCost, fit_chat
+from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import budget_figures, memory_by_formula, memory_figures
 from mmcalib.memory.predict import pool_evidence
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
-from mmcalib.results.calibration import FrontierPoint, Model, Preprocessing, YourConfiguration
+from mmcalib.results.calibration import (
+    ChatItems,
+    Conversation,
+    FrontierPoint,
+    Model,
+    Preprocessing,
+    YourConfiguration,
+)
 from mmcalib.results.memory import Budgets, Memories, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
@@ -104,7 +113,7 @@ def build_calibration(
     asked = prepared.corpus.prompts.prompts()
     reasons = evidence(decision, opened, policy, gpu, decided.given)
     reserve = compute_reserve(decision.budget, decision.items_per_prompt)
-    return Calibration(
+    calibration = Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
         model=Model.from_value(resolved, architecture=opened.architecture, doubts=resolved.notes),
@@ -133,6 +142,29 @@ def build_calibration(
         server=opened.server,
         needed=dict(reviewed.environment),
     )
+    chats = _conversations(calibration.gate, decision.table, decided.chats)
+    return calibration.model_copy(update={"conversations": dict(chats)})
+
+
+def _conversations(
+    gate: Gate, table: CostTable, chats: Mapping[Modality, ChatText]
+) -> Iterator[tuple[str, Conversation]]:
+    """Yield for each served modality the chats of its median and its largest items."""
+    for modality, text in chats.items():
+        costs = table.columns_of(modality)
+        median = quantile(costs.tokens, costs.counts, 0.5)
+        items = []
+        for item in (costs.take(costs.tokens == median)[0], costs.heaviest):
+            assert item is not None
+            cost, shape = ShapeCost(item.tokens, item.embeds, "counted"), item.shape
+            fit = fit_chat(gate, shape, cost, text)
+            more: dict[str, Any] = {"shape": str(shape), "exemplar": item.exemplar}
+            if isinstance(shape, AudioShape):
+                more["sound_s"] = fit.items * shape.duration_s
+            items.append(ChatItems.from_value(fit, tokens=item.tokens, **more))
+        label = "assumed" if text.assumed else "computed"
+        both = {"typical": items[0], "largest": items[1]}
+        yield modality, Conversation.from_value(text, label=label, **both)
 
 
 def _yours(decided: Derived, engine_config: Mapping[str, Any]) -> YourConfiguration | None:

@@ -22,6 +22,7 @@ from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.grid import at_chosen_values
 from mmcalib.decision.measure import Sample
+from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
@@ -80,6 +81,7 @@ class Derived:
     yours: YourConfiguration | None = None
     budget_yours: EncoderBudget | None = None
     refused_yours: str = ""
+    chats: Mapping[Modality, ChatText] = field(default_factory=dict)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -118,7 +120,12 @@ def derive(session: Session, served: Prepared) -> Derived:
     decision = decision.with_cache(cache)
     decision = at_chosen_values(drop_idle_settings(decision, budgets, progress), budgets, progress)
     budget, refused = budget_your_config(session.yours, budgets)
-    return Derived(served, sample, decision, session.given, serving, session.yours, budget, refused)
+    reserve, texts = job.policy.text_reserve_tokens, served.texts
+    # The context of an encoder-decoder model holds no items.
+    chatted = () if opened.encoder_decoder else table.modalities()
+    chats = {m: texts.chat(corpus.prompts, m, reserve) for m in chatted}
+    given, yours = session.given, session.yours
+    return Derived(served, sample, decision, given, serving, yours, budget, refused, chats)
 
 
 @dataclass(frozen=True, slots=True)
