@@ -27,6 +27,11 @@ FAILURE_CHARS = 500
 # PyTorch's prefix that names the failed condition in its code.
 _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
+# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
+_NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
+# Methods of checkpoints on the hub; the others are kernels' and online methods.
+_PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
+
 
 class NotMultimodalError(ValueError):
     """The model takes no media."""
@@ -85,12 +90,22 @@ def describe_failure(error: BaseException) -> str:
     if failure_kind(error) == "moved":
         return f"mmcalib does not fit this vLLM ({installed_version('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
+    if method := _NO_METHOD.search(outer):
+        return f"the installed vLLM has no quantization method {method[1]}"
     no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
     if no_room and not no_room["external"]:
         return _describe_no_room(no_room)
     if inner in outer:
         return outer[:FAILURE_CHARS]
     return f"{inner} (in: {outer})"[:FAILURE_CHARS]
+
+
+def remedy_for(error: BaseException) -> str:
+    """Name what vLLM's own list has instead of a quantization method; empty for other errors."""
+    if not (match := _NO_METHOD.search(_line(error))):
+        return ""
+    known = [name for name in _PUBLISHED if repr(name) in match[2]]
+    return f"a checkpoint in {', '.join(known)}, or an unquantized one with --quantization fp8"
 
 
 def _describe_no_room(match: re.Match[str]) -> str:
@@ -264,5 +279,10 @@ def serve(pipe: Connection) -> None:
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
             service.say(
-                m.Failed(describe_failure(error), failure_kind(error), exhausted_resource(error))
+                m.Failed(
+                    describe_failure(error),
+                    failure_kind(error),
+                    exhausted_resource(error),
+                    remedy_for(error),
+                )
             )

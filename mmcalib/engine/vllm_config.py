@@ -29,8 +29,6 @@ _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
 _ONE_ERROR = re.compile(
     r"1 validation error for \w+ Value error, (?P<words>.+?) \[type=value_error"
 )
-# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) writes it before all methods.
-_NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
 
 
 def refusal_text(error: EngineError) -> str:
@@ -46,11 +44,6 @@ def add_config_hints(config: Path | None, flags: Sequence[str]) -> Iterator[None
     try:
         yield
     except VllmRefused as error:
-        if method := _NO_METHOD.search(error.reason):
-            raise UsageError(
-                f"the installed vLLM has no quantization method {method[1]}",
-                hint="--quantization fp8, or a checkpoint that was quantized, such as AWQ",
-            ) from error
         if config is not None:
             file = shlex.quote(str(config))
             error.hint = error.hint or f"mmcalib validate --config {file}"

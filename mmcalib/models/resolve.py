@@ -14,13 +14,14 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import platformdirs
 
 from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
+from mmcalib.models.cut import text_sections
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
@@ -34,6 +35,11 @@ FETCH_TIMEOUT_S = 300.0
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
 # A snapshot without any of these cannot tokenize: another tool fetched only config.json.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
+# vLLM has no reader of GGUF since 0.31 (its plug-in is vllm-gguf-plugin).
+_GGUF_HINT = (
+    "--model with the model it was made from, or an AWQ, GPTQ, FP8 or NVFP4 checkpoint; vLLM "
+    "reads GGUF only with the plug-in vllm-gguf-plugin"
+)
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -166,7 +172,7 @@ def resolve(
         return ResolvedModel(model, str(snapshot), "hub", None, ())
     try:
         fetched = (hub or HuggingFaceHub(env)).fetch(model, revision)
-        return ResolvedModel(model, str(fetched), "hub", None, ())
+        return ResolvedModel(model, str(_with_config(model, fetched)), "hub", None, ())
     except HubUnavailable as reason:
         why = str(reason)
     geometry = find_model(model)
@@ -188,18 +194,38 @@ def resolve(
     return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
 
 
+def quantized_twins(config: Mapping[str, Any]) -> list[str]:
+    """Return bundled quantized checkpoints of the model with this config."""
+
+    def size(config: Mapping[str, Any]) -> tuple[Any, ...]:
+        *_, text = text_sections(dict(config))
+        return config.get("architectures"), *map(text.get, ("hidden_size", "num_hidden_layers"))
+
+    return [
+        one.id
+        for one in bundled_models()
+        if "quantization_config" in one.sections["config"]
+        and size(one.values("config")) == size(config)
+    ]
+
+
 def _local(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"{model} has no config.json",
-                hint="--model takes a folder with config.json, tokenizer and processor",
-            )
-        return folder.resolve()
+        return _with_config(model, folder).resolve()
+    if model.endswith(".gguf"):
+        raise ModelError(f"{model} is a GGUF file, without config.json", hint=_GGUF_HINT)
     if model.startswith(("/", "./", "../", "~")):
         raise ModelError(f"{model} is not a folder", hint=f"ls {folder.parent}")
     return None
+
+
+def _with_config(model: str, folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        gguf = any(folder.glob("*.gguf"))
+        hint = "--model takes a folder with config.json, tokenizer and processor"
+        raise ModelError(f"{model} has no config.json", hint=_GGUF_HINT if gguf else hint)
+    return folder
 
 
 def _folder_name(geometry: Geometry) -> str:

@@ -179,7 +179,8 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
                 f"--max-model-len {context}: {resolved.id} has a context of {own:,} tokens",
                 hint=f"--max-model-len {own}, or leave it out",
             ) from error
-        raise ModelError(f"vLLM cannot open {resolved.id}: {error.message}") from error
+        words = f"vLLM cannot open {resolved.id}: {error.message}"
+        raise ModelError(words, hint=error.hint) from error
 
 
 def drop_unserved(
