@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mmcalib import processes
 from mmcalib.engine import messages as m
 from mmcalib.engine.messages import FailureKind
+from mmcalib.models.catalogue import quantized_twins
+from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMissing, installed_version
@@ -29,6 +31,8 @@ _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
 # `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
 _NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
+# `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
+_OWN_CODE = "Please pass the argument `trust_remote_code=True`"
 # Methods of checkpoints on the hub; the others are kernels' and online methods.
 _PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
 
@@ -92,6 +96,8 @@ def describe_failure(error: BaseException) -> str:
     outer, inner = _line(error), root_cause(error)
     if method := _NO_METHOD.search(outer):
         return f"the installed vLLM has no quantization method {method[1]}"
+    if _OWN_CODE in outer:
+        return "the model's folder has code of its own, which vLLM runs only if you trust it"
     no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
     if no_room and not no_room["external"]:
         return _describe_no_room(no_room)
@@ -100,12 +106,19 @@ def describe_failure(error: BaseException) -> str:
     return f"{inner} (in: {outer})"[:FAILURE_CHARS]
 
 
-def remedy_for(error: BaseException) -> str:
-    """Name what vLLM's own list has instead of a quantization method; empty for other errors."""
-    if not (match := _NO_METHOD.search(_line(error))):
+def remedy_for(error: BaseException, request: m.Message) -> str:
+    """Return what to type after the request's error; empty if only vLLM's message helps."""
+    line = _line(error)
+    if _OWN_CODE in line:
+        return "read its .py files, then add -- --trust-remote-code"
+    if not (match := _NO_METHOD.search(line)):
         return ""
-    known = [name for name in _PUBLISHED if repr(name) in match[2]]
-    return f"a checkpoint in {', '.join(known)}, or an unquantized one with --quantization fp8"
+    folder = request.path if isinstance(request, m.OpenModel) else None
+    folder = folder or getattr(request, "engine_args", {}).get("model")
+    twins = quantized_twins(read_config(Path(folder))) if folder else []
+    known = ", ".join(name for name in _PUBLISHED if repr(name) in match[2])
+    ways = *(f"--model {twin}" for twin in twins[:1]), f"a checkpoint in {known}"
+    return ", or ".join((*ways, "an unquantized one with --quantization fp8"))
 
 
 def _describe_no_room(match: re.Match[str]) -> str:
@@ -283,6 +296,6 @@ def serve(pipe: Connection) -> None:
                     describe_failure(error),
                     failure_kind(error),
                     exhausted_resource(error),
-                    remedy_for(error),
+                    remedy_for(error, request),
                 )
             )

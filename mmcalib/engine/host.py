@@ -27,8 +27,6 @@ from mmcalib.errors import (
     VllmRefused,
 )
 from mmcalib.files import Scratch
-from mmcalib.models.cut import read_config
-from mmcalib.models.resolve import quantized_twins
 from mmcalib.processes import Closing, Worker
 
 _LOG_PREFIX = "mmcalib-engine-"
@@ -105,14 +103,6 @@ def last_line(log: Path) -> str:
         lines = file.read().decode("utf-8", "replace").splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     return texts[-1][:300] if texts else ""
-
-
-def _bundled_twins(request: m.Request[Any]) -> list[str]:
-    """Return the flag of a bundled quantized checkpoint of the request's model, if there is one."""
-    folder = request.path if isinstance(request, m.OpenModel) else None
-    folder = folder or getattr(request, "engine_args", {}).get("model")
-    twins = quantized_twins(read_config(Path(folder))) if folder else []
-    return [f"--model {twins[0]}"] if twins else []
 
 
 R = TypeVar("R")
@@ -227,12 +217,12 @@ class EngineHost(Closing):
                 continue
             self._tail.follow()
             if isinstance(answer, m.Failed):
-                self._refused = self._refusal_error(answer, doing, request)
+                self._refused = self._refusal_error(answer, doing)
                 raise self._refused
             yield answer
             return
 
-    def _refusal_error(self, answer: m.Failed, doing: str, request: m.Request[Any]) -> EngineError:
+    def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
         message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
@@ -242,9 +232,8 @@ class EngineHost(Closing):
             case "moved":
                 return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
             case "vllm":
-                hint = answer.hint and ", or ".join([*_bundled_twins(request), answer.hint])
                 reason, exhausted = answer.error, answer.exhausted
-                return VllmRefused(message, hint=hint, reason=reason, exhausted=exhausted)
+                return VllmRefused(message, hint=answer.hint, reason=reason, exhausted=exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe

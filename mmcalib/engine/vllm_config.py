@@ -20,6 +20,7 @@ from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, V
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.options.validation import DERIVED_ARGUMENTS
 from mmcalib.progress import Progress
 from mmcalib.text import one_line
 
@@ -195,8 +196,12 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
-    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
+    """Open the model in the child as far as it needs no GPU and none of the derived arguments.
+    Raises EngineError, or `text_only` for a text-only model.
+    """
+    usable = without_gpu_args(engine_args or {}, "cpu")
+    loading = {name: value for name, value in usable.items() if name not in DERIVED_ARGUMENTS}
+    request = OpenModel(resolved.path, context_tokens, engine_args=loading)
     with progress.step("opening the model in vLLM"):
         try:
             return host.ask(request, "opening the model")

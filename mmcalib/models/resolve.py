@@ -14,14 +14,13 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import platformdirs
 
 from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
-from mmcalib.models.cut import text_sections
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
@@ -32,7 +31,7 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 REACH_TIMEOUT_S = 4.0
 # Enough for 50 MB on a slow line, but not for a server that sends byte by byte.
 FETCH_TIMEOUT_S = 300.0
-SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "tokenizer*")
 # A snapshot without any of these cannot tokenize: another tool fetched only config.json.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
 # vLLM has no reader of GGUF since 0.31 (its plug-in is vllm-gguf-plugin).
@@ -192,21 +191,6 @@ def resolve(
     note = f"using the bundled geometry, not the hub: {why}"
     doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
     return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
-
-
-def quantized_twins(config: Mapping[str, Any]) -> list[str]:
-    """Return bundled quantized checkpoints of the model with this config."""
-
-    def size(config: Mapping[str, Any]) -> tuple[Any, ...]:
-        *_, text = text_sections(dict(config))
-        return config.get("architectures"), *map(text.get, ("hidden_size", "num_hidden_layers"))
-
-    return [
-        one.id
-        for one in bundled_models()
-        if "quantization_config" in one.sections["config"]
-        and size(one.values("config")) == size(config)
-    ]
 
 
 def _local(model: str) -> Path | None:

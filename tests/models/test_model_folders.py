@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import bundled_models, find_model
+from mmcalib.models.catalogue import bundled_models, find_model, quantized_twins
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import (
     HubUnavailable,
     HuggingFaceHub,
     is_reachable,
-    quantized_twins,
     resolve,
 )
 

@@ -156,7 +156,12 @@ def open_config(
     text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
     try:
         opened = open_model(
-            session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
+            session.host,
+            resolved,
+            session.progress,
+            context_tokens=tokens,
+            engine_args=engine_args,
+            text_only=text_only,
         )
     except VllmRefused as error:
         remedy = error.hint or _CHANGE
