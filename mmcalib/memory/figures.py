@@ -30,9 +30,11 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     if budget is None or budget.profiled_modality is None:
         return None
     encoder = encoder_of(read_config(Path(model_path)), budget.profiled_modality)
+    if encoder is None:
+        return None
     tokens = budget.max_tokens_per_item[budget.profiled_modality]
-    # A position makes at most a token; the config does not name how many tiles there are.
-    if encoder is None or (encoder.per_tile and tokens > encoder.tiles * encoder.per_tile):
+    # A position makes at most one token, so the config does not name all tiles.
+    if encoder.per_tile and tokens > encoder.tiles * encoder.per_tile:
         return None
     return encoder.peak_bytes(budget.profiled_items, tokens)
 
