@@ -111,6 +111,9 @@ def remedy_for(error: BaseException, request: m.Message) -> str:
     line = _line(error)
     if _OWN_CODE in line:
         return "read its .py files, then add -- --trust-remote-code"
+    # `get_processor` (vllm/transformers_utils/processor.py, 0.32) names only the two classes.
+    if "Invalid type of HuggingFace processor" in line:
+        return "copy the original model's *processor_config.json into the folder"
     if not (match := _NO_METHOD.search(line)):
         return ""
     folder = request.path if isinstance(request, m.OpenModel) else None
