@@ -366,8 +366,13 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
         ("A100-80G", {**W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
         ("A100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8 + 16 / 128),
         ("A100-80G", {**MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]}, 4 + 8 / 16),
+        ("RTX-5090", {**MXFP4, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 32),
+        ("RTX-5090", {**PLAIN_MXFP8, "ignored_layers": ["model.visual*", "*mlp.gate"]}, 8 + 8 / 32),
     ],
-    ids=["blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"],
+    ids=[
+        *("blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"),
+        *("MXFP4 by Marlin", "MXFP8"),
+    ],
 )
 def test_experts_are_quantised_as_other_layers_are(
     theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float
