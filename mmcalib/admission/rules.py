@@ -38,8 +38,8 @@ from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
-    QWEN_MAX_ASPECT,
-    QWEN_MAX_FRAMES,
+    BY_RATE_MAX_FRAMES,
+    MAX_ASPECT,
     VIDEO_FPS,
     VIDEO_FRAMES,
     VIDEO_SAMPLINGS,
@@ -55,7 +55,7 @@ _TILES, _SQUARE = 12, 6
 # The largest known tile edge (InternVL's; other models use 336 and 384).
 _TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
-DOMAINS: Sequence[tuple[int, float]] = ((1, QWEN_MAX_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
+DOMAINS: Sequence[tuple[int, float]] = ((1, MAX_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
@@ -126,7 +126,7 @@ def probe_clips(area: Area | None) -> list[VideoShape]:
             _clip(33, 4.0, cap // 3, cap // 5),
         ]
     # Pixels after sampling: no known loader samples more frames than Qwen-VL's.
-    pixels = (min(QWEN_MAX_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
+    pixels = (min(BY_RATE_MAX_FRAMES, c.num_frames) * c.width_px * c.height_px for c in every)
     pairs = zip(every, pixels, strict=True)
     return list(dict.fromkeys(clip for clip, px in pairs if px <= _CLIP_PX))
 
@@ -287,7 +287,7 @@ class _Seeker:
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
                 least, most = knob.bounds(self.decision.setting)
-                return Area(math.isqrt(knob.token_px), least, most, QWEN_MAX_ASPECT)
+                return Area(math.isqrt(knob.token_px), least, most, MAX_ASPECT)
         return None
 
     def _sampling(self) -> Sampling | None:

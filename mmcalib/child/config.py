@@ -9,7 +9,7 @@ from typing import Any
 
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
 from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
-from mmcalib.releases.engine import ARGUMENTS
+from mmcalib.releases.engine import ARGUMENTS, quantization_methods
 from mmcalib.releases.platform import parsers
 
 # Arguments that a calibration covers: of the engine, and of the server's prompts.
@@ -31,6 +31,10 @@ def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
         for name in _CALIBRATED
         if name in with_file and (name == "model" or with_file[name] != without[name])
     }
+    method, known = changed.get("quantization"), quantization_methods()
+    if method is not None and method not in known:
+        # In the words of vLLM's `ModelConfig`, to which the parser leaves it.
+        raise ValueError(f"Unknown quantization method: {method}. Must be one of {known}.")
     unsafe: tuple[str, ...] = ()
     if config or request.file_flags:
         unsafe = tuple(find_unsafe_settings(with_file, without, _CALIBRATED))

@@ -178,6 +178,7 @@ class OpenedModel:
                 "python": platform.python_version(),
                 **{name: installed_version(name) for name in ("torch", "transformers", "vllm")},
             },
+            text_layers=int(getattr(self.config.hf_text_config, "num_hidden_layers", 0)),
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,
             server=self._unless_moved(

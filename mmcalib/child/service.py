@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mmcalib import processes
 from mmcalib.engine import messages as m
 from mmcalib.engine.messages import FailureKind
+from mmcalib.models.catalogue import quantized_twins
+from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
 from mmcalib.releases.release import TargetMissing, installed_version
@@ -26,6 +28,13 @@ REFUSAL_CHARS = 300
 FAILURE_CHARS = 500
 # PyTorch's prefix that names the failed condition in its code.
 _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
+
+# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
+_NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
+# `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
+_OWN_CODE = "Please pass the argument `trust_remote_code=True`"
+# Methods of checkpoints on the hub; the others are kernels' and online methods.
+_PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
 
 
 class NotMultimodalError(ValueError):
@@ -85,12 +94,34 @@ def describe_failure(error: BaseException) -> str:
     if failure_kind(error) == "moved":
         return f"mmcalib does not fit this vLLM ({installed_version('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
+    if method := _NO_METHOD.search(outer):
+        return f"the installed vLLM has no quantization method {method[1]}"
+    if _OWN_CODE in outer:
+        return "the model's folder has code of its own, which vLLM runs only if you trust it"
     no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
     if no_room and not no_room["external"]:
         return _describe_no_room(no_room)
     if inner in outer:
         return outer[:FAILURE_CHARS]
     return f"{inner} (in: {outer})"[:FAILURE_CHARS]
+
+
+def remedy_for(error: BaseException, request: m.Message) -> str:
+    """Return what to type after the request's error; empty if only vLLM's message helps."""
+    line = _line(error)
+    if _OWN_CODE in line:
+        return "read its .py files, then add -- --trust-remote-code"
+    # `get_processor` (vllm/transformers_utils/processor.py, 0.32) names only the two classes.
+    if "Invalid type of HuggingFace processor" in line:
+        return "copy the original model's *processor_config.json into the folder"
+    if not (match := _NO_METHOD.search(line)):
+        return ""
+    folder = request.path if isinstance(request, m.OpenModel) else None
+    folder = folder or getattr(request, "engine_args", {}).get("model")
+    twins = quantized_twins(read_config(Path(folder))) if folder else []
+    known = ", ".join(name for name in _PUBLISHED if repr(name) in match[2])
+    ways = *(f"--model {twin}" for twin in twins[:1]), f"a checkpoint in {known}"
+    return ", or ".join((*ways, "an unquantized one with --quantization fp8"))
 
 
 def _describe_no_room(match: re.Match[str]) -> str:
@@ -264,5 +295,10 @@ def serve(pipe: Connection) -> None:
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
             service.say(
-                m.Failed(describe_failure(error), failure_kind(error), exhausted_resource(error))
+                m.Failed(
+                    describe_failure(error),
+                    failure_kind(error),
+                    exhausted_resource(error),
+                    remedy_for(error, request),
+                )
             )

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from mmcalib.domain.shapes import PLAIN, AudioShape, Encoding, ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import (
-    QWEN_FRAMES_PER_PATCH,
-    QWEN_MAX_FPS,
-    QWEN_MAX_FRAMES,
-    QWEN_MIN_FRAMES,
+    BY_RATE_FRAMES_PER_PATCH,
+    BY_RATE_MAX_FPS,
+    BY_RATE_MAX_FRAMES,
+    BY_RATE_MIN_FRAMES,
 )
 
 # A decoder may find frames beyond those of the header, and vLLM's float32 steps may sample more.
@@ -143,12 +143,12 @@ class Sampling:
             if self.fps > 0:
                 count = min(count, math.floor(total / shape.fps * self.fps))
             return max(1, count)
-        wanted = total / shape.fps * min(self.fps, QWEN_MAX_FPS)
+        wanted = total / shape.fps * min(self.fps, BY_RATE_MAX_FPS)
         if self.loader == "qwen3_vl":
-            return min(max(int(wanted), QWEN_MIN_FRAMES), QWEN_MAX_FRAMES, total)
-        most = min(QWEN_MAX_FRAMES, total) // QWEN_FRAMES_PER_PATCH * QWEN_FRAMES_PER_PATCH
-        count = math.floor(min(max(wanted, QWEN_MIN_FRAMES), most, total))
-        return count // QWEN_FRAMES_PER_PATCH * QWEN_FRAMES_PER_PATCH
+            return min(max(int(wanted), BY_RATE_MIN_FRAMES), BY_RATE_MAX_FRAMES, total)
+        most = min(BY_RATE_MAX_FRAMES, total) // BY_RATE_FRAMES_PER_PATCH * BY_RATE_FRAMES_PER_PATCH
+        count = math.floor(min(max(wanted, BY_RATE_MIN_FRAMES), most, total))
+        return count // BY_RATE_FRAMES_PER_PATCH * BY_RATE_FRAMES_PER_PATCH
 
     def possible_frames(self, shape: VideoShape, encoding: Encoding = PLAIN) -> Iterator[int]:
         """The count by the header, then others the decoder may return; empty if rejected."""

@@ -21,7 +21,11 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, QWEN_MAX_ASPECT
+from mmcalib.releases.constants import (
+    MAX_ASPECT,
+    PROCESSOR_CACHE_GIB,
+    PROCESSOR_CACHES,
+)
 from mmcalib.text import GIB
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
@@ -335,7 +339,7 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     if modality == "image":
         # The narrowest is one token high, and as long as its area allows under any cap:
         # √(200 × cap) tokens, more than a cap below 200.
-        return max(most, min(math.ceil(math.sqrt(QWEN_MAX_ASPECT * most)), limit_tokens))
+        return max(most, min(math.ceil(math.sqrt(MAX_ASPECT * most)), limit_tokens))
     return most
 
 

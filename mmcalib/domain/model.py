@@ -87,6 +87,7 @@ class ModelInfo:
     device: str
     starts_engines: bool
     versions: dict[str, str]
+    text_layers: int = 0
     tiles_images: bool = False
     encoder_decoder: bool = False
     server: Server = field(default_factory=Server)

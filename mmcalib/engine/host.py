@@ -223,7 +223,7 @@ class EngineHost(Closing):
             return
 
     def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
-        message = f"{answer.error} (vLLM, while {doing})"
+        message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
                 return VllmMissing()
@@ -232,7 +232,8 @@ class EngineHost(Closing):
             case "moved":
                 return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
             case "vllm":
-                return VllmRefused(message, reason=answer.error, exhausted=answer.exhausted)
+                reason, exhausted = answer.error, answer.exhausted
+                return VllmRefused(message, hint=answer.hint, reason=reason, exhausted=exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe

@@ -106,6 +106,7 @@ class Failed(Message):
     error: str
     kind: FailureKind = "vllm"
     exhausted: str = ""
+    hint: str = ""
 
 
 class EnvironmentReport(Message):

@@ -20,6 +20,7 @@ from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, V
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.options.validation import DERIVED_ARGUMENTS
 from mmcalib.progress import Progress
 from mmcalib.text import one_line
 
@@ -29,8 +30,6 @@ _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
 _ONE_ERROR = re.compile(
     r"1 validation error for \w+ Value error, (?P<words>.+?) \[type=value_error"
 )
-# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) writes it before all methods.
-_NO_METHOD = re.compile(r"Unknown quantization method: (\w+)")
 
 
 def refusal_text(error: EngineError) -> str:
@@ -46,11 +45,6 @@ def add_config_hints(config: Path | None, flags: Sequence[str]) -> Iterator[None
     try:
         yield
     except VllmRefused as error:
-        if method := _NO_METHOD.search(error.reason):
-            raise UsageError(
-                f"the installed vLLM has no quantization method {method[1]}",
-                hint="--quantization fp8, or a checkpoint that was quantized, such as AWQ",
-            ) from error
         if config is not None:
             file = shlex.quote(str(config))
             error.hint = error.hint or f"mmcalib validate --config {file}"
@@ -202,8 +196,12 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
-    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
+    """Open the model in the child as far as it needs no GPU and none of the derived arguments.
+    Raises EngineError, or `text_only` for a text-only model.
+    """
+    usable = without_gpu_args(engine_args or {}, "cpu")
+    loading = {name: value for name, value in usable.items() if name not in DERIVED_ARGUMENTS}
+    request = OpenModel(resolved.path, context_tokens, engine_args=loading)
     with progress.step("opening the model in vLLM"):
         try:
             return host.ask(request, "opening the model")

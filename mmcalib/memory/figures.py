@@ -33,6 +33,9 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     if encoder is None:
         return None
     tokens = budget.max_tokens_per_item[budget.profiled_modality]
+    # A position makes at most one token, so the config does not name all tiles.
+    if encoder.per_tile and tokens > encoder.tiles * encoder.per_tile:
+        return None
     return encoder.peak_bytes(budget.profiled_items, tokens)
 
 

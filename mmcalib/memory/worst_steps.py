@@ -30,17 +30,21 @@ _LANGUAGE: Final = ("language model", "sampler")
 def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
     """Yield, per served modality, engine arguments with which vLLM profiles a step full of it.
 
-    The budget stays. Size hints go, because they shrink only the profiled item; a skipped profile
-    is run. A step of several modalities encodes them one after the other within the same budget
-    and keeps only their outputs, so the costliest modality bounds it.
+    The budget stays. Size hints go, because they shrink only the profiled item, unless larger ones
+    exceed the budget and it fills a step; a skipped profile is run. A step of several modalities
+    encodes them one after the other within the same budget and keeps only their outputs, so the
+    costliest modality bounds it.
     """
     budget = decision.budget
     for modality, count in decision.counts.items():
         if not count.value or not budget.max_tokens_per_item.get(modality):
             continue
-        only = {m: count.value if m == modality else 0 for m in decision.counts}
+        limit, tokens = count.value, budget.encoder_budget_tokens
+        largest, plain = budget.max_tokens_per_item, decision.plain.max_tokens_per_item
+        if largest[modality] == tokens < plain.get(modality, 0):
+            limit = decision.engine_args["limit_mm_per_prompt"][modality]
+        only = {m: limit if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
-        tokens = budget.encoder_budget_tokens
         yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
 
 

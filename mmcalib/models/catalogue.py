@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeAlias, get_args
 
+from mmcalib.models.cut import text_sections
+
 Status = Literal["found", "inferred", "transformers-default", "stand-in"]
 STATUSES: tuple[str, ...] = get_args(Status)
 SECTIONS = (
@@ -115,3 +117,18 @@ def find_model(model_id: str) -> Geometry | None:
         if lowered in (full, full.rpartition("/")[2]):
             return geometry
     return None
+
+
+def quantized_twins(config: Mapping[str, Any]) -> list[str]:
+    """Return bundled quantized checkpoints of the model with this config."""
+
+    def size(config: Mapping[str, Any]) -> tuple[Any, ...]:
+        *_, text = text_sections(dict(config))
+        return config.get("architectures"), *map(text.get, ("hidden_size", "num_hidden_layers"))
+
+    return [
+        one.id
+        for one in bundled_models()
+        if "quantization_config" in one.sections["config"]
+        and size(one.values("config")) == size(config)
+    ]

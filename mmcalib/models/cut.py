@@ -33,8 +33,6 @@ ENCODER_KEYS = (
 OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 # An encoder-decoder in one flat config, such as Whisper.
 FLAT_ENCODER_KEYS = ("encoder_layers",)
-# Default depths of classes in transformers 5.19.0, for configs that omit them, by model_type.
-CLASS_LAYERS = {"llama": 32, "mistral": 32, "qwen2": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,13 @@ class Depths:
         return max((layers for _, layers in self.encoders), default=0)
 
 
-def read_depths(config: Config) -> Depths:
-    """Read the layer counts of a Hugging Face config. Raises ModelError without a text depth."""
-    text = [layers for section in text_sections(config) if (layers := text_depth(section))]
-    if not text:
+def read_depths(config: Config, class_layers: int = 0) -> Depths:
+    """Read the layer counts of a Hugging Face config; `class_layers` is the text depth of a config
+    that leaves it to its class. Raises ModelError without a text depth.
+    """
+    every = (named_layers(section, TEXT_KEYS) for section in text_sections(config))
+    text = [layers for layers in every if layers] or [class_layers]
+    if not text[-1]:
         raise ModelError(
             "config.json does not set the language model's number of layers",
             hint="set num_hidden_layers in the model's config.json",
@@ -91,11 +92,6 @@ def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str
             yield OUTER_ENCODER, outer[INNER_ENCODER], ENCODER_KEYS
         if named_layers(part, FLAT_ENCODER_KEYS):
             yield "encoder", part, FLAT_ENCODER_KEYS
-
-
-def text_depth(section: Config) -> int | None:
-    """Return the depth of a text mapping, or its class's default; None if unknown."""
-    return named_layers(section, TEXT_KEYS) or CLASS_LAYERS.get(section.get("model_type", ""))
 
 
 def named_layers(section: Config, keys: Sequence[str]) -> int | None:
@@ -148,9 +144,13 @@ def cut_depth(
 
 
 def _cut_texts(config: Config, layers: int) -> None:
+    *outer, main = text_sections(config)
+    if outer and not any(named_layers(one, TEXT_KEYS) for one in (*outer, main)):
+        # The section leaves its depth, and so any list per layer, to its class.
+        set_layers(main, TEXT_KEYS, layers)
     read_depths(config)
     for section in text_sections(config):
-        if (true := text_depth(section) or 0) <= layers:
+        if (true := named_layers(section, TEXT_KEYS) or 0) <= layers:
             continue
         set_layers(section, TEXT_KEYS, layers)
         _cut_lists(section, true, layers)
@@ -216,11 +216,10 @@ MOST_CONFIG_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CutCheckpoint:
-    """The new folder, its depths, and the model's true depths for scaling memory."""
+    """The new folder and its depths."""
 
     path: Path
     depths: Depths
-    true_depths: Depths
 
 
 def cut_checkpoint(
@@ -230,8 +229,7 @@ def cut_checkpoint(
 
     Raises ModelError without a readable config.json, OutputError if it cannot be written.
     """
-    true = read_config(source)
-    cut = cut_depth(true, text_layers=text_layers, encoder_layers=encoder_layers)
+    cut = cut_depth(read_config(source), text_layers=text_layers, encoder_layers=encoder_layers)
     with whole_folder(target) as scratch:
         for path in sorted(source.rglob("*")):
             weight = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
@@ -242,7 +240,7 @@ def cut_checkpoint(
         config = scratch / "config.json"
         config.unlink()
         config.write_text(json.dumps(cut, indent=1) + "\n", encoding="utf-8")
-    return CutCheckpoint(target, read_depths(cut), read_depths(true))
+    return CutCheckpoint(target, read_depths(cut))
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -287,6 +285,7 @@ def scale_to_depth(sizes: Mapping[str, int], text_layers: int, encoder_layers: i
             total += size
     for stack, indices in blocks.items():
         encoder = any(word in stack for word in _ENCODER_WORDS)
-        true = encoder_layers if encoder else text_layers
+        # An encoder whose config has no depth ran whole.
+        true = (encoder_layers if encoder else text_layers) or len(indices)
         total += round(stack_bytes[stack] / len(indices) * true)
     return total

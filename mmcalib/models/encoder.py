@@ -68,9 +68,9 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
         return _merging(vision)
     if "pooling_kernel_size" in vision and "hidden_size" in vision:
         return _patched(vision, vision["pooling_kernel_size"])
-    # MiniCPM-V 4.6 encodes slices of any size whole.
-    sized = {"image_size", "intermediate_size"} <= vision.keys() and "insert_layer_id" not in model
-    if sized and modality == "image":
+    sized = {"image_size", "intermediate_size"} <= vision.keys() and modality == "image"
+    # A model with another size of its own encodes slices of that size, or of any.
+    if sized and model.get("image_size") in (None, vision["image_size"]):
         return _tiled(model, vision)
     return None
 

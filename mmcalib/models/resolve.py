@@ -31,9 +31,14 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 REACH_TIMEOUT_S = 4.0
 # Enough for 50 MB on a slow line, but not for a server that sends byte by byte.
 FETCH_TIMEOUT_S = 300.0
-SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "tokenizer*")
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "tokenizer*")
 # A snapshot without any of these cannot tokenize: another tool fetched only config.json.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
+# vLLM has no reader of GGUF since 0.31 (its plug-in is vllm-gguf-plugin).
+_GGUF_HINT = (
+    "--model with the model it was made from, or an AWQ, GPTQ, FP8 or NVFP4 checkpoint; vLLM "
+    "reads GGUF only with the plug-in vllm-gguf-plugin"
+)
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -166,7 +171,7 @@ def resolve(
         return ResolvedModel(model, str(snapshot), "hub", None, ())
     try:
         fetched = (hub or HuggingFaceHub(env)).fetch(model, revision)
-        return ResolvedModel(model, str(fetched), "hub", None, ())
+        return ResolvedModel(model, str(_with_config(model, fetched)), "hub", None, ())
     except HubUnavailable as reason:
         why = str(reason)
     geometry = find_model(model)
@@ -191,15 +196,20 @@ def resolve(
 def _local(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"{model} has no config.json",
-                hint="--model takes a folder with config.json, tokenizer and processor",
-            )
-        return folder.resolve()
+        return _with_config(model, folder).resolve()
+    if model.endswith(".gguf"):
+        raise ModelError(f"{model} is a GGUF file, without config.json", hint=_GGUF_HINT)
     if model.startswith(("/", "./", "../", "~")):
         raise ModelError(f"{model} is not a folder", hint=f"ls {folder.parent}")
     return None
+
+
+def _with_config(model: str, folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        gguf = any(folder.glob("*.gguf"))
+        hint = "--model takes a folder with config.json, tokenizer and processor"
+        raise ModelError(f"{model} has no config.json", hint=_GGUF_HINT if gguf else hint)
+    return folder
 
 
 def _folder_name(geometry: Geometry) -> str:

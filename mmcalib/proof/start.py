@@ -65,7 +65,7 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
         "model": str(path),
         "load_format": "dummy",
     }
-    ran = true = read_depths(read_config(path))
+    ran = true = read_depths(read_config(path), launch.opened.text_layers)
     if launch.opened.device == "cpu":
         cut = cut_checkpoint(
             path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS

@@ -101,14 +101,14 @@ VIDEO_SAMPLINGS: Final[Mapping[str | None, Literal["uniform", "qwen2_vl", "qwen3
 # Default frames and rate. multimodal/media/video.py:95 and multimodal/video.py:400 of 0.32.
 VIDEO_FRAMES: Final = 32
 VIDEO_FPS: Final = 2
-# Limits of the Qwen-VL loaders; rates are clamped. multimodal/video.py:361, 385, 606 of 0.32.
-QWEN_MIN_FRAMES: Final = 4
-QWEN_MAX_FRAMES: Final = 768
-QWEN_MAX_FPS: Final = 30
-QWEN_FRAMES_PER_PATCH: Final = 2
-# The largest aspect ratio that Qwen-VL processors accept. `smart_resize`,
+# Limits of loaders that sample by rate, and clamp it. multimodal/video.py:361, 385, 606 of 0.32.
+BY_RATE_MIN_FRAMES: Final = 4
+BY_RATE_MAX_FRAMES: Final = 768
+BY_RATE_MAX_FPS: Final = 30
+BY_RATE_FRAMES_PER_PATCH: Final = 2
+# The largest aspect ratio that `smart_resize` accepts, as several processors have it.
 # transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
-QWEN_MAX_ASPECT: Final = 200.0
+MAX_ASPECT: Final = 200.0
 
 # The smallest encoder CUDA graph of Qwen2.5-VL and Qwen3-VL: a picture of 224 × 224.
 # `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.

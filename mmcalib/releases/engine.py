@@ -92,6 +92,12 @@ def serve_config(arguments: Mapping[str, Any]) -> Any:
     return engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
+def quantization_methods() -> list[str]:
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    return list(QUANTIZATION_METHODS)
+
+
 def offline_config(arguments: Mapping[str, Any]) -> Any:
     """Return the engine config of `vllm.LLM`, whose defaults differ on a GPU."""
     return EngineArgs(**_engine_only(arguments)).create_engine_config(UsageContext.LLM_CLASS)

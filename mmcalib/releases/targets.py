@@ -158,7 +158,8 @@ NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_C_cuda_utils")
 # Operations of vLLM 0.32's torch bindings that return nothing, by their schemas.
 _WRITE_ONLY_NAMES = """
 apply_repetition_penalties_ batched_moe_align_block_size concat_and_cache_mla convert_fp8
-cutlass_fp4_group_mm cutlass_moe_mm cutlass_scaled_fp4_mm cutlass_scaled_mm cutlass_scaled_mm_azp
+cutlass_fp4_group_mm cutlass_moe_mm cutlass_mxfp4_group_mm cutlass_scaled_fp4_mm cutlass_scaled_mm
+cutlass_scaled_mm_azp silu_and_mul_mxfp4_experts_quant
 dispose dynamic_per_token_scaled_fp8_quant dynamic_scaled_fp8_quant dynamic_scaled_int8_quant
 fatrelu_and_mul free_shared_buffer fused_add_rms_norm fused_add_rms_norm_static_fp8_quant
 fused_qk_norm_rope gelu_and_mul gelu_fast gelu_new gelu_quick gelu_tanh_and_mul

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import errno
 
-from mmcalib.child.service import describe_failure, exhausted_resource, root_cause
+from mmcalib.child.service import describe_failure, exhausted_resource, remedy_for, root_cause
+from mmcalib.engine.messages import ListServeOptions
 
 
 def chained(*words: str) -> BaseException:
@@ -73,3 +74,22 @@ def test_an_exhausted_machine_is_told_by_the_kind_of_error() -> None:
     assert exhausted_resource(chained("failed to start", TAKEN)) == "memory"
     assert exhausted_resource(OSError(errno.ENOSPC, "No space left on device")) == "disk space"
     assert exhausted_resource(PermissionError(errno.EACCES, "Permission denied")) == ""
+
+
+def test_a_quantization_that_is_gone_is_not_answered_by_a_list_of_thirty() -> None:
+    words = "Unknown quantization method: exl3. Must be one of ['humming', 'auto_awq', 'fp8']."
+    error = ValueError(f"1 validation error for ModelConfig Value error, {words} [type=value_error")
+    assert describe_failure(error) == "the installed vLLM has no quantization method exl3"
+    assert remedy_for(error, ListServeOptions()) == (
+        "a checkpoint in fp8, or an unquantized one with --quantization fp8"
+    )
+    assert remedy_for(ValueError("out of memory"), ListServeOptions()) == ""
+
+
+def test_code_of_a_model_is_answered_with_the_flag() -> None:
+    error = ValueError(
+        "The repository /m contains custom code which must be executed to correctly load the "
+        "model. Please pass the argument `trust_remote_code=True` to allow custom code to be run."
+    )
+    assert describe_failure(error).endswith("runs only if you trust it")
+    assert remedy_for(error, ListServeOptions()).endswith("-- --trust-remote-code")

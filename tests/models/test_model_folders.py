@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import bundled_models
+from mmcalib.models.catalogue import bundled_models, find_model, quantized_twins
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, is_reachable, resolve
+from mmcalib.models.resolve import (
+    HubUnavailable,
+    HuggingFaceHub,
+    is_reachable,
+    resolve,
+)
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -62,6 +67,28 @@ def test_a_folder_without_config_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no config\.json") as caught:
         resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub())
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("named", ["folder", "file", "repository"])
+def test_gguf_is_answered_with_what_works(tmp_path: Path, named: str) -> None:
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf/model-Q4_K_M.gguf").write_text("GGUF")
+    model = {"folder": "gguf", "file": "gguf/model-Q4_K_M.gguf", "repository": "a/b"}[named]
+    where = model if named == "repository" else str(tmp_path / model)
+    hub = FolderHub(tmp_path / "gguf")
+    with pytest.raises(ModelError, match=r"config\.json") as caught:
+        resolve(where, cache_dir=tmp_path, env=env(tmp_path), hub=hub)
+    assert "AWQ, GPTQ, FP8 or NVFP4 checkpoint" in caught.value.hint
+
+
+def test_quantized_twins_have_the_size_of_the_model() -> None:
+    def twins(model: str) -> list[str]:
+        geometry = find_model(model)
+        assert geometry is not None
+        return quantized_twins(geometry.values("config"))
+
+    assert twins("Qwen/Qwen2.5-VL-7B-Instruct") == ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ"]
+    assert twins("Qwen/Qwen2-VL-7B-Instruct") == []
 
 
 def test_a_missing_folder_is_not_looked_up_as_a_name(tmp_path: Path) -> None:

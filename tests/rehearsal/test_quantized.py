@@ -80,6 +80,30 @@ NVFP4 = compressed(
     numbers(4, "float", "tensor_group", group_size=16),
     numbers(4, "float", "tensor_group", group_size=16, dynamic="local"),
 )
+THIRTY_TWOS = {"group_size": 32, "scale_dtype": "torch.uint8"}
+MXFP4 = compressed(
+    "mxfp4-pack-quantized",
+    numbers(4, "float", "group", **THIRTY_TWOS),
+    numbers(4, "float", "group", **{**THIRTY_TWOS, "dynamic": True}),
+)
+MXFP4_A16 = compressed("mxfp4-pack-quantized", numbers(4, "float", "group", **THIRTY_TWOS), None)
+MXFP8 = compressed(
+    "mxfp8-quantized",
+    numbers(8, "float", "group", **THIRTY_TWOS),
+    numbers(8, "float", "group", **{**THIRTY_TWOS, "dynamic": True}),
+)
+# As MiniMax-M3 has it.
+PLAIN_MXFP8 = {
+    "quant_method": "mxfp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [1, 32],
+    "ignored_layers": ["lm_head", "model.visual*"],
+}
+MODELOPT_MXFP8 = {
+    "quant_method": "modelopt",
+    "quant_algo": "MXFP8",
+    "ignore": ["lm_head", "model.visual*"],
+}
 MODELOPT_NVFP4 = {
     "quant_method": "modelopt",
     "quant_algo": "NVFP4",
@@ -147,8 +171,10 @@ ZERO_POINTS = Stored(4, QUANTISED / 128 * 2.5)
 WIDE_ZERO_POINTS = Stored(4, QUANTISED / 128 * 4, slack=0.07)
 # DeepGEMM's on the largest Blackwells: a byte for each row of a block.
 PACKED_BLOCKS = Stored(8, QUANTISED / 128)
-# A scale of a byte for each 16.
+# A scale of a byte for each 16, or 32.
 SIXTEENS = Stored(4, QUANTISED / 16)
+FOURS = Stored(4, QUANTISED / 32, slack=0.012)
+EIGHTS = Stored(8, QUANTISED / 32)
 
 METHODS = {
     "H100-80G": [
@@ -161,6 +187,8 @@ METHODS = {
         (GPTQ, ZERO_POINTS),
         (AUTO_ROUND, ZERO_POINTS),
         (NVFP4, SIXTEENS),
+        *((config, FOURS) for config in (MXFP4, MXFP4_A16)),
+        *((config, EIGHTS) for config in (MXFP8, PLAIN_MXFP8, MODELOPT_MXFP8)),
     ],
     # Without FP8 in hardware Marlin takes groups of a column, in the model's own dtype.
     "A100-80G": [
@@ -182,6 +210,8 @@ METHODS = {
         (W4A16, GROUPS_OF_4),
         (NVFP4, SIXTEENS),
         (MODELOPT_NVFP4, SIXTEENS),
+        *((config, FOURS) for config in (MXFP4, MXFP4_A16)),
+        *((config, EIGHTS) for config in (MXFP8, PLAIN_MXFP8, MODELOPT_MXFP8)),
     ],
 }
 METHODS["B200"] = [(BLOCK_FP8, PACKED_BLOCKS)]
@@ -265,10 +295,19 @@ def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
     assert found.kv_bytes_per_token == 7 * 2 * 2 * 256
 
 
-def test_a_method_that_this_vllm_lacks_is_refused_in_its_words(h100: Theatre) -> None:
-    with pytest.raises(EngineError, match="Unknown quantization method: bitsandbytes") as caught:
-        rehearsed(h100, {"quant_method": "bitsandbytes", "load_in_4bit": True})
-    assert "\n" not in caught.value.message
+@pytest.mark.parametrize("method", ["bitsandbytes", "exl3"])
+def test_a_method_that_this_vllm_lacks_is_answered_with_what_works(
+    h100: Theatre, method: str
+) -> None:
+    with pytest.raises(EngineError) as caught:
+        rehearsed(h100, {"quant_method": method}, model="Qwen/Qwen2.5-VL-7B-Instruct")
+    assert caught.value.message == f"the installed vLLM has no quantization method {method}"
+    # The bundled twin, and what vLLM's own list has.
+    assert caught.value.hint == (
+        "--model Qwen/Qwen2.5-VL-7B-Instruct-AWQ, or a checkpoint in awq, gptq, fp8, "
+        "compressed-tensors, modelopt_fp4, mxfp4, mxfp8, or an unquantized one with "
+        "--quantization fp8"
+    )
 
 
 def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
@@ -327,8 +366,13 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
         ("A100-80G", {**W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
         ("A100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8 + 16 / 128),
         ("A100-80G", {**MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]}, 4 + 8 / 16),
+        ("RTX-5090", {**MXFP4, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 32),
+        ("RTX-5090", {**PLAIN_MXFP8, "ignored_layers": ["model.visual*", "*mlp.gate"]}, 8 + 8 / 32),
     ],
-    ids=["blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"],
+    ids=[
+        *("blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"),
+        *("MXFP4 by Marlin", "MXFP8"),
+    ],
 )
 def test_experts_are_quantised_as_other_layers_are(
     theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float

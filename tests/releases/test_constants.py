@@ -123,17 +123,17 @@ def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
 @pytest.mark.engine
 @before(VLLM_0_30, "its loaders have their bounds as defaults of a call")
 def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
-    assert vllm["most_frames"] == [constants.QWEN_MAX_FRAMES] * 2
-    assert vllm["most_fps"] == [constants.QWEN_MAX_FPS] * 2
+    assert vllm["most_frames"] == [constants.BY_RATE_MAX_FRAMES] * 2
+    assert vllm["most_fps"] == [constants.BY_RATE_MAX_FPS] * 2
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("sides", f"min(height, width) > {constants.QWEN_MAX_ASPECT:g}:"),
-        ("loaders", f'"min_frames", {constants.QWEN_MIN_FRAMES})'),
-        ("loaders", f'"temporal_patch_size", {constants.QWEN_FRAMES_PER_PATCH})'),
+        ("sides", f"min(height, width) > {constants.MAX_ASPECT:g}:"),
+        ("loaders", f'"min_frames", {constants.BY_RATE_MIN_FRAMES})'),
+        ("loaders", f'"temporal_patch_size", {constants.BY_RATE_FRAMES_PER_PATCH})'),
         ("loaders", f"fps: int = {constants.VIDEO_FPS},"),
         ("encoder_graphs", f"min_budget = {constants.MIN_ENCODER_GRAPH_TOKENS}\n"),
         ("arguments", f"UsageContext.OPENAI_API_SERVER: {constants.SMALL_GPU_BATCHED_TOKENS},"),

@@ -10,12 +10,11 @@ import pytest
 
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.vllm_config import (
-    add_config_hints,
     reject_unknown_arguments,
     rejected_flags_error,
     split_model,
 )
-from mmcalib.errors import UsageError, VllmRefused
+from mmcalib.errors import UsageError
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 
@@ -34,14 +33,6 @@ def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
     assert split_model("a/b", flags)[0] == "a/b"
     with pytest.raises(UsageError, match="two different models: c/d and a/b"):
         split_model("c/d", flags)
-
-
-def test_a_quantization_that_is_gone_is_not_answered_by_a_list_of_thirty() -> None:
-    said = "Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8']"
-    with pytest.raises(UsageError) as caught, add_config_hints(None, ()):
-        raise VllmRefused("vLLM cannot", reason=said)
-    assert str(caught.value) == "the installed vLLM has no quantization method bitsandbytes"
-    assert caught.value.hint.startswith("--quantization fp8")
 
 
 SERVER = "vllm.entrypoints.openai.api_server"

@@ -239,7 +239,7 @@ def _search(
             return fixes, chosen
     # A separate child process finds the processor's options.
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opened = open_model(host, resolved, progress)
+        opened = open_model(host, resolved, progress, engine_args=bench.engine_args)
     facts = _facts(base, opened, resolved)
     if not bench.outcome(()).reached:
         fixes, cheap = search_fixes(bench, facts, progress)

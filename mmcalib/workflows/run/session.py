@@ -140,7 +140,7 @@ def read_your_config(
             ) from error
         raise rejected_flags_error(why, flags) or UsageError(
             f"vLLM rejects these flags: {one_line(why)}",
-            hint="vllm serve --help=all lists them",
+            hint=error.hint or "vllm serve --help=all lists them",
         ) from error
     if config.server:
         names = ", ".join(map(flag, config.server))
@@ -191,7 +191,7 @@ def refuse_unusable(
     except MmcalibError:
         return
     arguments = shlex.join(flags) or ", ".join(given)
-    hint = "change the flag that vLLM names, or leave it out"
+    hint = refused.hint or "change the flag that vLLM names, or leave it out"
     if not_quantised := _NOT_QUANTISED.search(refused.reason):
         sibling = f"{resolved.id}-{not_quantised[1].upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"

@@ -61,7 +61,7 @@ def rehearse_traffic(
         def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
             """Split by vLLM's own renderer, in a separate process."""
             with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-                open_model(host, resolved, progress, context_tokens=context)
+                open_model(host, resolved, progress, context_tokens=context, engine_args=args)
                 return Texts(host).split(texts)
 
         timed = arrivals.timed

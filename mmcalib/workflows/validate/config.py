@@ -141,5 +141,5 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     try:
         parsed = host.ask(configuration.parse_request, "reading the configuration")
     except VllmRefused as error:
-        return None, refusal_text(error)
+        return None, "; try ".join(filter(None, (refusal_text(error), error.hint)))
     return reject_unsafe_settings(parsed, configuration.source), ""

@@ -156,10 +156,16 @@ def open_config(
     text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
     try:
         opened = open_model(
-            session.host, resolved, session.progress, context_tokens=tokens, text_only=text_only
+            session.host,
+            resolved,
+            session.progress,
+            context_tokens=tokens,
+            engine_args=engine_args,
+            text_only=text_only,
         )
     except VllmRefused as error:
-        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), _CHANGE)]
+        remedy = error.hint or _CHANGE
+        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), remedy)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.config if memory else None)

@@ -361,7 +361,8 @@ _WAY_OUT = "set VLLM_USE_DEEP_GEMM=0"
 # They write to an argument, or set something.
 _WITHOUT_RESULTS = (
     *("fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_gemm_nt_masked"),
-    *("fp8_m_grouped_gemm_nt_masked", "set_num_sms", "set_pdl"),
+    *("m_grouped_fp8_fp4_gemm_nt_contiguous", "fp8_m_grouped_gemm_nt_masked"),
+    *("set_num_sms", "set_pdl"),
 )
 
 

@@ -105,22 +105,24 @@ def install_operations(machine: ImaginaryMachine) -> None:
     replace("torch.library.register_fake", register_fake)
 
 
-# The lowest compute capability of vLLM's CUTLASS kernels, from its documentation of quantization
-# (FP8 from Ada, block FP8 and grouped from Hopper, FP4 from Blackwell), not from their source.
-_SUPPORTED_FROM = {
-    "cutlass_scaled_mm_supports_fp8": 89,
-    "cutlass_scaled_mm_supports_block_fp8": 90,
-    "cutlass_group_gemm_supported": 90,
-    "cutlass_scaled_mm_supports_fp4": 100,
-    "mxfp4_experts_quant_supported": 100,
+# Compute capabilities of vLLM's CUTLASS kernels, from its documentation of quantization (FP8 from
+# Ada, block FP8 and grouped from Hopper, FP4 from Blackwell), not from their source, except MXFP4's
+# experts: below 120 (`mxfp4_experts_quant_sm_supported`, mxfp4_experts_quant.cu).
+_NEWEST = 1000
+_SUPPORTED = {
+    "cutlass_scaled_mm_supports_fp8": range(89, _NEWEST),
+    "cutlass_scaled_mm_supports_block_fp8": range(90, _NEWEST),
+    "cutlass_group_gemm_supported": range(90, _NEWEST),
+    "cutlass_scaled_mm_supports_fp4": range(100, _NEWEST),
+    "mxfp4_experts_quant_supported": range(100, 120),
 }
 
 
 def install_kernels(machine: ImaginaryMachine) -> None:
     """Tell vLLM which kernels work, and let the device view host memory without allocations."""
     major, minor = machine.machine.capability
-    for name, least in _SUPPORTED_FROM.items():
-        replace(targets.custom_ops(name), lambda _, works=10 * major + minor >= least: works)
+    for name, supported in _SUPPORTED.items():
+        replace(targets.custom_ops(name), lambda _, works=10 * major + minor in supported: works)
 
     def device_view(host: torch.Tensor) -> torch.Tensor:
         view = torch.empty_like(host, device="cuda")
