@@ -78,7 +78,8 @@ def elsewhere(folder: Path) -> list[str]:
 def test_a_good_hub_gives_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with server(hub(files=[*FILES, "modeling_evil.py", "pytorch_model.bin"])) as good:
         found = fetch(tmp_path, monkeypatch, good)
-    assert sorted(path.name for path in found.iterdir()) == sorted(FILES)
+    # Code is read, and runs only with --trust-remote-code.
+    assert sorted(p.name for p in found.iterdir()) == sorted([*FILES, "modeling_evil.py"])
     assert found.name == SHA
     assert elsewhere(tmp_path) == []
     assert cached_snapshot(MODEL, None, os.environ) == found
