@@ -91,10 +91,12 @@ def _names(
     for (at, kept), values in named.items():
         portion = math.log(at / low) / math.log(high / low) if log else (at - low) / (high - low)
         left, words = portion * canvas.width_px, "; ".join(values)
-        fits = left > len(words) * _LETTER_PX + 12
-        place, side = (left - 12, "right") if fits else (left + 12, "left")
+        size, raised = len(words) * _LETTER_PX + 12, kept > 1
+        # The line to a point above the default comes from below, with memory from the right.
+        free = raised and not log and left + size < canvas.width_px
+        place, side = (left + 12, "left") if free or left <= size else (left - 12, "right")
         height = canvas.height_px * (1 - (kept / y["scale"]["domain"][1]) ** power)
-        yield from text(words, place, height + 18, side, "var(--ink)")
+        yield from text(words, place, height + (0 if raised else 18), side, "var(--ink)")
 
 
 def _tip(point: FrontierPoint) -> str:
@@ -120,6 +122,8 @@ def _tip(point: FrontierPoint) -> str:
 
 # Some air above the highest points.
 _TOP = 1.07
+# Above this, ticks below the default are too near to each other.
+_WIDE = 5
 
 
 def _tokens_axis(modality: str, most: float) -> Layer:
@@ -129,7 +133,8 @@ def _tokens_axis(modality: str, most: float) -> Layer:
         axis |= upright(f"detail kept: share of {modality} tokens, mean")
         return linear_axis("kept", 0, _TOP, axis)
     axis |= upright(f"{modality} tokens against the model's default, mean")
-    axis |= {"values": [0, 0.25, 0.5, 1, *(2**step for step in range(1, 8) if 2**step <= most)]}
+    parts = (0.25, 0.5) if most < _WIDE else ()
+    axis |= {"values": [0, *parts, 1, *(2**step for step in range(1, 8) if 2**step <= most)]}
     return linear_axis("kept", 0, most * _TOP, axis, type="pow", exponent=0.5)
 
 
