@@ -219,10 +219,9 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
         detail, remedy = f"{detail}. Otherwise {decision.forced}", _ROOM[decision.forced_by]
     elif better and better.value > now.value and facts.policy.keeps_quality and not decision.forced:
         left = f", which still shrinks {better.items_shrunk:,}" if better.items_shrunk else ""
-        tokens = f"{better.max_tokens:,} tokens, not {now.max_tokens:,}"
-        remedy = (
-            f"--prefer detail sets {number(better.value)}{left}; the largest then takes {tokens}"
-        )
+        times = f"{better.mean_enlargement:.1f} times as many tokens on average"
+        largest_tokens = f"{better.max_tokens:,} at most"
+        remedy = f"--prefer detail sets {number(better.value)}{left}: {times}, {largest_tokens}"
     yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, remedy, (largest.exemplar,))
 
 

@@ -18,6 +18,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.workflows.run.evidence import evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
@@ -213,6 +214,8 @@ def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
     assert whole.table.costs[huge].tokens == 30_000
     assert whole.budget.encoder_cache_size >= 30_000
     assert (whole.forced, [point.items_shrunk for point in whole.chosen]) == ("", [0])
+    (reason,) = (e.reason for e in evidence(whole, opened(), policy) if "longest" in e.setting)
+    assert reason.startswith("detail of 1 image, none shrinks; ")
     for most, expected in ((25_000, 24_567), (20_000, 16_133), (10_000, 8_064)):
 
         def rejects(decision: Decision, most: int = most) -> str:
@@ -221,6 +224,9 @@ def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
         found = decide(read, policy, rejects=rejects)
         assert found.table.costs[huge].tokens == pytest.approx(expected, rel=0.02), most
         assert found.forced_by == "memory"
+        reasons = [e.reason for e in evidence(found, opened(), policy) if "longest" in e.setting]
+        assert len(reasons) == (found.setting != found.default_table.setting)
+        assert all("otherwise too large" in reason for reason in reasons)
         (check,) = (c for c in check_decision(read, {}, found, policy) if c.code == "MM025")
         assert check.status == "warn"
         assert found.forced in check.detail
