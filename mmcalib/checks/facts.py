@@ -69,6 +69,11 @@ class DerivedConfig(JudgedConfig):
     forced_by: Literal["", "context", "memory"] = ""
     effects: tuple[Effect, ...] = ()
 
+    @property
+    def raises_detail(self) -> bool:
+        """True if images may take more than the model's default."""
+        return any(point.is_beyond_default for point in self.chosen)
+
     def retention(self) -> dict[Modality, Retention]:
         """The share of their default tokens that items keep."""
         before = self.default_table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final, Literal
 
 from mmcalib.checks import catalogue as ids
@@ -12,12 +13,13 @@ from mmcalib.checks.limits import LIMIT, size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
 from mmcalib.derive.fit import Fit
+from mmcalib.derive.frontier import Point, most_detailed
 from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.domain.knobs import AreaCap, Knob, merge_nested
+from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.text import plural, plural_are
+from mmcalib.text import number, plural, plural_are
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
@@ -148,8 +150,8 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
     decision, policy = facts.decision, facts.policy
     if not policy.keeps_quality:
         return
-    if decision.forced:
-        kept = decision.retention()
+    kept = decision.retention()
+    if decision.forced and any(one.items_smaller for one in kept.values()):
         items = sum(one.items_smaller for one in kept.values())
         total = sum(decision.default_table.columns_of(m).item_count() for m in kept)
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
@@ -172,7 +174,8 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
             (worst.exemplar,),
         )
     elif decision.setting != decision.default_table.setting:
-        detail = "every item takes as many tokens as by default"
+        more = "at least " if decision.raises_detail else ""
+        detail = f"every item takes {more}as many tokens as by default"
         yield Check(ids.DETAIL_KEPT, "pass", detail)
 
 
@@ -183,31 +186,43 @@ def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostCol
 
 
 def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
-    """Warn about images that the model downscales with any settings."""
-    knobs = (explored.point.knob for explored in facts.decision.explored)
-    areas = (knob for knob in knobs if isinstance(knob, AreaCap) and knob.modality == "image")
-    cap = next(areas, None)
-    if cap is None:
+    """Count the images that the model's default shrinks, or that --prefer detail still does."""
+    chosen = {point.knob.name: point for point in facts.decision.chosen}
+    rows = groupby((e.point for e in facts.decision.explored), key=lambda point: point.knob)
+    for knob, (*points,) in rows:
+        default = next(point for point in points if point.value == knob.value)
+        now = max(default, chosen.get(knob.name, default), key=lambda point: point.value)
+        yield from _shrunk_check(now, most_detailed(points), facts)
+
+
+def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterator[Check]:
+    """Judge what this value shrinks; `better` is what --prefer detail chooses if it fits."""
+    decision, knob = facts.decision, now.knob
+    table = decision.table if now.is_beyond_default else decision.default_table
+    images = table.columns_of(knob.modality)
+    kept = knob.kept_pixels(images, now.value)
+    if kept is None:
         return
-    images = facts.decision.default_table.columns_of("image")
-    over = images.take(cap.changed_mask(images.shapes, cap.value))
+    limit = f"{knob.name} {number(now.value)}"
+    limit += "" if now.is_beyond_default else ", the model's default,"
+    over = images.take(kept < 1)
     if not over:
-        detail = f"no image exceeds the {cap.value:,} pixels of {cap.name}"
-        yield Check(ids.MODEL_SIZE_LIMIT, "pass", detail)
+        yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"{limit} shrinks no image")
         return
     largest = over[int(over.shapes.weights().argmax())]
-    count = over.item_count()
-    which = "one image exceeds" if count == 1 else f"{count:,} images exceed"
-    pixels = weight(largest.shape) / 1e6
-    yield Check(
-        ids.MODEL_SIZE_LIMIT,
-        "warn",
-        f"{which} {cap.value:,} pixels, so the model always downscales "
-        f"{'it' if count == 1 else 'them'}, such as {largest.exemplar}: {largest.shape}, "
-        f"{pixels:.1f} megapixels ({cap.name})",
-        "cut such images up if detail matters",
-        (largest.exemplar,),
+    detail = (
+        f"{limit} shrinks {over.item_count():,} of {plural(images.item_count(), knob.modality)}, "
+        f"such as {largest.exemplar}: {largest.shape}, {weight(largest.shape) / 1e6:.1f} megapixels"
     )
+    remedy = "cut such images up if detail matters"
+    if facts.policy.raises_detail and decision.forced:
+        detail, remedy = f"{detail}. Otherwise {decision.forced}", _ROOM[decision.forced_by]
+    elif better and better.value > now.value and facts.policy.keeps_quality and not decision.forced:
+        left = f", which still shrinks {better.items_shrunk:,}" if better.items_shrunk else ""
+        times = f"{better.mean_enlargement:.1f} times as many tokens on average"
+        largest_tokens = f"{better.max_tokens:,} at most"
+        remedy = f"--prefer detail sets {number(better.value)}{left}: {times}, {largest_tokens}"
+    yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, remedy, (largest.exemplar,))
 
 
 def largest_prompt(

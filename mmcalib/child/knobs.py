@@ -92,8 +92,24 @@ def tile_knobs(trial: Trial) -> Iterator[knobs.Knob]:
             value = getattr(holder, name, None)
             if isinstance(value, int) and value > 1:
                 for path, bleeds in trial.image_option(name, tried=1):
-                    yield knobs.TileCap(path=path, value=value, bleeds=bleeds)
+                    px, embeds = _tile_size(trial, path)
+                    yield knobs.TileCap(
+                        path=path, value=value, bleeds=bleeds, tile_px=px, tile_embeds=embeds
+                    )
                 break
+
+
+def _tile_size(trial: Trial, path: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """Return the pixels of one tile, and its embeds if images take whole tiles and nothing else."""
+    part = trial.part("image_processor")
+    edges = [getattr(part, name, None) for name in ("image_size", "scale_resolution")]
+    edges.append(dict(getattr(part, "size", None) or {}).get("height"))
+    tile_px = next((edge**2 for edge in edges if isinstance(edge, int)), None)
+    one, usual = (
+        trial.cost(s, "image") for s in (knobs.Setting(nested(path, 1, {})), knobs.DEFAULT)
+    )
+    whole = one is not None and usual is not None and usual[1] % one[1] == 0
+    return tile_px, one[1] if one and whole else None
 
 
 def tiles_images(default: Any) -> bool:
@@ -253,9 +269,14 @@ def _spellings(scope: str, least: int) -> Iterator[Spelling]:
 
 
 def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
-    value = getattr(trial.part("image_processor"), "max_soft_tokens", None)
+    part = trial.part("image_processor")
+    value = getattr(part, "max_soft_tokens", None)
     if "image" not in trial.modalities or value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
+    patch_px, pooled = (getattr(part, name, None) for name in ("patch_size", "pooling_kernel_size"))
+    token_px = (patch_px * pooled) ** 2 if patch_px and pooled else None
     for path, bleeds in trial.image_option("max_soft_tokens", tried=tried):
-        yield knobs.TokenCap(path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds)
+        yield knobs.TokenCap(
+            path=path, value=value, steps=_SOFT_TOKENS, bleeds=bleeds, token_px=token_px
+        )

@@ -70,7 +70,7 @@ class DecisionBuilder:
         step = replace(budgets, rounding=other).step_tokens(capped.engine_args, largest)
         if step != capped.engine_args["max_num_batched_tokens"]:
             yield self.build(at_most, other)
-        if at_most is None and budgets.policy.keeps_quality:
+        if at_most is None and budgets.policy.keeps_quality and not capped.raises_detail:
             yield self.build(None, "none", capped=False)
 
     def build(
@@ -147,16 +147,25 @@ class DecisionBuilder:
 
     def _choose(self, explored: Sequence[Explored], at_most: int | None) -> Point:
         """Choose by policy among caps with which vLLM's largest item covers the corpus' largest:
-        below that only a larger step would hold it. Prefer the default at equal cost: vLLM 0.28
-        counts the largest item without the cap but builds its dummy with it, and so reserves too
-        little.
+        below that only a larger step would hold it. If the default's does not, neither need those
+        above it. Prefer the default at equal cost: vLLM 0.28 counts the largest item without the
+        cap but builds its dummy with it, and so reserves too little.
         """
         policy = self.budgets.policy
         default = _default(explored)
         free = at_most is None and policy.keeps_quality
-        points = [e.point for e in explored if not free or e.point is default or _covers(e)]
+        covered = any(e.point is default and _covers(e) for e in explored)
+        points = [
+            e.point
+            for e in explored
+            if not free
+            or e.point is default
+            or _covers(e)
+            or (e.point.is_beyond_default and not covered)
+        ]
         point = choose_point(points, policy, at_most)
-        if policy.max_tokens_per_item is not None or point.items_downscaled:
+        given = policy.max_tokens_per_item is not None
+        if given or point.items_downscaled or point.is_beyond_default:
             return point
         by_value = {e.point.value: e for e in explored}
         same = _largest(by_value[point.value]) == _largest(by_value[point.knob.value])
@@ -370,7 +379,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_that_serves(ranked, judge) or _with_own_items(builder, judge) or first
+        return _first_that_serves(ranked, judge) or _with_own_items(builder, judge, first) or first
     by_level: dict[int, list[Decision]] = {}
 
     def fits(at_most: int) -> bool:
@@ -421,9 +430,11 @@ def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decisi
     return next((d for d in ranked if not (judge.rejects(d) or judge.serves_worse(d))), None)
 
 
-def _with_own_items(builder: DecisionBuilder, judge: MemoryJudge) -> Decision | None:
+def _with_own_items(
+    builder: DecisionBuilder, judge: MemoryJudge, first: Decision
+) -> Decision | None:
     """Return vLLM's own items and step under the limits, if no worse than its defaults."""
-    if not builder.budgets.policy.keeps_quality:
+    if not builder.budgets.policy.keeps_quality or first.raises_detail:
         return None
     plain = builder.build(None, "none", capped=False, hinted=False)
     if (judge.kv_tokens(plain) or 0) < judge.default_kv_tokens():

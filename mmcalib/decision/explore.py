@@ -15,7 +15,7 @@ from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import affected_shapes, unaffected_shape
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob, Setting, Value
+from mmcalib.domain.knobs import Knob, Setting, TileCap, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
@@ -111,18 +111,27 @@ def explore(
     budgets: BudgetSource,
     progress: Progress,
 ) -> list[Explored]:
-    """Return the knob's values with costs and budgets, ascending, the default included."""
+    """Return the knob's values with costs and budgets, ascending, the default included. Those above
+    it end where the largest item exceeds the context.
+    """
+    context = budgets.context_tokens or budgets.opened.max_model_len
     values = knob.values(default.columns_of(knob.modality), budgets.policy)
-    explored = []
+    explored: list[Explored] = []
     with progress.step(f"trying {knob.name}", len(values)) as task:
         counter = None if knob.bleeds else EmbedCounter.prove(budgets.host, default, knob.modality)
         for value in values:
             # Only one table at a time is in memory: each has an entry per shape.
             table = _cost_at(knob, value, default, budgets, counter)
             point = frontier.make_point(knob, value, table, default)
+            task.advance()
+            if point.is_beyond_default and point.max_tokens > context:
+                break
+            # More tiles may only enlarge the images.
+            kept = (e.point.kept_pixels for e in explored if isinstance(knob, TileCap))
+            if point.is_beyond_default and point.kept_pixels <= max(kept, default=-1):
+                continue
             args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
             explored.append(Explored(point, budgets.budget_of(args), args))
-            task.advance()
     return explored
 
 

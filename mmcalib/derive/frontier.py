@@ -19,7 +19,10 @@ from mmcalib.domain.shapes import Shape
 class Point:
     """One value of a knob and its effect on the items of its modality: the mean and worst share of
     tokens that they keep, the most encoder-cache entries (`max_embeds`), and the mean `process_s`
-    to load and process one. `counted`: some of the costs are computed.
+    to load and process one. `counted`: some of the costs are computed. `items_shrunk` keep less
+    than all pixels, None if unknown, and `kept_pixels` is the mean share; `items_gaining` keep less
+    by default and get more tokens here; `mean_enlargement` is the mean of tokens ÷ the default's,
+    above it.
     """
 
     knob: Knob
@@ -31,6 +34,10 @@ class Point:
     items_downscaled: int
     worst_retention: float
     items_enlarged: int = 0
+    items_shrunk: int | None = None
+    items_gaining: int = 0
+    kept_pixels: float = 0.0
+    mean_enlargement: float = 1.0
     least_pixels: int | None = None
     least_frames: int | None = None
     mean_retention: float = 1.0
@@ -58,7 +65,9 @@ def make_point(knob: Knob, value: Value, table: CostTable, default: CostTable) -
     """Compare the value with the default item by item; rejected items keep no tokens."""
     costs, before = table.columns_of(knob.modality), default.columns_of(knob.modality)
     now, retained = tokens_of(costs, before), compute_retention(costs, before)
-    accepted = costs.item_count()
+    accepted, larger = costs.item_count(), now > before.tokens
+    kept, usual = knob.kept_pixels(costs, value), knob.kept_pixels(before, knob.value)
+    ratios = now / before.tokens.clip(min=1) * before.counts
     return Point(
         knob=knob,
         value=value,
@@ -68,7 +77,13 @@ def make_point(knob: Knob, value: Value, table: CostTable, default: CostTable) -
         items=before.item_count(),
         items_downscaled=retained.items_smaller,
         worst_retention=retained.worst,
-        items_enlarged=int(before.counts[now > before.tokens].sum()),
+        items_enlarged=int(before.counts[larger].sum()),
+        items_shrunk=None if kept is None else int(costs.counts[kept < 1].sum()),
+        items_gaining=int(before.counts[larger & (True if usual is None else usual < 1)].sum()),
+        kept_pixels=0.0
+        if kept is None
+        else float((costs.counts * kept).sum() / before.item_count()),
+        mean_enlargement=float(ratios.sum() / before.item_count()) if value > knob.value else 1.0,
         least_pixels=least_pixels(table, default),
         least_frames=least_frames(table),
         mean_retention=retained.mean,
@@ -131,21 +146,34 @@ def choose_point(points: Sequence[Point], policy: Policy, at_most: int | None = 
     """Choose among points in ascending order of value; none below the quality floor.
 
     quality: the smallest value that downscales nothing. throughput: the smallest that downscales at
-    most half of the items. `max_tokens_per_item`: the largest value within it. If memory or context
-    limits items to `at_most` tokens: the largest value within that. The frames that the
-    loader returns are the user's choice, and are only raised to the floor.
+    most half of the items. detail: above the default if that shrinks images, see `most_detailed`.
+    `max_tokens_per_item`: the largest value within it. If memory or context limits items to
+    `at_most` tokens: the largest value within that. The frames that the loader returns are the
+    user's choice, and are only raised to the floor.
     """
     allowed = [point for point in points if meets_floor(point, policy)]
     if points[0].knob.is_loader_option:
         default = next(p for p in points if p.value == p.knob.value)
         return default if default in allowed or not allowed else allowed[0]
-    # Values beyond the model's default are shown, but only the user may choose them.
-    allowed = [point for point in allowed if not point.is_beyond_default]
-    wanted = _choose_by_policy(allowed, policy)
+    detailed = most_detailed(allowed) if policy.raises_detail else None
+    # Values beyond the model's default are shown, but only `detail` chooses them.
+    most = detailed.value if detailed else points[0].knob.value
+    allowed = [point for point in allowed if point.value <= most]
+    wanted = detailed or _choose_by_policy(allowed, policy)
     if at_most is None or wanted.max_tokens <= at_most:
         return wanted
     within = [point for point in allowed if point.max_tokens <= at_most]
     return within[-1] if within else allowed[0]
+
+
+def most_detailed(points: Sequence[Point]) -> Point | None:
+    """The smallest value above the default that keeps most pixels; None if the default keeps as
+    many or that is unknown.
+    """
+    default = next((point for point in points if point.value == point.knob.value), None)
+    higher = [p for p in points if p.is_beyond_default and not p.items_downscaled]
+    best = max(higher, key=lambda point: point.kept_pixels, default=None)
+    return best if default and best and best.kept_pixels > default.kept_pixels else None
 
 
 def token_levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import Modality
 
-Prefer = Literal["quality", "throughput"]
+Prefer = Literal["quality", "throughput", "detail"]
 # For max_model_len: the smallest context for the covered prompts.
 FIT: Literal["fit"] = "fit"
 
@@ -54,7 +54,12 @@ class Policy:
     @property
     def keeps_quality(self) -> bool:
         """True if no item may shrink for more throughput."""
-        return self.prefer == "quality" and self.max_tokens_per_item is None
+        return self.prefer != "throughput" and self.max_tokens_per_item is None
+
+    @property
+    def raises_detail(self) -> bool:
+        """True if images may take more than the model's default."""
+        return self.prefer == "detail" and self.max_tokens_per_item is None
 
     def coverage_of(self, modality: Modality) -> float:
         """The coverage of one modality."""

@@ -71,6 +71,8 @@ class LoadedItems(Protocol):
     def shapes(self) -> Shapes: ...
     @property
     def sampled(self) -> Column: ...
+    @property
+    def embeds(self) -> Column: ...
 
 
 class ValuePolicy(Protocol):
@@ -145,6 +147,12 @@ class MediaOption(ABC):
         """Mask of the shapes whose cost this value may change."""
         return shapes.full_mask(True)
 
+    def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
+        """Share of its pixels that each image keeps at this value, at which it was measured; None
+        if unknown. Images that the default holds keep all, apart from rounding.
+        """
+        return None
+
     def value_for_tokens(self, tokens: int) -> Value | None:
         """The value that caps each image or frame at `tokens`; None if unknown."""
         return None
@@ -177,6 +185,17 @@ _PARTS = 8
 # Tokens per image: 3.2 and 1.0 megapixels for processors with 28 × 28 pixels to a token.
 _IMAGE_TOKENS = (4_096, 1_280)
 _AREA_SHARES = (4, 16)
+# Multiples of the default to try if it shrinks images.
+_RISES = (1.5, 2, 3, 4, 6, 8, 12, 16)
+_NEAR = 0.9
+
+
+def _rises(value: Value, most: int) -> list[int]:
+    """Values above the default, up to `most`, the value that shrinks no image."""
+    if most <= value:
+        return []
+    steps = (int(value * rise) for rise in _RISES)
+    return [*(step for step in steps if step < _NEAR * most), most]
 
 
 @final
@@ -193,7 +212,8 @@ class AreaCap(MediaOption):
 
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """A ladder of tokens, and areas that the largest items just fit, as images and as stacks
-        of frames; in pixels if `token_px` is unknown.
+        of frames; in pixels if `token_px` is unknown. Above the default, only for images that it
+        shrinks.
         """
         unit = self.token_px or 1
         nearest, above = items.shapes.rounded_areas(unit)
@@ -214,7 +234,9 @@ class AreaCap(MediaOption):
             values |= {value for value in parts if self.least_px <= value < self.value}
         if wanted.max_tokens_per_item is not None and self.token_px is not None:
             values.add(self.token_px * wanted.max_tokens_per_item)
-        return [*sorted(value for value in values if value < self.value), self.value]
+        top = int(nearest.max(initial=0)) if self.modality == "image" and not self.bleeds else 0
+        below = sorted(value for value in values if value < self.value)
+        return [*below, self.value, *_rises(self.value, top)]
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         """Round numbers of tokens for an image if known; else shares of the default."""
@@ -233,7 +255,13 @@ class AreaCap(MediaOption):
 
     def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         nearest, above = shapes.rounded_areas(self.token_px or 1)
-        return (nearest > value) & (above > value)
+        cap = min(value, self.value)
+        return (nearest > cap) & (above > cap)
+
+    def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
+        if self.modality != "image":
+            return None
+        return _share(value, items.shapes.rounded_areas(self.token_px or 1)[0])
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         return tokens * self.token_px if self.token_px else None
@@ -271,6 +299,23 @@ def _distinct(*columns: Column) -> set[int]:
     return {area for column in columns for area in map(int, {*column.flat})} - {0}
 
 
+# transformers enlarges no image beyond this (`MAX_IMAGE_SIZE` of Idefics3 and SmolVLM).
+_LONGEST_EDGE_PX = 4096
+
+
+def _share(most: Value | Column, sizes: Column) -> Column:
+    """Share of each size that is within `most`."""
+    share: Column = (most / sizes.clip(min=1)).clip(max=1)
+    return share
+
+
+def _long_edges(shapes: Shapes) -> Column:
+    edges: Column = shapes.rows["width_px"].clip(min=shapes.rows["height_px"])
+    return edges
+
+
+# A layout of tiles with more of an image's pixels than this keeps it whole.
+_LAID_OUT = 0.9
 # Divisors of the default: how far a fix lowers a knob.
 _SHARES = (2, 4)
 # Steps per frame per second when rounding a loader's `fps`.
@@ -287,7 +332,13 @@ class EdgeCap(MediaOption):
     steps: tuple[int, ...]
 
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
-        return list(self.steps)
+        """The steps, and whole tiles above them up to the longest edge of the images."""
+        longest, tile = int(_long_edges(items.shapes).max(initial=0)), self.steps[0]
+        last = min(-(-longest // tile) * tile, _LONGEST_EDGE_PX)
+        return [*self.steps, *range(int(self.value) + tile, last + 1, tile)]
+
+    def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
+        return _share(value, _long_edges(items.shapes)) ** 2
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         for edge in _fewer(self.steps, self.value):
@@ -297,13 +348,35 @@ class EdgeCap(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileCap(MediaOption):
-    """The most tiles that an image is cut into."""
+    """The most tiles that an image is cut into, of `tile_px` pixels and `tile_embeds` embeds each;
+    None if unknown. Of several tiles, one more shows the whole image.
+    """
 
     kind: Literal["tiles"] = "tiles"
     modality: Literal["image"] = "image"
+    tile_px: int | None = None
+    tile_embeds: int | None = None
 
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
-        return list(range(1, int(self.value) + 1))
+        """Every value up to the default, and larger ones for images that it shrinks: a layout of
+        their proportions may need twice the tiles of their area.
+        """
+        largest = items.shapes.weights().max(initial=0)
+        tiles = math.ceil(largest / self.tile_px) if self.tile_px else 0
+        above = _rises(self.value, 2 * tiles if tiles > self.value else 0)
+        return [*range(1, int(self.value) + 1), *above]
+
+    def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
+        if self.tile_px is None:
+            return None
+        areas = items.shapes.weights()
+        kept = _share(value * self.tile_px, areas)
+        if self.tile_embeds is not None:
+            tiles = items.embeds // self.tile_embeds
+            kept = kept.clip(max=_share((tiles - (tiles > 1)) * self.tile_px, areas))
+            kept[kept > _LAID_OUT] = 1
+        kept[areas <= min(value, self.value) * self.tile_px] = 1
+        return kept
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         for tiles in (int(self.value) // share for share in _SHARES):
@@ -379,14 +452,22 @@ class FrameSampling(MediaOption):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCap(MediaOption):
-    """The most tokens of an image, from a short list: `steps`, ascending."""
+    """The most tokens of an image, from a short list: `steps`, ascending. The processor enlarges or
+    shrinks every image to that many, of `token_px` pixels each, None if unknown.
+    """
 
     kind: Literal["tokens"] = "tokens"
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
+    token_px: int | None = None
 
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         return list(self.steps)
+
+    def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
+        if self.token_px is None:
+            return None
+        return _share(value * self.token_px, items.shapes.weights())
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         for tokens in _fewer(self.steps, self.value):

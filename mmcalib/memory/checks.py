@@ -215,7 +215,8 @@ def comparison_check(
         detail = "no other setting has more KV cache and reserves enough, so engine.yaml only adds "
         detail += f"limits and context length: {summary}"
         return Check(ids.KEEP_DEFAULTS, "pass", detail)
-    asked = not policy.keeps_quality or policy.max_num_batched_tokens or policy.max_num_seqs
+    asked = policy.prefer != "quality" or policy.max_tokens_per_item
+    asked = asked or policy.max_num_batched_tokens or policy.max_num_seqs
     limits = json.dumps(decision.engine_args.get("limit_mm_per_prompt", {}))
     keep = f"vLLM's defaults with --limit-mm-per-prompt '{limits}'"
     if policy.max_num_batched_tokens is not None:

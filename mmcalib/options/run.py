@@ -198,7 +198,8 @@ class RunOptions:
     prefer: Prefer | None = option(
         "WHAT",
         "quality (default): downscale only if context or memory require it. throughput: keep at "
-        "least half of the items at full size.",
+        "least half of the items at full size. detail: raise the model's limit until no image "
+        "shrinks.",
         basic=True,
     )
     max_tokens_per_item: Positive | None = count_option(

@@ -91,6 +91,9 @@ class FrontierPoint(DocumentPart):
     share_downscaled: float = Field(description="Share of items that lose tokens")
     mean_retention: float = Field(description="Mean share of tokens an item keeps")
     worst_retention: float = Field(description="Lowest such share; 0: vLLM rejects the item")
+    items_shrunk: int | None = Field(default=None, description="Images above this limit")
+    items_gaining: int = Field(default=0, description="Images shrunk by default that gain tokens")
+    mean_enlargement: float = Field(default=1.0, description="Mean tokens ÷ the default's")
     process_s: float = Field(description="Mean time to load and process an item")
     encoder_budget_tokens: int
     profiled_items: int

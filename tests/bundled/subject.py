@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from mmcalib.derive.costs import sampled_rows
 from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.memory import Budget
@@ -25,6 +27,7 @@ class Tried:
 
     shapes: Shapes
     sampled: Column
+    embeds: Column
 
 
 class Subject:
@@ -61,12 +64,14 @@ class Subject:
 
     def tried(self, modality: Modality) -> Tried:
         loaded = {
-            SHAPES[modality][name]: cost.sampled
+            SHAPES[modality][name]: cost
             for name, cost in self.costs(modality).items()
             if isinstance(cost, Cost)
         }
         shapes = Shapes.from_shapes(modality, loaded)
-        return Tried(shapes, sampled_rows(modality, (loaded[shape] for shape in shapes)))
+        costs = [loaded[shape] for shape in shapes]
+        sampled = sampled_rows(modality, (cost.sampled for cost in costs))
+        return Tried(shapes, sampled, np.array([cost.embeds for cost in costs]))
 
     @cached_property
     def counted(self) -> dict[Modality, EmbedCounts]:

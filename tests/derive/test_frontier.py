@@ -17,7 +17,15 @@ from mmcalib.derive.frontier import (
     unaffected_shape,
 )
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import DEFAULT, Knob, Setting, TileCap, Value, merge_settings
+from mmcalib.domain.knobs import (
+    DEFAULT,
+    Knob,
+    Setting,
+    TileCap,
+    TokenCap,
+    Value,
+    merge_settings,
+)
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from tests.derive.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
@@ -151,6 +159,66 @@ def test_more_than_the_model_makes_of_an_item_is_never_chosen(policy: Policy) ->
     assert choose_point(found, policy, at_most=10_000).value == 0
 
 
+GEMMA = TokenCap(path=("max_soft_tokens",), value=280, steps=(280, 560, 1120), token_px=48**2)
+# 0.6 megapixels are within 280 × 48² pixels, 1.2 within 560 × 48², 5 and 12 within none.
+SMALL, MIDDLE, LARGE = ImageShape(900, 670), ImageShape(1200, 1000), ImageShape(2500, 2000)
+
+
+def soft_tokens(*shapes: ImageShape) -> list[Point]:
+    """Each image takes as many tokens as it may."""
+    tables = [table(*(cost(shape, value, 3) for shape in shapes)) for value in GEMMA.steps]
+    pairs = zip(GEMMA.steps, tables, strict=True)
+    return [frontier.make_point(GEMMA, value, costs, tables[0]) for value, costs in pairs]
+
+
+def test_who_gains_is_who_was_shrunk_not_who_is_enlarged() -> None:
+    found = soft_tokens(SMALL, MIDDLE, LARGE)
+    assert [point.items_shrunk for point in found] == [6, 3, 3]
+    assert [point.items_gaining for point in found] == [0, 6, 6]
+    assert [point.items_enlarged for point in found] == [0, 9, 9]
+    assert [point.mean_enlargement for point in found] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "at_most", "expected"),
+    [
+        ((SMALL,), None, 280),
+        ((SMALL, MIDDLE), None, 560),
+        ((SMALL, LARGE), None, 1120),
+        ((SMALL, LARGE), 1000, 560),
+        ((SMALL, LARGE), 300, 280),
+    ],
+)
+def test_detail_takes_the_smallest_that_shrinks_nothing_within_what_fits(
+    shapes: tuple[ImageShape, ...], at_most: int | None, expected: int
+) -> None:
+    found = soft_tokens(*shapes)
+    assert choose_point(found, Policy(prefer="detail"), at_most).value == expected
+    assert choose_point(found, Policy(), at_most).value == 280
+    capped = Policy(prefer="detail", max_tokens_per_item=2000)
+    assert choose_point(found, capped).value == 280, "a cap replaces --prefer"
+
+
+def test_tiles_keep_what_their_layout_has_of_an_image() -> None:
+    """InternVL's, of 448 × 448 and 256 tokens: 2550 × 3300 pixels fill 41.9 of them."""
+    tiles = replace(TILES, tile_px=448**2, tile_embeds=256)
+    page, thumb = ImageShape(2550, 3300), ImageShape(900, 670)
+    one = table(cost(thumb, 256), cost(page, 13 * 256)).columns_of("image")
+    assert tiles.values(one, Policy()) == [*range(1, 13), 18, 24, 36, 48, 72, 84]
+    assert tiles.values(one.take(one.tokens == 256), Policy())[-1] == 12
+    # 12 tiles and the whole, for want of a layout nearer to 17:22; 38 tiles; 48 tiles.
+    for value, tokens, kept in (
+        (42, 13, 12 / 41.93),
+        (42, 39, 1),
+        (48, 49, 1),
+        (24, 39, 24 / 41.93),
+    ):
+        laid_out = table(cost(thumb, 256), cost(page, tokens * 256)).columns_of("image")
+        found = tiles.kept_pixels(laid_out, value)
+        assert found is not None
+        assert found.tolist() == pytest.approx([1, kept], rel=1e-3), value
+
+
 def test_a_point_sums_up_what_items_keep_and_take() -> None:
     shapes = [ImageShape(280, side) for side in (280, 560, 5600)]
     before = [
@@ -234,12 +302,19 @@ def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
     return knob.values(default.columns_of(knob.modality), policy)
 
 
-@given(SHAPES, CAPS, st.sampled_from([AREA, TILES]))
-def test_candidates_ascend_once_each_and_end_at_the_default(sizes, cap, knob) -> None:
-    values = candidates(knob, sized(sizes), Policy(max_tokens_per_item=cap))
+@given(SHAPES, CAPS, st.sampled_from([AREA, TILES, replace(TILES, tile_px=448**2)]))
+def test_candidates_ascend_once_each_and_pass_the_default_only_if_it_shrinks(
+    sizes, cap, knob
+) -> None:
+    default = sized(sizes)
+    values = candidates(knob, default, Policy(max_tokens_per_item=cap))
     assert values == sorted(set(values))
-    assert values[-1] == knob.value
+    assert knob.value in values
     assert values[0] >= 1
+    images = default.columns_of("image")
+    usual, most = knob.kept_pixels(images, knob.value), knob.kept_pixels(images, values[-1])
+    assert (values[-1] > knob.value) == (usual is not None and bool((usual < 1).any()))
+    assert most is None or (most == 1).all()
 
 
 @given(SHAPES, st.integers(1, 16383))

@@ -97,3 +97,41 @@ def test_run_shows_default_against_calibrated_and_predicted_against_measured(
     assert checks["prediction accuracy"]["status"] == "pass"
     assert checks["memory on L4"]["status"] == "pass"
     assert "KV cache on L4" in ended.stderr
+
+
+GEMMA4 = "google/gemma-4-E4B-it"
+
+
+@pytest.mark.long
+def test_more_detail_costs_the_kv_cache_that_its_rehearsal_has(
+    engine_cache: Path, tmp_path: Path
+) -> None:
+    """280 tokens are 0.65 megapixels, 560 are 1.29, and 1,120 are 2.58."""
+    for name, width, height in (("a", 900, 600), ("b", 1200, 1000), ("c", 1600, 1500)):
+        photo(tmp_path / f"media/{name}.jpg", width, height)
+    out = tmp_path / "out"
+    ended = mmcalib(
+        engine_cache, "run", "--model", GEMMA4, "--data", tmp_path / "media", "--out", out,
+        "--gpu", "L4", "--max-model-len", "32768", "--prefer", "detail", "--validate", "budget",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((out / "calibration.json").read_text())
+    points = {point["value"]: point for point in found["frontier"]}
+    assert {v: (p["items_shrunk"], p["items_gaining"]) for v, p in points.items() if v >= 280} == {
+        280: (2, 0),
+        560: (1, 2),
+        1120: (0, 2),
+    }
+    assert [v for v, p in points.items() if p["choice"] == "chosen"] == [1120]
+    emitted = found["engine_config"]
+    assert emitted["mm_processor_kwargs"] == {"images_kwargs": {"max_soft_tokens": 1120}}
+    for value in (560, 1120):
+        kwargs = json.dumps({"images_kwargs": {"max_soft_tokens": value}})
+        ended = mmcalib(
+            engine_cache, "rehearse", "--config", out / "engine.yaml", "--gpu", "L4", "--json",
+            "--", "--mm-processor-kwargs", kwargs,
+            "--max-num-batched-tokens", str(points[value]["encoder_budget_tokens"]),
+        )  # fmt: skip
+        rehearsed = Rehearsal.model_validate_json(ended.stdout)
+        assert rehearsed.memory.kv_cache_tokens == points[value]["kv_cache_tokens"], value
+        assert rehearsed.memory.max_concurrency == points[value]["max_concurrency"], value

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
+from mmcalib.census.census import Census
+from mmcalib.checks.facts import Explored
+from mmcalib.decision.explore import BudgetSource, explore
+from mmcalib.decision.measure import measure
 from mmcalib.derive import frontier
+from mmcalib.derive.costs import CostTable
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import (
     AreaCap,
     CropCap,
@@ -22,6 +28,7 @@ from mmcalib.domain.knobs import (
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.messages import Blank, CountEmbeds
+from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
 from tests.engine.conftest import Lab
 from tests.programs import answer_of
@@ -214,3 +221,70 @@ def test_gemma_4_s_soft_tokens(lab: Callable[[str], Lab]) -> None:
         assert value * 0.8 < cost.embeds <= value
         counts.append(cost.embeds)
     assert counts == sorted(set(counts))
+
+
+def frontier_of(lab: Lab, knob: Knob, shapes: list[ImageShape]) -> tuple[CostTable, list[Explored]]:
+    """The images' costs by default, and the knob's points as `run` explores them."""
+    census = Census()
+    for shape in shapes:
+        census.add(shape, f"/media/{shape}")
+    default, _ = measure(lab.host, census, Setting(), (), Silent())
+    budgets = BudgetSource(lab.host, lab.opened, str(lab.folder), Policy())
+    per_prompt: dict[str, Any] = {m: int(m == "image") for m in lab.opened.modalities}
+    return default, explore(knob, default, per_prompt, budgets, Silent())
+
+
+def above_default(lab: Lab, knob: Knob, shapes: list[ImageShape]) -> dict[float, list[int]]:
+    """Embeds of each image by vLLM's processor; every point above the default sums up the same."""
+    default, explored = frontier_of(lab, knob, shapes)
+    usual, costs = default.columns_of("image"), {}
+    for e in (e for e in explored if e.point.is_beyond_default):
+        blanks = [Blank(shape) for shape in usual.shapes]
+        real = lab.costs(*blanks, setting=e.point.setting)
+        tokens = [cost.tokens for cost in real if isinstance(cost, Cost)]
+        embeds = [cost.embeds for cost in real if isinstance(cost, Cost)]
+        assert len(tokens) == len(shapes)
+        ratios = [now / before for now, before in zip(tokens, usual.tokens, strict=True)]
+        assert e.point.max_tokens == max(tokens)
+        assert e.point.max_embeds == max(embeds) <= e.budget.max_tokens_per_item["image"]
+        assert e.point.p50_tokens == sorted(tokens)[(len(tokens) - 1) // 2]
+        assert e.point.mean_enlargement == pytest.approx(sum(ratios) / len(ratios), rel=1e-12)
+        costs[e.point.value] = embeds
+    return costs
+
+
+# Enough for the frontier to take vLLM's count instead of processing each.
+MANY = [ImageShape(200 + 331 * n % 3900, 180 + 577 * n % 2900) for n in range(40)]
+
+
+@before(VLLM_0_30, "`max_soft_tokens` is spelled without `images_kwargs`")
+def test_gemma_4_above_its_default_is_the_processor_token_for_token(
+    lab: Callable[[str], Lab],
+) -> None:
+    opened = lab(GEMMA4)
+    (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
+    costs = above_default(opened, knob, MANY)
+    assert list(costs) == [560, 1120]
+    # Patches of 16 pixels, pooled 3 × 3: an image of more than 48² pixels a token loses some.
+    assert knob.token_px == 48**2
+    _, explored = frontier_of(opened, knob, MANY)
+    areas = [shape.width_px * shape.height_px for shape in MANY]
+    for e in explored:
+        assert e.point.items_shrunk == sum(area > e.point.value * 48**2 for area in areas)
+        gaining = sum(area > 280 * 48**2 for area in areas) * (e.point.value > 280)
+        assert e.point.items_gaining == gaining
+
+
+@since(VLLM_0_33, QIANFAN)
+def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(
+    lab: Callable[[str], Lab],
+) -> None:
+    """2550 × 3300 pixels fill 41.9 tiles of 448 × 448, but below 48 vLLM takes 3 × 4 of them."""
+    opened = lab(INTERNVL)
+    knob = found(opened)["max_dynamic_patch"]
+    page, icon = ImageShape(2550, 3300), ImageShape(448, 448)
+    costs = above_default(opened, knob, [page, icon])
+    assert costs == {48: [256, 49 * 256]}
+    _, explored = frontier_of(opened, knob, [page, icon])
+    shrunk = {e.point.value: e.point.items_shrunk for e in explored if e.point.value >= 12}
+    assert shrunk == {12: 1, 48: 0}

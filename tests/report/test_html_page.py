@@ -226,6 +226,19 @@ def test_what_was_chosen_is_where_it_starts() -> None:
             assert "290,928 tokens" in mark
 
 
+def test_points_above_the_default_are_drawn_above_it_with_who_gains() -> None:
+    found = calibration()
+    more = {"value": 25690112, "items_shrunk": 4, "items_gaining": 9, "mean_enlargement": 2.0}
+    point = found.frontier[-1].model_copy(update={**more, "choice": "open"})
+    (figure,) = frontiers(found.model_copy(update={"frontier": [*found.frontier, point]}))
+    drawn, plain = str(figure.drawing.wide), str(next(frontiers(found)).drawing.wide)
+    assert "25,690,112, 9 gain" in drawn
+    assert "200%" in drawn
+    assert "200%" not in plain
+    shown = dict(zip(figure.head, figure.rows[-1], strict=True))
+    assert (shown["still shrunk"], shown["gain detail"]) == ("4", "9")
+
+
 def test_one_file_has_one_name_everywhere() -> None:
     clean, names = redacted(calibration())
     alias = names["/data/scan/page-7.png"]

@@ -77,27 +77,34 @@ def _style(choice: str, place: int) -> Layer:
 
 
 def _names(
-    spots: Sequence[tuple[FrontierPoint, float, float]], canvas: Canvas, x: Layer
+    spots: Sequence[tuple[FrontierPoint, float, float]], canvas: Canvas, x: Layer, y: Layer
 ) -> Iterator[Layer]:
-    """Label the chosen points with their values."""
-    chosen: dict[tuple[float, float], list[str]] = {}
+    """Label the chosen points, and those above the default, with their values."""
+    named: dict[tuple[float, float], list[str]] = {}
     for point, at, kept in spots:
-        if point.choice == "chosen":
-            chosen.setdefault((at, kept), []).append(number(point.value))
+        if point.choice == "chosen" or point.mean_enlargement > 1:
+            chosen = "chosen: " if point.choice == "chosen" else ""
+            gain = f", {number(point.items_gaining)} gain" if point.items_gaining else ""
+            named.setdefault((at, kept), []).append(f"{chosen}{number(point.value)}{gain}")
     low, high = x["scale"]["domain"]
-    log = x["scale"].get("type") == "log"
-    for (at, kept), values in chosen.items():
+    log, power = x["scale"].get("type") == "log", y["scale"].get("exponent", 1)
+    for (at, kept), values in named.items():
         portion = math.log(at / low) / math.log(high / low) if log else (at - low) / (high - low)
-        left, words = portion * canvas.width_px, f"chosen: {', '.join(values)}"
-        fits = left > len(words) * _LETTER_PX + 12
-        place, side = (left - 12, "right") if fits else (left + 12, "left")
-        yield from text(words, place, canvas.height_px * (1 - kept / _TOP) + 18, side, "var(--ink)")
+        left, words = portion * canvas.width_px, "; ".join(values)
+        size, raised = len(words) * _LETTER_PX + 12, kept > 1
+        # The line to a point above the default comes from below, with memory from the right.
+        free = raised and not log and left + size < canvas.width_px
+        place, side = (left + 12, "left") if free or left <= size else (left - 12, "right")
+        height = canvas.height_px * (1 - (kept / y["scale"]["domain"][1]) ** power)
+        yield from text(words, place, height + (0 if raised else 18), side, "var(--ink)")
 
 
 def _tip(point: FrontierPoint) -> str:
     parts = [
         f"{printable(point.knob)} = {number(point.value)}",
-        f"keeps {share(point.mean_retention)}, worst item {share(point.worst_retention)}",
+        f"keeps {share(point.mean_retention)}, worst item {share(point.worst_retention)}"
+        if point.mean_enlargement <= 1
+        else f"{ratio(point.mean_enlargement)} × the tokens, {point.items_gaining:,} items gain",
         f"largest item {number(point.max_tokens)} tokens",
         f"encoder budget {number(point.encoder_budget_tokens)} tokens",
     ]
@@ -113,8 +120,22 @@ def _tip(point: FrontierPoint) -> str:
     return " · ".join(parts)
 
 
-# Top of the axis: all detail kept, and some air above the points there.
+# Some air above the highest points.
 _TOP = 1.07
+# Above this, ticks below the default are too near to each other.
+_WIDE = 5
+
+
+def _tokens_axis(modality: str, most: float) -> Layer:
+    """Tokens against the model's default. Above it the axis is compressed."""
+    axis = {"format": ".0%", "values": [0, 0.2, 0.4, 0.6, 0.8, 1], "tickCount": 6}
+    if most <= 1:
+        axis |= upright(f"detail kept: share of {modality} tokens, mean")
+        return linear_axis("kept", 0, _TOP, axis)
+    axis |= upright(f"{modality} tokens against the model's default, mean")
+    parts = (0.25, 0.5) if most < _WIDE else ()
+    axis |= {"values": [0, *parts, 1, *(2**step for step in range(1, 8) if 2**step <= most)]}
+    return linear_axis("kept", 0, most * _TOP, axis, type="pow", exponent=0.5)
 
 
 def frontiers(calibration: CalibrationDocument) -> Iterator[PageFigure]:
@@ -146,21 +167,23 @@ def _figure(
     by_memory = None not in places
     if not by_memory:
         places = [max(1.0, point.encoder_budget_tokens) for point in points]
-    spots = [(p, at or 0.0, p.mean_retention) for p, at in zip(points, places, strict=True)]
+    spots = [
+        (p, at or 0.0, p.mean_enlargement if p.mean_enlargement > 1 else p.mean_retention)
+        for p, at in zip(points, places, strict=True)
+    ]
     # The KV cache has to hold one request of full length.
     least = float(calibration.engine_config.get("max_model_len") or 0)
     x = _axis([at for _, at, _ in spots], memory.gpu, by_memory=by_memory)
     knobs = list(dict.fromkeys(point.knob for point in points))
     beaten = any(point.choice == "beaten" for point in points)
-    kept_axis = {"format": ".0%", "values": [0, 0.2, 0.4, 0.6, 0.8, 1], "tickCount": 6}
-    kept_axis |= upright(f"detail kept: share of {modality} tokens, mean")
+    y = _tokens_axis(modality, max(kept for _, _, kept in spots))
 
     def layers(canvas: Canvas) -> Iterator[Layer]:
         low, high = x["scale"]["domain"]
         if by_memory and low < least < high:
             yield from _closed(canvas, x, least)
-        yield from _series(spots, knobs, x, linear_axis("kept", 0, _TOP, kept_axis))
-        yield from _names(spots, canvas, x)
+        yield from _series(spots, knobs, x, y)
+        yield from _names(spots, canvas, x, y)
 
     chosen = [point for point in points if point.choice == "chosen"]
     kept = "; ".join(
@@ -204,6 +227,8 @@ _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (
     ("downscaled", lambda point: share(point.share_downscaled)),
     ("mean keeps", lambda point: share(point.mean_retention)),
     ("worst keeps", lambda point: share(point.worst_retention)),
+    ("still shrunk", lambda point: number(point.items_shrunk)),
+    ("gain detail", lambda point: number(point.items_gaining)),
     ("encoder budget", lambda point: number(point.encoder_budget_tokens)),
     ("KV cache, tokens", lambda point: number(point.kv_cache_tokens)),
     ("requests at once", lambda point: ratio(point.max_concurrency)),
@@ -217,6 +242,8 @@ def _notes(
     side = "right" if by_memory else "left"
     yield f"Up and to the {side} is better."
     yield "Each point changes one option and leaves the others at their chosen values."
+    if any(point.mean_enlargement > 1 for point in points):
+        yield "Images that the model's default shrinks gain detail above 100%: --prefer detail."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
         gpu = printable(calibration.memory.calibrated.gpu or "this GPU")

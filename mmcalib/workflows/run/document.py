@@ -70,6 +70,7 @@ def _frontier_point(
         share_downscaled=round(point.share_downscaled, 6),
         mean_retention=round(point.mean_retention, 6),
         worst_retention=round(point.worst_retention, 6),
+        mean_enlargement=round(point.mean_enlargement, 6),
         process_s=round(point.process_s, 6),
         encoder_budget_tokens=budget.encoder_budget_tokens,
         profiled_items=budget.profiled_items,

@@ -248,6 +248,10 @@ def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
         return f"--max-tokens-per-item {policy.max_tokens_per_item}: {smaller} downscaled"
     if policy.prefer == "throughput":
         return f"smallest that downscales at most half: {downscaled} items"
+    if point.is_beyond_default:
+        left = f"{point.items_shrunk:,} still shrink" if point.items_shrunk else "none shrinks"
+        words = f"detail of {plural(point.items_gaining, point.knob.modality)}, {left}"
+        return f"{words}; otherwise {decision.forced}" if decision.forced else words
     return "smallest that downscales nothing"
 
 

@@ -253,8 +253,13 @@ def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     huge = ImageShape(8400, 2800)
     found = checks(corpus([], [[A, huge]]))["model's image size limit"]
     assert found.status == "warn"
-    assert found.detail.startswith("one image exceeds 12,845,056 pixels")
+    assert "12,845,056, the model's default, shrinks 1 of 2 images" in found.detail
     assert f"{path_of(huge)}: 8400×2800, 23.5 megapixels" in found.detail
+    # 8400 × 2800 pixels are 300 × 100 cells.
+    assert found.remedy.startswith("--prefer detail sets 23,520,000: ")
+    assert "30,000 at most" in found.remedy
+    raised = checks(corpus([], [[A, huge]]), Policy(prefer="detail"))
+    assert raised["model's image size limit"].status == "pass"
     assert checks(corpus([], [[A]]))["model's image size limit"].status == "pass"
 
 

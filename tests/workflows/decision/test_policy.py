@@ -18,6 +18,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.workflows.run.evidence import evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened
@@ -203,3 +204,37 @@ def test_utilization_is_written_where_given() -> None:
     assert "gpu_memory_utilization" not in decide(corpus([STAMP])).engine_args
     args = decide(corpus([STAMP]), Policy(gpu_memory_utilization=0.8)).engine_args
     assert args["gpu_memory_utilization"] == 0.8
+
+
+def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
+    """The default is 16,384 tokens; half as many again are tried on the way to all 30,000."""
+    huge = ImageShape(8400, 2800)
+    read, policy = corpus([PAGE, huge]), Policy(prefer="detail", max_model_len=65_536)
+    whole = decide(read, policy)
+    assert whole.table.costs[huge].tokens == 30_000
+    assert whole.budget.encoder_cache_size >= 30_000
+    assert (whole.forced, [point.items_shrunk for point in whole.chosen]) == ("", [0])
+    (reason,) = (e.reason for e in evidence(whole, opened(), policy) if "longest" in e.setting)
+    assert reason.startswith("detail of 1 image, none shrinks; ")
+    for most, expected in ((25_000, 24_567), (20_000, 16_133), (10_000, 8_064)):
+
+        def rejects(decision: Decision, most: int = most) -> str:
+            return "too large" if decision.table.costs[huge].tokens > most else ""
+
+        found = decide(read, policy, rejects=rejects)
+        assert found.table.costs[huge].tokens == pytest.approx(expected, rel=0.02), most
+        assert found.forced_by == "memory"
+        reasons = [e.reason for e in evidence(found, opened(), policy) if "longest" in e.setting]
+        assert len(reasons) == (found.setting != found.default_table.setting)
+        assert all("otherwise too large" in reason for reason in reasons)
+        (check,) = (c for c in check_decision(read, {}, found, policy) if c.code == "MM025")
+        assert check.status == "warn"
+        assert found.forced in check.detail
+    assert decide(read, Policy(max_model_len=65_536)).table.costs[huge].tokens == 16_133
+
+
+def test_detail_ends_with_the_context() -> None:
+    huge = ImageShape(8400, 2800)
+    found = decide(corpus([PAGE, huge]), Policy(prefer="detail", max_model_len=28_000))
+    assert max(explored.point.max_tokens for explored in found.explored) < 28_000
+    assert 16_384 < found.table.costs[huge].tokens < 28_000 - 1024
