@@ -164,6 +164,9 @@ GPU_ONLY = (
     *("quantization", "load_format"),
 )
 
+# A model may not load without these, which change no memory: vLLM's defaults are judged with them.
+LOADING = ("trust_remote_code", "config_format", "tokenizer", "tokenizer_mode")
+
 
 def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return the arguments that work on this machine; `device` is vLLM's name for it."""
