@@ -23,8 +23,8 @@ from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.vllm_config import (
     LIST_MODELS_HINT,
-    LOADING,
     configured_context,
+    loading_args,
     open_model,
     refusal_text,
     text_only_error,
@@ -140,8 +140,8 @@ def rehearse_config(
         Rehearsals(gpu, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
     ):
-        kept = ("max_model_len", *LOADING)
-        default_args = {k: v for k, v in engine_args.items() if k in kept}
+        default_args = {k: v for k, v in engine_args.items() if k == "max_model_len"}
+        default_args |= loading_args(engine_args)
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
         yield ConfigMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
@@ -162,7 +162,7 @@ def open_config(
             resolved,
             session.progress,
             context_tokens=tokens,
-            engine_args=engine_args,
+            engine_args=loading_args(engine_args),
             text_only=text_only,
         )
     except VllmRefused as error:
@@ -171,8 +171,8 @@ def open_config(
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.config if memory else None)
-    loading = {name: value for name, value in engine_args.items() if name in LOADING}
-    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=loading)
+    given = loading_args(engine_args)
+    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=given)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
         plain_args = limits.without_hints(args)
