@@ -203,8 +203,8 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     kept = knob.kept_pixels(images, now.value)
     if kept is None:
         return
-    limit = f"{knob.name} {number(now.value)}"
-    limit += "" if now.is_beyond_default else ", the model's default,"
+    usual = "" if now.is_beyond_default else "the model's default "
+    limit = f"{usual}{knob.name} {number(now.value)}"
     over = images.take(kept < 1)
     if not over:
         yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"{limit} shrinks no image")

@@ -20,7 +20,6 @@ from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, V
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.validation import DERIVED_ARGUMENTS
 from mmcalib.progress import Progress
 from mmcalib.text import one_line
 
@@ -164,6 +163,14 @@ GPU_ONLY = (
     *("quantization", "load_format"),
 )
 
+# A model may not load without these, which change no memory.
+_LOADING = ("trust_remote_code", "config_format", "tokenizer", "tokenizer_mode")
+
+
+def loading_args(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that vLLM's defaults are judged with, so that the model loads."""
+    return {name: value for name, value in engine_args.items() if name in _LOADING}
+
 
 def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return the arguments that work on this machine; `device` is vLLM's name for it."""
@@ -196,12 +203,8 @@ def open_model(
     engine_args: Mapping[str, Any] | None = None,
     text_only: ModelError | None = None,
 ) -> ModelInfo:
-    """Open the model in the child as far as it needs no GPU and none of the derived arguments.
-    Raises EngineError, or `text_only` for a text-only model.
-    """
-    usable = without_gpu_args(engine_args or {}, "cpu")
-    loading = {name: value for name, value in usable.items() if name not in DERIVED_ARGUMENTS}
-    request = OpenModel(resolved.path, context_tokens, engine_args=loading)
+    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
+    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
     with progress.step("opening the model in vLLM"):
         try:
             return host.ask(request, "opening the model")

@@ -39,6 +39,8 @@ class Encoder:
     tiles_follow_tokens: bool = False
     inputs: int = 0
     input_bytes: int = 2
+    # Numbers of a position that taps in earlier layers keep for the output.
+    kept: int = 0
 
     def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
         """Peak bytes in the widest layer for a batch of `items`."""
@@ -49,7 +51,7 @@ class Encoder:
         widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
         if self.rotary:
             widest = max(widest, _ROTARY_STREAMS * self.hidden)
-        return items * each * (dtype_bytes * widest + self.input_bytes * self.inputs)
+        return items * each * (dtype_bytes * (widest + self.kept) + self.input_bytes * self.inputs)
 
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:
@@ -80,12 +82,15 @@ def _merging(vision: Config) -> Encoder:
     # Qwen2-VL calls the encoder's width embed_dim, and its output's width hidden_size.
     hidden = int(vision.get("embed_dim", vision["hidden_size"]))
     intermediate = int(vision.get("intermediate_size", hidden * int(vision.get("mlp_ratio", 4))))
+    merge = int(vision["spatial_merge_size"]) ** 2
+    taps = len(vision.get("deepstack_visual_indexes") or ())
     return Encoder(
         hidden,
         intermediate,
         gated=vision.get("hidden_act") == "silu",
         rotary=True,
-        merge=int(vision["spatial_merge_size"]) ** 2,
+        merge=merge,
+        kept=taps * int(vision.get("out_hidden_size", 0)) // merge,
         inputs=_CHANNELS * _FRAMES_PER_PATCH * int(vision["patch_size"]) ** 2,
         input_bytes=1,
     )

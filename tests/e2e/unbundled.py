@@ -101,7 +101,7 @@ def qwen3_vl_moe() -> Files:
     return _like(
         "Qwen/Qwen3-VL-30B-A3B-Instruct",
         text_config={
-            "num_experts": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+            "num_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 24,
             "moe_intermediate_size": 1024, "max_position_embeddings": 131_072,
         },
         vision_config={

@@ -51,6 +51,16 @@ def test_qwen2_vl_calls_its_width_otherwise() -> None:
     assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1280, 5120, False)
 
 
+def test_taps_keep_merged_tokens_for_the_output() -> None:
+    encoder = encoder_of(config("Qwen/Qwen3-VL-8B-Instruct"), "image")
+    assert encoder is not None
+    # Rotated: 12 streams of 1,152. Three taps of 4,096 for each 4 patches, of 1,536 pixel bytes.
+    peak = encoder.peak_bytes(1, 16_384)
+    assert peak == 65_536 * (2 * (12 * 1152 + 3 * 4096 // 4) + 1536)
+    # Rehearsed on an H100: 2,408,579,584 bytes.
+    assert peak == pytest.approx(2_408_579_584, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("model", "tokens", "positions"),
     [

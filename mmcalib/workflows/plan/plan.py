@@ -24,7 +24,12 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import add_config_hints, open_model, text_only_error
+from mmcalib.engine.vllm_config import (
+    add_config_hints,
+    loading_args,
+    open_model,
+    text_only_error,
+)
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.memory.figures import memory_figures
 from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, parse_arguments, resolve_gpu
@@ -239,7 +244,7 @@ def _search(
             return fixes, chosen
     # A separate child process finds the processor's options.
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opened = open_model(host, resolved, progress, engine_args=bench.engine_args)
+        opened = open_model(host, resolved, progress, engine_args=loading_args(bench.engine_args))
     facts = _facts(base, opened, resolved)
     if not bench.outcome(()).reached:
         fixes, cheap = search_fixes(bench, facts, progress)

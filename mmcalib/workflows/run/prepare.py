@@ -20,7 +20,7 @@ from mmcalib.derive.admission import (
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import EncodedItem
-from mmcalib.engine.vllm_config import open_model, text_only_error
+from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.memory.predict import rehearse_trial
 from mmcalib.memory.rehearse import with_gpu_defaults
@@ -168,7 +168,8 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
             resolved,
             Silent(),
             context_tokens=session.job.policy.context_tokens,
-            engine_args=session.given,
+            # The device is unknown until vLLM answers, and no processor depends on GPU arguments.
+            engine_args=without_gpu_args(session.given, "cpu"),
             text_only=text_only_error(resolved, ": there is nothing to calibrate"),
         )
     except VllmRefused as error:

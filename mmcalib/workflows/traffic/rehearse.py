@@ -15,7 +15,7 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import configured_context, open_model
+from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import AUTO, Rehearsals, parse_arguments, pop_model, resolve_gpu
@@ -61,7 +61,8 @@ def rehearse_traffic(
         def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
             """Split by vLLM's own renderer, in a separate process."""
             with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-                open_model(host, resolved, progress, context_tokens=context, engine_args=args)
+                loading = loading_args(args)
+                open_model(host, resolved, progress, context_tokens=context, engine_args=loading)
                 return Texts(host).split(texts)
 
         timed = arrivals.timed

@@ -24,6 +24,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.vllm_config import (
     LIST_MODELS_HINT,
     configured_context,
+    loading_args,
     open_model,
     refusal_text,
     text_only_error,
@@ -140,6 +141,7 @@ def rehearse_config(
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
     ):
         default_args = {k: v for k, v in engine_args.items() if k == "max_model_len"}
+        default_args |= loading_args(engine_args)
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
         yield ConfigMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
@@ -160,7 +162,7 @@ def open_config(
             resolved,
             session.progress,
             context_tokens=tokens,
-            engine_args=engine_args,
+            engine_args=loading_args(engine_args),
             text_only=text_only,
         )
     except VllmRefused as error:
@@ -169,7 +171,8 @@ def open_config(
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.config if memory else None)
-    asks = BudgetSource(session.host, opened, resolved.path, Policy())
+    given = loading_args(engine_args)
+    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=given)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
         plain_args = limits.without_hints(args)
