@@ -207,12 +207,14 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     limit = f"{usual}{knob.name} {number(now.value)}"
     over = images.take(kept < 1)
     if not over:
-        yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"{limit} shrinks no image")
+        yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"no image shrinks to {limit}")
         return
     largest = over[int(over.shapes.weights().argmax())]
+    count = over.item_count()
+    verb = "shrinks" if count == 1 else "shrink"
     detail = (
-        f"{limit} shrinks {over.item_count():,} of {plural(images.item_count(), knob.modality)}, "
-        f"such as {largest.exemplar}: {largest.shape}, {weight(largest.shape) / 1e6:.1f} megapixels"
+        f"{count:,} of {plural(images.item_count(), knob.modality)} {verb} to {limit}, such as "
+        f"{largest.exemplar}: {largest.shape}, {weight(largest.shape) / 1e6:.1f} megapixels"
     )
     remedy = "cut such images up if detail matters"
     if facts.policy.raises_detail and decision.forced:

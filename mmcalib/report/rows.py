@@ -177,24 +177,23 @@ def preprocessing(calibration: CalibrationDocument) -> str:
     return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
 
 
-_SHORT: Final[dict[str, str]] = {"limit_mm_per_prompt": "count", "max_model_len": "context"}
+_SHORT: Final[dict[str, str]] = {"max_model_len": "context"}
 
 
 def chat_line(calibration: CalibrationDocument) -> str:
     """How many items a chat holds, by modality; empty without items in the context."""
     parts = []
     for modality, chat in calibration.conversations.items():
-        median, largest = chat.typical, chat.largest
+        median = chat.typical
         held = plural(median.items, {"audio": "clip"}.get(modality, modality))
         held += f" or {median.sound_s / 60:.1f} min" if median.sound_s else ""
         which = _SHORT.get(median.limit, median.limit)
-        more = f"{number(largest.items)} of the largest"
         if median.limit == "limit_mm_per_prompt":
-            more = f"else {number(median.most_items)}, {number(largest.most_items)} of the largest"
-        parts.append(f"{held} ({which}; {more})")
+            which = f"at most {number(median.most_items)}"
+        parts.append(f"{held} ({which})")
     labels = [chat.label for chat in calibration.conversations.values()]
     label = "answers assumed" if "assumed" in labels else "computed"
-    return f"One chat holds {', '.join(parts)}; {label}" if parts else ""
+    return f"A chat holds {', '.join(parts)}; {label}" if parts else ""
 
 
 CHAT_HEAD: Final = (

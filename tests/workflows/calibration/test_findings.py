@@ -253,10 +253,8 @@ def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     huge = ImageShape(8400, 2800)
     found = checks(corpus([], [[A, huge]]))["model's image size limit"]
     assert found.status == "warn"
-    assert found.detail.startswith(
-        "the model's default images_kwargs.size.longest_edge 12,845,056 "
-    )
-    assert "shrinks 1 of 2 images" in found.detail
+    limit = "the model's default images_kwargs.size.longest_edge 12,845,056"
+    assert found.detail.startswith(f"1 of 2 images shrinks to {limit}")
     assert f"{path_of(huge)}: 8400×2800, 23.5 megapixels" in found.detail
     # 8400 × 2800 pixels are 300 × 100 cells.
     assert found.remedy.startswith("--prefer detail sets 23,520,000: ")
