@@ -123,6 +123,7 @@ _ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
 EXPERT_PACKING = (
     Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
+    Target(f"{_QUANTIZATION}.utils.marlin_utils_fp4.prepare_moe_mxfp4_layer_for_marlin", VLLM_0_32),
 )
 
 # A kernel package in CUDA builds; it asks the driver for the GPU.

@@ -134,7 +134,7 @@ def install_kernels(machine: ImaginaryMachine) -> None:
     replace(targets.WARMUP, lambda worker: None)
 
 
-_Prepare = Callable[..., tuple[torch.Tensor, ...]]
+_Prepare = Callable[..., tuple[torch.Tensor | None, ...]]
 
 
 def install_experts(machine: ImaginaryMachine) -> None:
@@ -148,7 +148,7 @@ def pack_first_expert(prepare: _Prepare) -> _Prepare:
     """Run `prepare` for the first expert, and return results in the size for all experts."""
 
     @functools.wraps(prepare)
-    def prepare_first(layer: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def prepare_first(layer: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         count = layer.num_experts
 
         def first(value: Any) -> Any:
@@ -162,7 +162,9 @@ def pack_first_expert(prepare: _Prepare) -> _Prepare:
             )
         finally:
             layer.num_experts = count
-        return tuple(part.new_empty((count, *part.shape[1:])) for part in results)
+        return tuple(
+            None if part is None else part.new_empty((count, *part.shape[1:])) for part in results
+        )
 
     return prepare_first
 
