@@ -54,7 +54,7 @@ CEILINGS = {
     "modules": 239,
     "product lines": 46_590,
     "test files": 203,
-    "test lines": 39_217,
+    "test lines": 39_228,
     "words of docs": 19_000,
     "words of CHANGELOG": 300,
     "lines of README": 120,

@@ -42,7 +42,7 @@ def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[
         limit, tokens = count.value, budget.encoder_budget_tokens
         largest, plain = budget.max_tokens_per_item, decision.plain.max_tokens_per_item
         if largest[modality] == tokens < plain.get(modality, 0):
-            limit = decision.engine_args["limit_mm_per_prompt"][modality]
+            limit = (decision.engine_args.get("limit_mm_per_prompt") or {}).get(modality, limit)
         only = {m: limit if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
         yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}

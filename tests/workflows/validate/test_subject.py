@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +58,16 @@ def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16_384,
     }
+
+
+def test_a_hint_stays_if_its_item_fills_the_step_and_larger_ones_are_rejected() -> None:
+    """Without it vLLM would profile an item that exceeds the encoder cache."""
+    hint = {"count": 1, "width": 3584}
+    found = subject(limit_mm_per_prompt={"image": hint})
+    plain = replace(BUDGET, max_tokens_per_item={"image": 20_000})
+    ((_, args),) = worst_step_configs(replace(found, plain=plain))
+    assert BUDGET.max_tokens_per_item["image"] == BUDGET.encoder_budget_tokens
+    assert args["limit_mm_per_prompt"] == {"image": hint}
 
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
