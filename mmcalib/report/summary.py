@@ -51,7 +51,7 @@ def summary(
     if not passes:
         head += _failure(first_failed(calibration.checks), took, width)
     head += _wrapped(corpus_line(calibration.corpus), "", 2, width)
-    head += _wrapped(rows.chat_line(calibration), "", 2, width)
+    head += _wrapped(rows.chat_line(calibration) if passes else "", "", 2, width)
     tail = list(_tail(calibration, took, serve, folder, also, width))
     # Each table has an empty line above; the first has a heading, the last a line below.
     room = MOST_LINES - len(head) - len(compared) - len(tail) - 4
