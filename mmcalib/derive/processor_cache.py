@@ -21,11 +21,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.constants import (
-    MAX_ASPECT,
-    PROCESSOR_CACHE_GIB,
-    PROCESSOR_CACHES,
-)
+from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above

@@ -15,7 +15,7 @@ from mmcalib.models.encoder import encoder_of
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.proof.start import Started
-from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, UNIFIED_NON_TORCH_BYTES
 from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.text import gib
 from mmcalib.version import __version__
@@ -92,17 +92,11 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
     )
 
 
-# Non-torch memory that was measured on GPUs that share the host's (memory_allowances.toml).
-_UNIFIED_BYTES: Final = (2816 << 20, 4516 << 20)
-
-
 def _kv_cache_range(result: RehearsedMemory, gpu: Gpu) -> tuple[int, int] | None:
     if not gpu.unified:
         return None
-    least, most = (
-        result.kv_cache_bytes + result.non_torch_bytes - taken for taken in reversed(_UNIFIED_BYTES)
-    )
-    return least, most
+    room, (least, most) = result.kv_cache_bytes + result.non_torch_bytes, UNIFIED_NON_TORCH_BYTES
+    return room - most, room - least
 
 
 def budget_figures(

@@ -55,6 +55,9 @@ VLLM_SLACK_BYTES: Final = 150 << 20
 # The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
 # 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
 CONTEXT_BYTES: Final = 236 << 20
+# The least and the most non-torch memory in logs of GPUs that share the host's memory
+# (benchmarks/memory_allowances.toml).
+UNIFIED_NON_TORCH_BYTES: Final = (2816 << 20, 4516 << 20)
 # Tokens per KV block. config/cache.py:72 of 0.32.
 BLOCK_TOKENS: Final = 16
 # Default `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.

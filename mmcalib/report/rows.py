@@ -162,8 +162,7 @@ def kv_cache(memory: Memory) -> str:
     nbytes = memory.kv_cache_bytes
     # Below zero even an empty cache does not fit; a full-length request needs more.
     size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
-    short = nbytes is not None and (memory.kv_cache_tokens is None or memory.starts is False)
-    return size + (", would not start" if short else "")
+    return size + (", would not start" if memory.fails_to_start else "")
 
 
 def preprocessing(calibration: CalibrationDocument) -> str:

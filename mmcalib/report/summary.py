@@ -109,11 +109,9 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     last, two = memories[-1], len(compared) == 2
 
     def starts(memory: Memory) -> str:
-        nbytes = memory.kv_cache_bytes
-        if memory.starts is False and nbytes is not None and nbytes >= 0:
-            return "no"
-        if memory.kv_cache_tokens is not None or nbytes is None:
+        if not memory.fails_to_start:
             return "—" if memory.kv_cache_tokens is None else "yes"
+        nbytes = memory.kv_cache_bytes or 0
         return f"no, {text.room(nbytes)}" if nbytes < 0 and two else "no"
 
     def kv_cache(memory: Memory) -> str:

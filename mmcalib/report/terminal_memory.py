@@ -29,7 +29,7 @@ _REFUSED: Final = 4
 
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
-    if memory.kv_cache_tokens is None or memory.starts is False:
+    if memory.fails_to_start:
         cure = ""
         if memory.kv_cache_tokens is not None and memory.most_utilization:
             cure = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"

@@ -62,6 +62,12 @@ class Memory(DocumentPart):
     ranks: int = Field(default=1, description="GPUs that share the model (tensor parallelism)")
     note: str = Field(default="", description="Origin of the figures, or vLLM's startup error")
 
+    @property
+    def fails_to_start(self) -> bool:
+        """True if vLLM would not start: no memory for a KV cache, or for what the start adds."""
+        lacks_tokens = self.kv_cache_bytes is not None and self.kv_cache_tokens is None
+        return lacks_tokens or self.starts is False
+
 
 class Memories(DocumentPart):
     """Memory by configuration: rehearsed with `--gpu`, otherwise measured at the engine start."""

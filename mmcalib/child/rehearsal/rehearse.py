@@ -25,9 +25,10 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, platform, runner
+from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.releases.engine import serve_config
 from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
-from mmcalib.text import MIB, gib
+from mmcalib.text import GIB, MIB, gib
 
 # Least squares through vLLM's estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
 # with the first graph, each graph, and each layer of each graph of gated-delta models.
@@ -325,10 +326,10 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
             spare_bytes=spare,
             steps=steps,
-            # With the width of the encoder's outputs, because the decoder's may be smaller.
             free_bytes=machine.gpu.free_at_start,
             refusal=runner.refuse_start(started.worker, machine.gpu.free_at_start),
             after_pool=tuple(allocations_after_pool(started, graphs)),
+            # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
             ),
@@ -398,7 +399,10 @@ def _assumptions(
     if ".".join(version.split(".")[:2]) not in REHEARSED_RELEASES:
         yield f"tested with vLLM {tried}; with {version} the figures may be off"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
-    measured = "2.8 to 4.4 GiB on unified memory" if gpu.unified else "0.02 to 0.44 GiB"
+    measured = "0.02 to 0.44 GiB"
+    if gpu.unified:
+        least, most = (nbytes / GIB for nbytes in UNIFIED_NON_TORCH_BYTES)
+        measured = f"{least:.1f} to {most:.1f} GiB on unified memory"
     yield f"allowance for non-torch memory: {gib(started.non_torch_bytes)} (measured: {measured})"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)

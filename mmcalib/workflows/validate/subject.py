@@ -156,13 +156,14 @@ def open_config(
     """Return the configuration (None if rejected) and failed checks. Raises ModelError."""
     tokens = configured_context(engine_args)
     text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
+    loading = loading_args(engine_args)
     try:
         opened = open_model(
             session.host,
             resolved,
             session.progress,
             context_tokens=tokens,
-            engine_args=loading_args(engine_args),
+            engine_args=loading,
             text_only=text_only,
         )
     except VllmRefused as error:
@@ -171,8 +172,7 @@ def open_config(
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.config if memory else None)
-    given = loading_args(engine_args)
-    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=given)
+    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
         plain_args = limits.without_hints(args)
