@@ -25,7 +25,7 @@ from mmcalib.engine.messages import Rehearse  # noqa: E402
 from mmcalib.errors import MmcalibError  # noqa: E402
 from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
-from mmcalib.models.gpus import find_gpu as find_gpu  # noqa: E402
+from mmcalib.models.gpus import find_gpu  # noqa: E402
 from mmcalib.text import gib  # noqa: E402
 
 MODEL, GPU = "Qwen/Qwen2.5-VL-3B-Instruct", "L4"

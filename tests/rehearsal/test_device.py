@@ -171,6 +171,15 @@ def test_a_write_is_seen_by_every_alias(gpu: ImaginaryGpu) -> None:
     assert tail.tolist() == [30, 0]
 
 
+def test_packed_weights_lose_the_zeros_of_fresh_memory(gpu: ImaginaryGpu) -> None:
+    zero_points, scale = (torch.empty(n, dtype=torch.int32, device=CUDA) for n in (1 << 15, 8))
+    for weight in (zero_points, scale):
+        assert gpu.values.get(weight) is not None
+        gpu.values.drop_large(weight)
+    assert gpu.values.get(zero_points >> 4) is None  # 128 KiB
+    assert (scale >> 4).tolist() == [0] * 8
+
+
 def test_values_travel_to_the_device_and_back(gpu: ImaginaryGpu) -> None:
     host = torch.tensor([5, 6, 7])
     there = host.to(CUDA, non_blocking=True)

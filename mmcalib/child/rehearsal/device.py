@@ -186,6 +186,11 @@ class Values:
         """Drop the value, also for aliases, because something unknown was written to it."""
         self._real.pop(fake.untyped_storage()._cdata, None)
 
+    def drop_large(self, fake: torch.Tensor) -> None:
+        """Drop the value unless it is so small that code may branch on it, such as a scale."""
+        if fake.untyped_storage().nbytes() > _ANY_DTYPE_BYTES:
+            self.drop(fake)
+
 
 # c10::impl::device_guard_impl_registry, one pointer per device type; c10/core/DeviceType.h.
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"

@@ -29,8 +29,15 @@ def install_loading(machine: ImaginaryMachine) -> None:
     # It makes a small table at import; without this a layer's first use would put it on the GPU.
     if importlib.util.find_spec("compressed_tensors"):
         importlib.import_module("compressed_tensors")
+
+    def forget(weights: torch.Tensor | torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        """Drop the zeros of new parameters, so that repacking does not compute on them."""
+        is_model = isinstance(weights, torch.nn.Module)  # before 0.20
+        for weight in weights.parameters() if is_model else [weights]:
+            machine.device.values.drop_large(weight)
+
     for target in targets.DUMMY_WEIGHTS:
-        replace(target, lambda *args, **kwargs: None)
+        replace(target, forget)
     # A subprocess would not have the replacements.
     replace(targets.INSPECTION, lambda function: function())
 
