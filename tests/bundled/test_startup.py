@@ -42,6 +42,8 @@ def cases() -> Iterator[object]:
 # Where some are not indirect, pytest takes a fixture for the test's own unless it is told.
 @pytest.mark.parametrize(("theatre", "model_id"), cases(), indirect=["theatre"], scope="session")
 def test_it_starts_where_there_is_memory_enough(theatre: Theatre, model_id: str) -> None:
+    if theatre.host.is_closed:  # by the model before
+        theatre.host.revive()
     try:
         found = theatre.rehearse(model_id)
     except VllmRefused as error:
