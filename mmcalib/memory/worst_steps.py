@@ -5,6 +5,7 @@ A modality's worst step is rehearsed as a configuration whose startup profile is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -30,22 +31,31 @@ _LANGUAGE: Final = ("language model", "sampler")
 def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[str, Any]]]:
     """Yield, per served modality, engine arguments with which vLLM profiles a step full of it.
 
-    The budget stays. Size hints go, because they shrink only the profiled item, unless larger ones
-    exceed the budget and it fills a step; a skipped profile is run. A step of several modalities
-    encodes them one after the other within the same budget and keeps only their outputs, so the
-    costliest modality bounds it.
+    The budget stays. Size hints go, because they shrink only the profiled item; where the model's
+    largest item exceeds the budget, they grow to fill it. A skipped profile is run. A step of
+    several modalities encodes them one after the other within the same budget and keeps only their
+    outputs, so the costliest modality bounds it.
     """
     budget = decision.budget
     for modality, count in decision.counts.items():
         if not count.value or not budget.max_tokens_per_item.get(modality):
             continue
         limit, tokens = count.value, budget.encoder_budget_tokens
-        largest, plain = budget.max_tokens_per_item, decision.plain.max_tokens_per_item
-        if largest[modality] == tokens < plain.get(modality, 0):
-            limit = (decision.engine_args.get("limit_mm_per_prompt") or {}).get(modality, limit)
+        hint = (decision.engine_args.get("limit_mm_per_prompt") or {}).get(modality)
+        exceeds = tokens < decision.plain.max_tokens_per_item.get(modality, 0)
+        if exceeds and isinstance(hint, Mapping):
+            limit = _grow(hint, tokens / budget.max_tokens_per_item[modality])
         only = {m: limit if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
         yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
+
+
+def _grow(hint: Mapping[str, int], share: float) -> dict[str, int]:
+    """Return the hint of an item of `share` times the tokens: a larger area, or more length."""
+    factors = {"width": math.sqrt(share), "height": math.sqrt(share), "length": share}
+    if not factors.keys() & hint:
+        factors = {"num_frames": share}
+    return {name: math.floor(value * factors.get(name, 1)) for name, value in hint.items()}
 
 
 def rehearse_worst_steps(

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from mmcalib.checks import reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
@@ -60,14 +62,17 @@ def test_the_worst_step_has_no_hint_and_is_profiled() -> None:
     }
 
 
-def test_a_hint_stays_if_its_item_fills_the_step_and_larger_ones_are_rejected() -> None:
+@pytest.mark.parametrize(("items", "side"), [(1, 3584), (4, 7168)])
+def test_a_hint_grows_until_its_item_fills_the_step_if_larger_ones_are_rejected(
+    items: int, side: int
+) -> None:
     """Without it vLLM would profile an item that exceeds the encoder cache."""
-    hint = {"count": 1, "width": 3584}
-    found = subject(limit_mm_per_prompt={"image": hint})
-    plain = replace(BUDGET, max_tokens_per_item={"image": 20_000})
-    ((_, args),) = worst_step_configs(replace(found, plain=plain))
-    assert BUDGET.max_tokens_per_item["image"] == BUDGET.encoder_budget_tokens
-    assert args["limit_mm_per_prompt"] == {"image": hint}
+    found = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 3584, "height": 3584}})
+    tokens = BUDGET.encoder_budget_tokens
+    plain = replace(BUDGET, max_tokens_per_item={"image": tokens + 1})
+    hinted = replace(BUDGET, max_tokens_per_item={"image": tokens // items})
+    ((_, args),) = worst_step_configs(replace(found, plain=plain, budget=hinted))
+    assert args["limit_mm_per_prompt"] == {"image": {"count": 1, "width": side, "height": side}}
 
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
