@@ -17,7 +17,7 @@ from typing import Required, TypedDict, Unpack
 
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, body_bytes, parse_line
 from mmcalib.corpus.urls import (
     SERVED_SCHEMES,
     OutsideRoot,
@@ -85,9 +85,10 @@ class RequestLines:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
             request, _ = parse_line(line)
+            nbytes = body_bytes(request, line)
             try:
                 if self._grammar:
-                    self._grammar.check_body(request, line)
+                    self._grammar.check_body(nbytes)
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
@@ -103,7 +104,8 @@ class RequestLines:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))
         items = tuple(one.item for one in media)
-        return Prompt(origin, items, request.replace_media(one.url for one in media), doubt)
+        sent = request.replace_media(one.url for one in media)
+        return Prompt(origin, items, sent, doubt, nbytes)
 
     def _doubt_uuids(self, request: ChatRequest) -> str:
         """Accept a uuid that always came with the same medium so far, but not its first use."""

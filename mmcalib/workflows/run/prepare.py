@@ -15,10 +15,11 @@ from mmcalib.derive.admission import (
     AudioLimits,
     ServerRefusal,
     admitting_variables,
+    find_request_refusal,
     find_server_refusal,
 )
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.model import ModelInfo, Server
+from mmcalib.domain.model import ModelInfo, Server, describe_long_body
 from mmcalib.domain.shapes import EncodedItem
 from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
@@ -82,6 +83,18 @@ def required_environment(left_out: Sequence[RefusedItems], server: Server) -> di
     return most
 
 
+def check_sizes(prompts: PromptCensus, server: Server) -> Iterator[Check]:
+    """Yield a check for each limit of the server that a request as a whole exceeds."""
+    _, fetching, files = prompts.downloads
+    nbytes, sending = prompts.largest_body
+    refusal = find_request_refusal(files, (), server)
+    excess = refusal and (refusal.reason, refusal.remedy)
+    for origin, found in ((fetching, excess), (sending, describe_long_body(nbytes, server.limits))):
+        if found:
+            detail = f"the server rejects {origin}: {found[0]}"
+            yield Check(SERVER_LIMITS, "warn", detail, found[1], (origin,))
+
+
 def check_server(
     left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
@@ -116,12 +129,14 @@ def _include_command(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An open model and the rest of the corpus; `left_out` has the reason per dropped modality."""
+    """An open model, the corpus as `read`, and the rest of it; `left_out` has the reason per
+    dropped modality.
+    """
 
     resolved: ResolvedModel
     opened: ModelInfo
+    read: LoadedCorpus
     corpus: LoadedCorpus
-    items: int
     refused: tuple[RefusedItems, ...]
     left_out: Mapping[str, str]
     files: Files
@@ -151,8 +166,8 @@ def prepare(
     return Prepared(
         resolved=resolved,
         opened=opened,
+        read=read,
         corpus=corpus,
-        items=read.census.items(),
         refused=tuple(refused),
         left_out=left_out,
         files=files_of(corpus, job.probe.item_timeout_s),
