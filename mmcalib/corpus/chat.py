@@ -178,7 +178,6 @@ class Prompt:
 
     `request` names them by `file://` URL, or by the item's own URL, so that it can be replayed.
     `origin` is file and line (`requests.jsonl:7`). `doubt` names what mmcalib does not model in it.
-    `body_bytes` is the size in which a client sends it.
     """
 
     origin: str

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
 from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
-from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess, describe_long_body
+from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
 from mmcalib.text import MIB, decode_base64
 
 # Fields that affect only the answer, if the schema accepts them.
@@ -181,11 +181,6 @@ class Grammar:
         if request.endpoint:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
-
-    def check_body(self, nbytes: int) -> None:
-        """Raises `BadRequest` if the server does not read so much."""
-        if excess := describe_long_body(nbytes, self._limits):
-            raise BadRequest(*excess)
 
     def classify_part(self, error: UnknownPart, line: bytes) -> BadRequest:
         """Return a definite rejection if vLLM rejects the part's type or size, else `error`."""

@@ -71,12 +71,6 @@ class UnknownPart(BadRequest):
         self.kind = kind
 
 
-def body_bytes(request: ChatRequest, line: bytes) -> int:
-    """Return the bytes of the body that a client sends, which a line may wrap; 0 for a row."""
-    body = {**request.fields, **request.others, "messages": request.messages}
-    return 0 if request.row else min(len(line.strip()), len(json.dumps(body)))
-
-
 def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     """Return a line's request, and when it was sent in seconds if known. Raises `BadRequest`."""
     if len(line) > LONGEST_LINE_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from typing import Required, TypedDict, Unpack
 
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, body_bytes, parse_line
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
 from mmcalib.corpus.urls import (
     SERVED_SCHEMES,
     OutsideRoot,
@@ -85,10 +86,7 @@ class RequestLines:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
             request, _ = parse_line(line)
-            nbytes = body_bytes(request, line)
             try:
-                if self._grammar:
-                    self._grammar.check_body(nbytes)
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
@@ -104,8 +102,11 @@ class RequestLines:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))
         items = tuple(one.item for one in media)
+        # A line may wrap the body; a row has none.
+        body = {**request.fields, **request.others, "messages": request.messages}
+        size = 0 if request.row else min(len(line.strip()), len(json.dumps(body)))
         sent = request.replace_media(one.url for one in media)
-        return Prompt(origin, items, sent, doubt, nbytes)
+        return Prompt(origin, items, sent, doubt, size)
 
     def _doubt_uuids(self, request: ChatRequest) -> str:
         """Accept a uuid that always came with the same medium so far, but not its first use."""

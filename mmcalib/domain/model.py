@@ -56,13 +56,6 @@ class Server:
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 
-def describe_long_body(nbytes: int, limits: Mapping[str, int]) -> tuple[str, str] | None:
-    """Return why the server does not read so large a body, and the setting that admits it."""
-    if 0 < (most := limits.get(BODY_BYTES, 0)) < nbytes:
-        return describe_excess(BODY_BYTES, nbytes, f"a body of {nbytes:,} bytes", f"{most:,}")
-    return None
-
-
 def describe_excess(variable: str, value: int, size: str, most: str) -> tuple[str, str]:
     """Return why the server rejects `size`, and the setting that admits it."""
     why = f"{size}, the server takes up to {most} ({variable})"

@@ -16,6 +16,7 @@ from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
     ImaginaryMachine,
     StartedWorker,
+    connect_ranks,
     record_outputs,
     start_worker,
 )
@@ -126,16 +127,16 @@ def uses_flashinfer(worker: Any) -> bool:
     return _FLASHINFER in models.attention_backends(worker.vllm_config).split(", ")
 
 
-def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.AfterPool]:
+def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.Allocation]:
     """Yield what the start allocates after the KV cache and outside vLLM's estimates."""
     if graphs.count and not graphs.nbytes:
-        assumed = assume_graphs(started, graphs.count)
-        yield memory.AfterPool(memory.GRAPHS, assumed.nbytes, "assumed")
+        nbytes = assume_graphs(started, graphs.count).nbytes
+        yield memory.Allocation(memory.GRAPHS, nbytes, "assumed")
     if graphs.unreserved_bytes:
-        yield memory.AfterPool("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
+        yield memory.Allocation("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
     elif uses_flashinfer(started.worker) and not graphs.nbytes:
         workspace_bytes = platform.flashinfer_workspace_bytes()
-        yield memory.AfterPool("FlashInfer's workspace", workspace_bytes, "computed")
+        yield memory.Allocation("FlashInfer's workspace", workspace_bytes, "computed")
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -326,8 +327,9 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
             spare_bytes=spare,
             steps=steps,
-            free_bytes=machine.gpu.free_at_start,
-            refusal=runner.refuse_start(started.worker, machine.gpu.free_at_start),
+            free_bytes=machine.machine.gpu.free_at_start,
+            refusal=runner.refuse_start(started.worker, machine.machine.gpu.free_at_start),
+            before_snapshot=tuple(connect_ranks(config, machine.gpu)),
             after_pool=tuple(allocations_after_pool(started, graphs)),
             # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(

@@ -19,7 +19,7 @@ from mmcalib.derive.admission import (
     find_server_refusal,
 )
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.model import ModelInfo, Server, describe_long_body
+from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import EncodedItem
 from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
@@ -85,14 +85,13 @@ def required_environment(left_out: Sequence[RefusedItems], server: Server) -> di
 
 def check_sizes(prompts: PromptCensus, server: Server) -> Iterator[Check]:
     """Yield a check for each limit of the server that a request as a whole exceeds."""
-    _, fetching, files = prompts.downloads
-    nbytes, sending = prompts.largest_body
-    refusal = find_request_refusal(files, (), server)
-    excess = refusal and (refusal.reason, refusal.remedy)
-    for origin, found in ((fetching, excess), (sending, describe_long_body(nbytes, server.limits))):
-        if found:
-            detail = f"the server rejects {origin}: {found[0]}"
-            yield Check(SERVER_LIMITS, "warn", detail, found[1], (origin,))
+    (_, fetching, files), (nbytes, sending) = prompts.downloads, prompts.largest_body
+    fetched = find_request_refusal(files, (), server)
+    sent = find_request_refusal((), (), server, nbytes)
+    for origin, refusal in ((fetching, fetched), (sending, sent)):
+        if refusal:
+            detail = f"the server rejects {origin}: {refusal.reason}"
+            yield Check(SERVER_LIMITS, "warn", detail, refusal.remedy, (origin,))
 
 
 def check_server(
@@ -129,9 +128,7 @@ def _include_command(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An open model, the corpus as `read`, and the rest of it; `left_out` has the reason per
-    dropped modality.
-    """
+    """An open model, the corpus as `read`, and what is served; `left_out` says why not the rest."""
 
     resolved: ResolvedModel
     opened: ModelInfo

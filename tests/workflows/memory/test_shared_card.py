@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.fixes import Goal
-from mmcalib.domain.memory import GRAPHS, AfterPool, PhasePeak, RehearsedMemory
+from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
 from mmcalib.models.gpus import find_gpu, with_free_memory
@@ -31,7 +31,7 @@ def e4b(share: float, **changes: Any) -> RehearsedMemory:
             "activation_peak_bytes": round(0.27 * GIB),
             "phases": (PhasePeak("sampler", round(0.27 * GIB), 0, "", ()),),
             "kv_cache_bytes": requested - taken,
-            "after_pool": (AfterPool(GRAPHS, round(0.78 * GIB), "assumed"),),
+            "after_pool": (Allocation(GRAPHS, round(0.78 * GIB), "assumed"),),
             **changes,
         }
     )
