@@ -9,7 +9,6 @@ from typing import Any
 
 from mmcalib.domain import model
 from mmcalib.releases import release
-from mmcalib.text import MIB
 
 
 def current() -> Any:
@@ -100,23 +99,6 @@ def flashinfer_workspace_bytes() -> int:
     from vllm import envs
 
     return int(getattr(envs, "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE", 394 << 20))
-
-
-def all_reduce_bytes(ranks: int, capability: str) -> int:
-    """Return the bytes of vLLM's all-reduce buffers over NVLink: symmetric memory, and what
-    `CustomAllreduce.__init__` allocates (vllm/distributed/device_communicators of 0.32).
-    """
-    from vllm.distributed.device_communicators import all_reduce_utils as utils
-    from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
-
-    if ranks not in CustomAllreduce._SUPPORTED_WORLD_SIZES:
-        return 0
-    tables = (f"{of}_ALL_REDUCE_MAX_SIZES" for of in ("SYMM_MEM", "CUSTOM"))
-    symmetric, first = (getattr(utils, t, {}).get(capability, {}).get(ranks, 0) for t in tables)
-    first = min(first or 8 * MIB, 8 * MIB)
-    second = max(first, getattr(CustomAllreduce, "_DEFAULT_REDUCE_SCATTER_MAX_SIZE", 0))
-    stage = getattr(CustomAllreduce, "_DEFAULT_MNNVL_REDUCE_SCATTER_MAX_SIZE", 0)
-    return symmetric + first + second + 8 * MIB + (6 * stage if symmetric else 0)
 
 
 def uses_more_non_torch(capability: tuple[int, int]) -> bool:

@@ -52,9 +52,7 @@ class Memory(DocumentPart):
     after_pool: list[Allocation] = Field(
         default_factory=list, description="What the start takes outside the reserve"
     )
-    before_snapshot: list[Allocation] = Field(
-        default_factory=list, description="What several GPUs take of the free memory before that"
-    )
+    before_snapshot: list[Allocation] = Field(default_factory=list, description="Taken by NCCL")
     most_utilization: float | None = Field(
         default=None, description="Highest `gpu_memory_utilization` that the free memory allows"
     )

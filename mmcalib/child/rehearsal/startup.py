@@ -18,11 +18,10 @@ from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storage_sizes
-from mmcalib.domain.memory import Allocation
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, platform
-from mmcalib.releases.constants import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.releases.runner import gpu_worker, wrap_phases
 from mmcalib.text import MIB
 
@@ -131,16 +130,6 @@ def non_torch_allowance(gpu: Gpu) -> int:
     return (2990 if gpu.unified else 256 if _loads_more(gpu) else 72) * MIB
 
 
-def connect_ranks(config: Any, gpu: Gpu) -> Iterator[Allocation]:
-    """Yield what each of several ranks takes before vLLM's first memory snapshot."""
-    parallel, has_nvlink = config.parallel_config, gpu.capability in NVLINK_CAPABILITIES
-    if (ranks := parallel.tensor_parallel_size) > 1:
-        yield Allocation("NCCL", NCCL_BYTES[has_nvlink], "assumed")
-        if has_nvlink and not parallel.disable_custom_all_reduce:
-            nbytes = platform.all_reduce_bytes(ranks, gpu.compute_capability)
-            yield Allocation("all-reduce buffers", nbytes, "computed")
-
-
 def cudnn_bytes(gpu: Gpu) -> int:
     """Return cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100."""
     return (222 if _loads_more(gpu) else 0) * MIB
@@ -155,8 +144,9 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
     """Load and profile a worker with this engine config; empty the GPU afterwards."""
     ledger = machine.ledger
     with use_gpu(machine), models.use_config(config):
-        taken = sum(one.nbytes for one in connect_ranks(config, machine.gpu)) - CONTEXT_BYTES
-        machine.machine.gpu = replace(machine.gpu, free_bytes=machine.gpu.free_at_start - taken)
+        if config.parallel_config.tensor_parallel_size > 1:
+            free = machine.gpu.free_at_start + CONTEXT_BYTES - machine.gpu.nccl_bytes
+            machine.machine.gpu = replace(machine.gpu, free_bytes=free)
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()

@@ -16,7 +16,7 @@ from mmcalib.errors import UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.constants import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.results.plan import LogSummary
 from mmcalib.text import GIB, gib
 
@@ -145,8 +145,7 @@ def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     total, free = log.total_bytes, log.free_bytes
     if free is None or total is None or not _same_size(gpu.total_bytes, total):
         return gpu
-    ranks = log.engine_args.get("tensor_parallel_size", 1)
-    nccl = NCCL_BYTES[gpu.capability in NVLINK_CAPABILITIES] if ranks > 1 else 0
+    nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
     if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES + nccl:
         return gpu
     return replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
