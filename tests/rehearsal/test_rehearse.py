@@ -186,7 +186,7 @@ def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: The
 
 def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory) -> None:
     request = Rehearse({"model": str(h100.folder())}, find_gpu("RTX-3060-12G"))
-    with pytest.raises(EngineError, match="imagines a H100-80G, not a RTX-3060-12G") as caught:
+    with pytest.raises(EngineError, match="simulates H100-80G, not RTX-3060-12G") as caught:
         h100.host.ask(request, "rehearsing")
     assert "\n" not in caught.value.message
     assert h100.bytes_of() == replace(qwen, seconds=0.0)
