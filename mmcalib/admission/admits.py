@@ -21,6 +21,7 @@ from mmcalib.derive.admission import (
     admit,
     admit_prompt,
     depends_on_text,
+    find_request_refusal,
     leave_unknown,
     reject,
 )
@@ -71,6 +72,8 @@ def admit_request(
     """Return the items (empty if one is unreadable) and if they fit; `counting` counts the text."""
     from mmcalib.media.probe import examine_whole
 
+    if refusal := find_request_refusal((), (), gate.server, prompt.body_bytes):
+        return (), reject(refusal.reason, refusal.remedy)
     files: list[EncodedItem] = []
     for item in prompt.items:
         file = examine_whole(item, sound=takes_video_as_audio(gate.counts))

@@ -124,6 +124,9 @@ class CorpusCounter:
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return
             files.append(seen)
+        mib = sum(file.encoding.file_mib for file in files if file.encoding.fetched)
+        if mib > self.prompts.downloads[0]:
+            self.prompts.downloads = mib, prompt.origin, files
         shapes = [file.shape for file in files]
         self.prompts.add(shapes, prompt)
         if self.log:

@@ -20,6 +20,7 @@ from mmcalib.domain.shapes import (
     MODALITIES,
     SHAPES,
     AudioShape,
+    EncodedItem,
     ImageShape,
     Modality,
     Shape,
@@ -203,6 +204,9 @@ class PromptCensus:
         self._whole = TopSignatures()
         # Number of items of each modality in a prompt -> number of such prompts.
         self._carrying: Counter[tuple[int, ...]] = Counter()
+        # The origins of the requests that send and download most, with what they do.
+        self.largest_body = 0, ""
+        self.downloads: tuple[int, str, Sequence[EncodedItem]] = 0, "", ()
         for entry in counts:
             one = entry.signature
             code = encode_signature(one.shapes, one.text_chars, one.asked)
@@ -212,6 +216,7 @@ class PromptCensus:
         shapes, request = list(shapes), prompt.request
         code = encode_signature(shapes, len(request.text()), request.measure_context())
         self._count(shapes, code, 1, prompt)
+        self.largest_body = max(self.largest_body, (prompt.body_bytes, prompt.origin))
 
     def prompts(self) -> int:
         return self._carrying.total()

@@ -184,6 +184,7 @@ class Prompt:
     items: tuple[Item, ...] = ()
     request: ChatRequest = field(default=_NO_REQUEST, hash=False)
     doubt: str = ""
+    body_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

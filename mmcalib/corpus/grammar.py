@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import math
 import operator
 import pickletools
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
 from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
-from mmcalib.domain.model import BODY_BYTES, EMBEDS_BYTES, Server, describe_excess
+from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
 from mmcalib.text import MIB, decode_base64
 
 # Fields that affect only the answer, if the schema accepts them.
@@ -182,16 +181,6 @@ class Grammar:
         if request.endpoint:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
-
-    def check_body(self, request: ChatRequest, line: bytes) -> None:
-        """Raises `BadRequest` if the server does not read so much; a line may wrap its body."""
-        most, size = self._limits.get(BODY_BYTES, 0), len(line.strip())
-        if not request.row and 0 < most < size:
-            body = {**request.fields, **request.others, "messages": request.messages}
-            size = min(size, len(json.dumps(body)))
-            if size > most:
-                words = f"a body of {size:,} bytes", f"{most:,}"
-                raise BadRequest(*describe_excess(BODY_BYTES, size, *words))
 
     def classify_part(self, error: UnknownPart, line: bytes) -> BadRequest:
         """Return a definite rejection if vLLM rejects the part's type or size, else `error`."""

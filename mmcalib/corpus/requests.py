@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import os
 import re
 import shlex
@@ -86,8 +87,6 @@ class RequestLines:
         try:
             request, _ = parse_line(line)
             try:
-                if self._grammar:
-                    self._grammar.check_body(request, line)
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
@@ -103,7 +102,11 @@ class RequestLines:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))
         items = tuple(one.item for one in media)
-        return Prompt(origin, items, request.replace_media(one.url for one in media), doubt)
+        # A line may wrap the body; a row has none.
+        body = {**request.fields, **request.others, "messages": request.messages}
+        size = 0 if request.row else min(len(line.strip()), len(json.dumps(body)))
+        sent = request.replace_media(one.url for one in media)
+        return Prompt(origin, items, sent, doubt, size)
 
     def _doubt_uuids(self, request: ChatRequest) -> str:
         """Accept a uuid that always came with the same medium so far, but not its first use."""

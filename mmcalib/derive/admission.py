@@ -15,6 +15,7 @@ from mmcalib.domain.model import (
     AUDIO_BYTES,
     AUDIO_FILE,
     AUDIO_SECONDS,
+    BODY_BYTES,
     DOWNLOAD,
     MAX_PIXELS,
     PIXELS,
@@ -144,11 +145,13 @@ def find_server_refusal(
 
 
 def find_request_refusal(
-    files: Sequence[EncodedItem], decoded: Sequence[int], server: Server
+    files: Sequence[EncodedItem], decoded: Sequence[int], server: Server, body_bytes: int = 0
 ) -> ServerRefusal | None:
     """Return why the server rejects a whole request, by each item's decoded bytes (0.33). Downloads
     that fail and are repeated count too (`MediaRequestDownloadBudget`, vllm/connections.py).
     """
+    if 0 < (most := server.limits.get(BODY_BYTES, 0)) < body_bytes:
+        return _exceeds(BODY_BYTES, body_bytes, f"a body of {body_bytes:,} bytes", f"{most:,}")
     fetched = [file.encoding.file_mib for file in files if file.encoding.fetched]
     most, total = server.limits.get(REQUEST_DOWNLOAD, 0), sum(fetched)
     if 0 < most < total:

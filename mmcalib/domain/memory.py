@@ -141,8 +141,8 @@ GRAPHS: Final = "CUDA graphs"
 
 
 @dataclass(frozen=True, slots=True)
-class AfterPool:
-    """Memory that a start takes after the KV cache, and that vLLM reserves nowhere."""
+class Allocation:
+    """Memory that a start takes outside vLLM's reserve."""
 
     name: str
     nbytes: int
@@ -167,8 +167,8 @@ class RehearsedMemory:
     profile's encoder ran without them.
     `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding.
     `spare_bytes` of the requested memory stay free if the KV cache has a set size.
-    vLLM finds `free_bytes` at its first look (None: all); `refusal` is its error if it requests
-    more.
+    vLLM finds `free_bytes` at its first look (None: all), without what the ranks took
+    `before_snapshot`; `refusal` is its error if it requests more.
     Non-torch and CUDA graphs are allowances, see `assumptions`, except
     `cudagraph_attention_bytes`: what attention keeps from capturing graphs.
     """
@@ -210,7 +210,8 @@ class RehearsedMemory:
     spare_bytes: int = 0
     free_bytes: int | None = None
     refusal: str = ""
-    after_pool: tuple[AfterPool, ...] = ()
+    after_pool: tuple[Allocation, ...] = ()
+    before_snapshot: tuple[Allocation, ...] = ()
 
     @property
     def encoder_peak_bytes(self) -> int | None:

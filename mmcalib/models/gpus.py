@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from mmcalib.errors import UsageError
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
 from mmcalib.text import GIB, gib, size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
@@ -60,6 +60,11 @@ class Gpu:
         """Bytes that vLLM finds free at its first look, after the CUDA context; assumed."""
         free = self.total_bytes if self.free_bytes is None else self.free_bytes
         return free - CONTEXT_BYTES
+
+    @property
+    def nccl_bytes(self) -> int:
+        """Bytes that NCCL takes on each of several such GPUs before vLLM's first look; assumed."""
+        return NCCL_BYTES[self.capability in NVLINK_CAPABILITIES]
 
     @property
     def compute_capability(self) -> str:

@@ -55,6 +55,12 @@ VLLM_SLACK_BYTES: Final = 150 << 20
 # The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
 # 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
 CONTEXT_BYTES: Final = 236 << 20
+# NCCL takes this on each of several GPUs before that snapshot, by whether they have NVLink: medians
+# of 0.21 to 0.36 GiB (two RTX 5090, four RTX 6000D, four RTX 3090) and of 1.3 to 2.0 GiB (two H100,
+# vllm#10511; four and eight A100, public files 12053131581, 3706561278; eight H200, 68866868027).
+# That includes vLLM's own buffers: 0.24 GiB at most (custom_all_reduce.py, symm_mem.py of 0.32).
+NCCL_BYTES: Final = {False: 280 << 20, True: 1640 << 20}
+NVLINK_CAPABILITIES: Final = ((8, 0), (9, 0), (10, 0), (10, 3))
 # The least and the most non-torch memory in logs of GPUs that share the host's memory
 # (benchmarks/memory_allowances.toml).
 UNIFIED_NON_TORCH_BYTES: Final = (2816 << 20, 4516 << 20)

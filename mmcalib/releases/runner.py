@@ -85,6 +85,21 @@ def run_prefill(worker: Any, tokens: int, prompts: int) -> None:
         runner._dummy_run(tokens, **attending)
 
 
+def warm_up_sampler(worker: Any) -> None:
+    """Run the V2 runner's sampler as `warmup_kernels` does (v1/worker/gpu/warmup.py of 0.32)."""
+    import torch
+    from vllm import SamplingParams
+
+    model, sampler = worker.vllm_config.model_config, worker.model_runner.sampler
+    limits = worker.vllm_config.scheduler_config
+    requests = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2)
+    for index in range(requests):
+        sampler.add_request(index, SamplingParams.for_sampler_warmup())
+    sampler.apply_staged_writes()
+    hidden = torch.empty(requests, model.get_hidden_size(), dtype=model.dtype, device=worker.device)
+    worker.model_runner._dummy_sampler_run(hidden)
+
+
 def run_encoder(model: Any, batches: list[dict[str, Any]]) -> list[Any]:
     return [out for batch in batches for out in getattr(model, ENCODER)(**batch)]
 

@@ -261,6 +261,8 @@ def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
     if memory.kv_cache_range_bytes:
         least, most = map(gib, memory.kv_cache_range_bytes)
         found.append(("KV cache, as the host's use varies", f"{least} to {most}", "assumed"))
+    for one in memory.before_snapshot:
+        found.append((f"{one.name}, before vLLM looks", gib(one.nbytes), one.label))
     outside = memory.outside_bytes
     if outside is not None and outside < 0:
         found.append(("more than is free", gib(-outside), label_of(memory, "outside_bytes")))

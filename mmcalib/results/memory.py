@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.memory import AfterPool, PhasePeak
+from mmcalib.domain.memory import Allocation, PhasePeak
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
@@ -49,9 +49,10 @@ class Memory(DocumentPart):
     outside_bytes: int | None = Field(
         default=None, description="Free outside all that vLLM reserves; negative: it does not start"
     )
-    after_pool: list[AfterPool] = Field(
+    after_pool: list[Allocation] = Field(
         default_factory=list, description="What the start takes outside the reserve"
     )
+    before_snapshot: list[Allocation] = Field(default_factory=list, description="Taken by NCCL")
     most_utilization: float | None = Field(
         default=None, description="Highest `gpu_memory_utilization` that the free memory allows"
     )

@@ -154,7 +154,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     resolved = resolve(job.model, cache_dir=job.cache)
     opened = open_to_calibrate(session, resolved)
     served = prepare(session, resolved, read_job_corpus(job, Silent()), opened)
-    assert served.items == 1
+    assert served.read.census.items() == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Review(derive(session, served), {}, {}, ())
     made = build_calibration(job, reviewed)

@@ -46,7 +46,7 @@ def test_the_pool_is_smaller_by_the_workspace_of_full_graphs(blackwell: Theatre)
     assert found.kept_bytes >= WORKSPACE + PLAN
     whole = modes(blackwell, "NONE", kv_cache_dtype="fp8")
     assert whole.kv_cache_bytes - found.kv_cache_bytes == allowance(found) + WORKSPACE
-    assert any("0.38 GiB more in vLLM's estimate" in said for said in found.assumptions)
+    assert any("vLLM's graph estimate adds 0.38 GiB" in said for said in found.assumptions)
 
 
 def test_long_steps_ask_for_more(blackwell: Theatre) -> None:

@@ -13,7 +13,7 @@ from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
 from mmcalib.models.gpus import find_gpu as find_gpu
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.releases.release import VLLM_0_31
+from mmcalib.releases.release import VLLM_0_31, VLLM_0_32
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
@@ -159,11 +159,34 @@ def test_one_of_two_ranks_holds_half_of_the_layers_weights(
     assert half.tensor_parallel_size == 2
     assert 0.5 < half.weights_bytes / qwen.weights_bytes < 0.75
     assert half.kv_bytes_per_token == qwen.kv_bytes_per_token / 2
+    # NCCL connects before vLLM's first look at the memory: it lessens what is free, not the pool.
+    (nccl,) = half.before_snapshot
+    assert (nccl.name, nccl.label, qwen.before_snapshot) == ("NCCL", "assumed", ())
+    assert half.free_bytes == h100.gpu.free_at_start - nccl.nbytes
+    used = half.weights_bytes + half.buffers_bytes + half.activation_peak_bytes
+    used += half.non_torch_bytes + half.cudagraph_bytes
+    assert half.kv_cache_bytes == half.requested_bytes - used
+
+
+@pytest.mark.skipif(not VLLM_0_32.is_reached, reason="its warm-up samples before graphs")
+def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: Theatre) -> None:
+    """It holds 14 bytes per logit: 16-bit logits, and 32-bit copies for penalties, top-k, top-p."""
+    small = {"video": 0, "image": {"count": 1, "width": 512, "height": 512}}
+    found = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024)
+    (warm_up,) = found.after_pool
+    assert (warm_up.name, warm_up.label) == ("sampler warm-up", "rehearsed")
+    peak = max(one.peak_bytes for one in found.phases if one.name != "encoder")
+    takes = warm_up.nbytes + peak + found.cudagraph_bytes
+    assert takes == pytest.approx(14 * 1024 * 151_936, rel=0.03)
+    few = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=64)
+    assert few.after_pool == ()
+    eager = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, enforce_eager=True)
+    assert eager.after_pool == ()
 
 
 def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory) -> None:
     request = Rehearse({"model": str(h100.folder())}, find_gpu("RTX-3060-12G"))
-    with pytest.raises(EngineError, match="imagines a H100-80G, not a RTX-3060-12G") as caught:
+    with pytest.raises(EngineError, match="simulates H100-80G, not RTX-3060-12G") as caught:
         h100.host.ask(request, "rehearsing")
     assert "\n" not in caught.value.message
     assert h100.bytes_of() == replace(qwen, seconds=0.0)

@@ -126,16 +126,25 @@ def uses_flashinfer(worker: Any) -> bool:
     return _FLASHINFER in models.attention_backends(worker.vllm_config).split(", ")
 
 
-def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.AfterPool]:
+def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.Allocation]:
     """Yield what the start allocates after the KV cache and outside vLLM's estimates."""
     if graphs.count and not graphs.nbytes:
-        assumed = assume_graphs(started, graphs.count)
-        yield memory.AfterPool(memory.GRAPHS, assumed.nbytes, "assumed")
+        nbytes = assume_graphs(started, graphs.count).nbytes
+        yield memory.Allocation(memory.GRAPHS, nbytes, "assumed")
     if graphs.unreserved_bytes:
-        yield memory.AfterPool("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
+        yield memory.Allocation("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
     elif uses_flashinfer(started.worker) and not graphs.nbytes:
         workspace_bytes = platform.flashinfer_workspace_bytes()
-        yield memory.AfterPool("FlashInfer's workspace", workspace_bytes, "computed")
+        yield memory.Allocation("FlashInfer's workspace", workspace_bytes, "computed")
+    if runner.uses_v2_runner(started.worker) and not started.config.model_config.enforce_eager:
+        # Before graphs are captured. V1's warm-up, like FlashInfer's tuning, repeats the profile.
+        reserved = [p.peak_bytes - p.start_bytes for p in started.phases if p.name != "encoder"]
+        phase = started.ledger.phase("sampler", since=started.profile)
+        with contextlib.suppress(Exception), phase as warm:
+            runner.warm_up_sampler(started.worker)
+        more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
+        if more > 0:
+            yield memory.Allocation("sampler warm-up", more, "rehearsed")
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -290,10 +299,12 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         outputs = measure_outputs(started, budget)
         merge = merge_peak(started, budget, outputs)
         steps = tuple(encoder_steps(started, request.steps))
+        after_pool = tuple(allocations_after_pool(started, graphs))
         # Last, because a profile needs this memory.
         kv = fill_cache(started, kv, mode)
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
-        spare = 0
+        free, spare = machine.machine.gpu.free_at_start, 0
+        nccl = machine.gpu.free_at_start - free
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes
@@ -326,9 +337,10 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
             spare_bytes=spare,
             steps=steps,
-            free_bytes=machine.gpu.free_at_start,
-            refusal=runner.refuse_start(started.worker, machine.gpu.free_at_start),
-            after_pool=tuple(allocations_after_pool(started, graphs)),
+            free_bytes=free,
+            refusal=runner.refuse_start(started.worker, free),
+            before_snapshot=(memory.Allocation("NCCL", nccl, "assumed"),) if nccl else (),
+            after_pool=after_pool,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,7 @@ from mmcalib.child.tensors import storage_sizes
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, platform
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.releases.runner import gpu_worker, wrap_phases
 from mmcalib.text import MIB
 
@@ -47,6 +48,7 @@ class ImaginaryMachine:
     def clear(self) -> None:
         """Empty the GPU for the next rehearsal; live tensors no longer count."""
         self.machine.clear()
+        self.machine.gpu = self.gpu
         self.ledger.clear()
         major, minor = torch.__version__.split(".")[:2]
         workspaces = Workspaces(
@@ -142,6 +144,9 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
     """Load and profile a worker with this engine config; empty the GPU afterwards."""
     ledger = machine.ledger
     with use_gpu(machine), models.use_config(config):
+        if config.parallel_config.tensor_parallel_size > 1:
+            free = machine.gpu.free_at_start + CONTEXT_BYTES - machine.gpu.nccl_bytes
+            machine.machine.gpu = replace(machine.gpu, free_bytes=free)
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()

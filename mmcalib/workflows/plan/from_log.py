@@ -145,9 +145,10 @@ def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     total, free = log.total_bytes, log.free_bytes
     if free is None or total is None or not _same_size(gpu.total_bytes, total):
         return gpu
-    if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES:
+    nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
+    if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES + nccl:
         return gpu
-    return replace(gpu, free_bytes=free + CONTEXT_BYTES)
+    return replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
 
 
 def _same_size(one: int, other: int) -> bool:

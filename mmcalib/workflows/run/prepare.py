@@ -15,6 +15,7 @@ from mmcalib.derive.admission import (
     AudioLimits,
     ServerRefusal,
     admitting_variables,
+    find_request_refusal,
     find_server_refusal,
 )
 from mmcalib.derive.policy import Policy
@@ -82,6 +83,17 @@ def required_environment(left_out: Sequence[RefusedItems], server: Server) -> di
     return most
 
 
+def check_sizes(prompts: PromptCensus, server: Server) -> Iterator[Check]:
+    """Yield a check for each limit of the server that a request as a whole exceeds."""
+    (_, fetching, files), (nbytes, sending) = prompts.downloads, prompts.largest_body
+    fetched = find_request_refusal(files, (), server)
+    sent = find_request_refusal((), (), server, nbytes)
+    for origin, refusal in ((fetching, fetched), (sending, sent)):
+        if refusal:
+            detail = f"the server rejects {origin}: {refusal.reason}"
+            yield Check(SERVER_LIMITS, "warn", detail, refusal.remedy, (origin,))
+
+
 def check_server(
     left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
@@ -116,12 +128,12 @@ def _include_command(values: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An open model and the rest of the corpus; `left_out` has the reason per dropped modality."""
+    """An open model, the corpus as `read`, and what is served; `left_out` says why not the rest."""
 
     resolved: ResolvedModel
     opened: ModelInfo
+    read: LoadedCorpus
     corpus: LoadedCorpus
-    items: int
     refused: tuple[RefusedItems, ...]
     left_out: Mapping[str, str]
     files: Files
@@ -151,8 +163,8 @@ def prepare(
     return Prepared(
         resolved=resolved,
         opened=opened,
+        read=read,
         corpus=corpus,
-        items=read.census.items(),
         refused=tuple(refused),
         left_out=left_out,
         files=files_of(corpus, job.probe.item_timeout_s),

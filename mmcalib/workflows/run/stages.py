@@ -57,7 +57,7 @@ from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
-from mmcalib.workflows.run.prepare import Prepared, check_server, required_environment
+from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import (
     Session,
     YourConfiguration,
@@ -144,7 +144,8 @@ def review(session: Session, decided: Derived) -> Review:
     needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
-        *check_server(served.refused, served.items, needed),
+        *check_server(served.refused, served.read.census.items(), needed),
+        *check_sizes(served.read.prompts, served.opened.server),
         *missing_parts(served.opened),
         *check_decision(corpus, served.left_out, decision, session.job.policy),
     ]

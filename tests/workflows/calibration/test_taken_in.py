@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,15 @@ from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, Encoding, Shape, VideoShape
 from mmcalib.errors import CorpusError
 from mmcalib.progress import Silent
+from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
-from mmcalib.workflows.run.prepare import check_server, drop_refused, required_environment
+from mmcalib.workflows.run.prepare import (
+    check_server,
+    check_sizes,
+    drop_refused,
+    required_environment,
+)
+from tests.corpus.serving import serving
 from tests.odd_media import meeting, silence
 
 SERVER = Server(
@@ -98,3 +106,39 @@ def test_a_recording_is_read_again_for_its_sound(tmp_path: Path) -> None:
         )
         assert (heard.census.items("video"), heard.census.items("audio")) == (0, 2)
         assert not heard.skipped
+
+
+def test_a_request_that_is_larger_than_the_server_reads_is_named(tmp_path: Path) -> None:
+    """0.33 adds up whole MiB of all downloads of a request, and counts the bytes of its body."""
+    downloads, body = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
+    silence(tmp_path / "a.wav", 60, 16_000)  # 1.83 MiB
+    sound = (tmp_path / "a.wav").read_bytes()
+    asked, requests = [], tmp_path / "requests.jsonl"
+    with serving() as server, allow_hosts(["127.0.0.1"]):
+        for number in (1, 2, 1):
+            urls = [server.put(f"{place}.wav", sound) for place in range(number)]
+            parts = [{"type": "audio_url", "audio_url": {"url": url}} for url in urls]
+            parts.append({"type": "text", "text": "a" * 10 ** (number + 1)})
+            asked.append({"messages": [{"role": "user", "content": parts}]})
+        # Of a batch file, a client sends only the body.
+        lines = [json.dumps({"custom_id": "1" * 999, "body": one}) for one in asked]
+        requests.write_text("\n".join(lines))
+        read = read_corpus([], [requests], allowed_root=None, cache=tmp_path, progress=Silent())
+    most = len(json.dumps(asked[1]))
+    fits, over = ({downloads: 4 - less, body: most - less} for less in (0, 1))
+    assert not list(check_sizes(read.prompts, Server(limits=fits)))
+    checks = list(check_sizes(read.prompts, Server(limits=over)))
+    assert [(one.status, one.detail, one.remedy) for one in checks] == [
+        (
+            "warn",
+            "the server rejects requests.jsonl:2: downloads of up to 4 MiB in one request, the "
+            f"server takes up to 3 MiB ({downloads})",
+            f"{downloads}=4 for the server",
+        ),
+        (
+            "warn",
+            f"the server rejects requests.jsonl:2: a body of {most:,} bytes, the server takes up "
+            f"to {most - 1:,} ({body})",
+            f"{body}={most} for the server",
+        ),
+    ]

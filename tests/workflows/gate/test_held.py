@@ -138,7 +138,7 @@ def test_a_body_is_as_long_as_the_server_reads() -> None:
 
     def answer(most: int | None, **wrapped: Any) -> Admission:
         server = Server(limits={} if most is None else {variable: most})
-        return admit_item(GATE, {**wrapped, **asked}, None, None, Grammar({}, server))
+        return admit_item(replace(GATE, server=server), {**wrapped, **asked})
 
     assert answer(nbytes).fits
     assert answer(0).fits
@@ -150,10 +150,9 @@ def test_a_body_is_as_long_as_the_server_reads() -> None:
     )
     # The line of a batch file has more than the body.
     batch = {"custom_id": "1" * 99, "body": asked}
-    how = GATE, batch, None, None
-    assert admit_item(*how, Grammar({}, Server(limits={variable: nbytes}))).fits
-    over = admit_item(*how, Grammar({}, Server(limits={variable: nbytes - 1})))
-    assert over.remedy == long.remedy
+    fits, over = (replace(GATE, server=Server(limits={variable: nbytes - n})) for n in (0, 1))
+    assert admit_item(fits, batch).fits
+    assert admit_item(over, batch).remedy == long.remedy
 
 
 WHOLE, LONG = GATE.max_model_len, 9 * GATE.max_model_len

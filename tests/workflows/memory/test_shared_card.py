@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mmcalib.derive.fixes import Goal
-from mmcalib.domain.memory import GRAPHS, AfterPool, PhasePeak, RehearsedMemory
+from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
+from mmcalib.memory.figures import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
 from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
 from tests.workflows.rehearsals import rehearsed
 
@@ -31,7 +34,7 @@ def e4b(share: float, **changes: Any) -> RehearsedMemory:
             "activation_peak_bytes": round(0.27 * GIB),
             "phases": (PhasePeak("sampler", round(0.27 * GIB), 0, "", ()),),
             "kv_cache_bytes": requested - taken,
-            "after_pool": (AfterPool(GRAPHS, round(0.78 * GIB), "assumed"),),
+            "after_pool": (Allocation(GRAPHS, round(0.78 * GIB), "assumed"),),
             **changes,
         }
     )
@@ -68,6 +71,26 @@ def test_a_gpu_with_free_memory_is_named_with_it() -> None:
     assert gpu.free_at_start == 17 * GIB - CONTEXT_BYTES
     assert gpu.flags == "--gpu L4 --gpu-memory-free 17408MiB"
     assert find_gpu("L4").free_at_start == find_gpu("L4").total_bytes - CONTEXT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("gpu", "total_gib", "published_gib"),
+    # What each of several ranks found free, by public logs of two, four and eight GPUs.
+    [("RTX-5090", 31.4, 30.5), ("RTX-PRO-6000", 83.05, 82.22), ("H200", 139.8, 137.64)],
+)
+def test_nccl_lessens_what_is_free_as_published(
+    gpu: str, total_gib: float, published_gib: float
+) -> None:
+    found = replace(find_gpu(gpu), total_bytes=round(total_gib * GIB))
+    assert abs(found.free_at_start - found.nccl_bytes - published_gib * GIB) < 0.4 * GIB
+
+
+def test_what_nccl_took_is_shown_with_its_label() -> None:
+    found = e4b(0.62, before_snapshot=(Allocation("NCCL", 280 << 20, "assumed"),))
+    (check,) = outside_check(found)
+    assert check.detail.endswith("are free; NCCL took 0.27 GiB before, assumed")
+    rows = rehearsed_rows(memory_figures(found, find_gpu("L4")))
+    assert ("NCCL, before vLLM looks", "0.27 GiB", "assumed") in rows
 
 
 @pytest.mark.parametrize("given", ["17", "0GiB", "100MiB", "23GiB", "much"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.models import gpus
@@ -49,5 +50,11 @@ def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Pat
         assert from_log.with_free_of_log(l4, log).free_bytes == expected
         given = gpus.with_free_memory(l4, "9GiB")
         assert from_log.with_free_of_log(given, log) == given
+    # Of two GPUs: 0.84 GiB are the context and NCCL, not another process.
+    taken = CONTEXT_BYTES + l4.nccl_bytes
+    for free, expected in ((17.06, round(17.06 * GIB) + taken), (21.2, None)):
+        log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
+        several = replace(log, engine_args={"tensor_parallel_size": 2})
+        assert from_log.with_free_of_log(l4, several).free_bytes == expected
     other = gpus.find_gpu("H100-80G")
     assert from_log.with_free_of_log(other, log) == other
