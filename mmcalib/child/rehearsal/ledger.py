@@ -32,6 +32,9 @@ class GpuMemory:
     gpu: Gpu
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
     other_bytes: int = field(default=0, init=False)
+    # What CUDA's local memory has grown by, and the kernel whose stack needs it.
+    local_bytes: int = field(default=0, init=False)
+    local_source: str = field(default="", init=False)
     allocator: CachingAllocator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,14 +47,14 @@ class GpuMemory:
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes like cudaMemGetInfo, but free may be negative."""
-        total = self.gpu.total_bytes
-        return total - self.allocator.reserved_bytes - self.other_bytes, total
+        total, outside = self.gpu.total_bytes, self.other_bytes + self.local_bytes
+        return total - self.allocator.reserved_bytes - outside, total
 
     def clear(self) -> None:
         """Empty the GPU."""
         kind = ExpandingAllocator if self.settings.expandable else CachingAllocator
         self.allocator = kind(self.settings.max_split_bytes)
-        self.other_bytes = 0
+        self.other_bytes, self.local_bytes, self.local_source = 0, 0, ""
 
     def set(self, given: AllocatorSettings) -> None:
         """Apply new settings. Raises UsageError if they change `expandable_segments`."""
@@ -104,7 +107,8 @@ class Ledger:
     def free_bytes(self) -> int:
         """Bytes that neither tensors nor other processes use; may be negative."""
         memory = self._gpu_memory
-        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - memory.other_bytes
+        outside = memory.other_bytes + memory.local_bytes
+        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - outside
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""

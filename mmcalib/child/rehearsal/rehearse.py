@@ -307,7 +307,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         nccl = machine.gpu.free_at_start - free
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
-            loaded = machine.machine.allocator.allocated_bytes
+            loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
         return memory.RehearsedMemory(
             vllm=installed_version("vllm"),
@@ -416,6 +416,9 @@ def _assumptions(
         least, most = (nbytes / GIB for nbytes in UNIFIED_NON_TORCH_BYTES)
         measured = f"{least:.1f} to {most:.1f} GiB on unified memory"
     yield f"allowance for non-torch memory: {gib(started.non_torch_bytes)} (measured: {measured})"
+    if nbytes := machine.machine.local_bytes:
+        largest = f"{machine.machine.local_source}, by Triton {installed_version('triton')}"
+        yield f"CUDA keeps {gib(nbytes)} for kernels' stacks, the largest of {largest} (computed)"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)
         yield f"allowance for {graphs.count} CUDA graphs{graphs.kind}: {assumed}"

@@ -7,8 +7,10 @@ vision encoders: there each step of a norm or an activation allocates a tensor.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
 _BY_INDEX = ("empty", "zeros", "ones", "full")
 # For a GPU described only by memory and capability. vLLM only checks whether it has many.
 _TYPICAL_SM_COUNT = 64
+# Threads that a multiprocessor holds, by capability, else 1536 (CUDA C++ Programming Guide).
+_SM_THREADS = {(7, 5): 1024, **dict.fromkeys([(7, 0), (8, 0), (9, 0), (10, 0), (10, 3)], 2048)}
+# A thread's stack in a new context (default of cudaLimitStackSize).
+_CONTEXT_STACK_BYTES = 1024
 # The same on every GPU that vLLM supports.
 _WARP_SIZE = 32
-_THREADS_PER_SM = 2048
 _REGISTERS_PER_SM = 65536
 # Most KiB of shared memory per block, by capability (CUDA C++ Programming Guide).
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99}
@@ -91,7 +96,7 @@ def properties(gpu_memory: GpuMemory) -> SimpleNamespace:
         multi_processor_count=gpu_memory.gpu.sm_count or _TYPICAL_SM_COUNT,
         is_integrated=gpu_memory.gpu.unified,
         warp_size=_WARP_SIZE,
-        max_threads_per_multi_processor=_THREADS_PER_SM,
+        max_threads_per_multi_processor=_SM_THREADS.get((major, minor), 1536),
         regs_per_multiprocessor=_REGISTERS_PER_SM,
         shared_memory_per_block_optin=shared << 10,
         shared_memory_per_multiprocessor=(shared + 1) << 10,
@@ -242,12 +247,16 @@ def install_triton(machine: ImaginaryMachine) -> None:
         utils=SimpleNamespace(get_device_properties=lambda index: device_properties),
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
         get_active_torch_device=lambda: torch.device("cuda", 0),
     )
     triton.runtime.driver.set_active(driver)
-    for kind in ("jit.JITFunction", "autotuner.Autotuner", "autotuner.Heuristics"):
-        for method in ("run", "warmup"):
-            replace(targets.triton(f"{kind}.{method}"), lambda *args, **kwargs: _LaunchedKernel())
+    compile_kernel = triton.runtime.JITFunction.run
+    jit, tuner = ("jit.JITFunction.run", "jit.JITFunction.warmup"), "autotuner.Autotuner.warmup"
+    for name in (*jit, tuner, "autotuner.Heuristics.warmup"):
+        replace(targets.triton(name), lambda *args, **kwargs: _LaunchedKernel())
+    threads = about.multi_processor_count * about.max_threads_per_multi_processor
+    replace(targets.triton("autotuner.Autotuner.run"), _autotune(machine, threads, compile_kernel))
     # The original constructor asks the driver for devices.
     replace("triton.runtime.autotuner.Autotuner.__init__", _plain_autotuner)
 
@@ -255,7 +264,51 @@ def install_triton(machine: ImaginaryMachine) -> None:
 def _plain_autotuner(self: Any, fn: Any, arg_names: Any, *args: Any, **kwargs: Any) -> None:
     self.fn = self.base_fn = fn
     self.arg_names = arg_names
-    self.configs = list(args[0]) if args else []
+    self.configs, self.keys = (*args, [], [])[:2]
+
+
+def _autotune(machine: ImaginaryMachine, threads: int, compile_kernel: Any) -> Callable[..., Any]:
+    """Return a replacement of `Autotuner.run` that counts the stack of the tuned kernel.
+
+    Tuning launches every configuration. CUDA keeps local memory for the largest stack of any, for
+    each thread that the GPU holds. Only the one with the largest tile per warp is compiled here.
+    """
+    from triton.runtime import JITFunction, MockTensor
+
+    gpu_memory = machine.machine
+    stacks: dict[Any, int | None] = {}
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+        values = {k: MockTensor(v.dtype) if hasattr(v, "dtype") else v for k, v in given.items()}
+        key = (self.fn, *(values.get(name) for name in self.keys))
+        if key not in stacks and self.configs and isinstance(self.fn, JITFunction):
+            heaviest = max(self.configs, key=_tile_per_warp).all_kwargs()
+            stacks[key] = None
+            with suppress(Exception):  # Counts as a guess below.
+                kernel = compile_kernel(self.fn, **{**values, **heaviest, "warmup": True})
+                stacks[key] = _stack_bytes(kernel.asm["cubin"])
+        name, stack = getattr(self.fn, "__name__", ""), stacks.get(key, 0)
+        if stack is None:
+            machine.device.guesses[f"stack of {name}"] += 1
+        elif (grown := (stack - _CONTEXT_STACK_BYTES) * threads) > gpu_memory.local_bytes:
+            gpu_memory.local_bytes = grown
+            gpu_memory.local_source = f"{name}: {stack:,} bytes for each of {threads:,} threads"
+        return _LaunchedKernel()
+
+    return run
+
+
+def _tile_per_warp(config: Any) -> tuple[float, int]:
+    """Also prefers fewer stages, which fit the shared memory of more GPUs."""
+    tile = math.prod(value for value in config.kwargs.values() if isinstance(value, int))
+    return tile / config.num_warps, -config.num_stages
+
+
+def _stack_bytes(cubin: bytes) -> int:
+    """Return a kernel's stack: EIATTR_FRAME_SIZE in `.nv.info`, which cuobjdump prints as STACK."""
+    sizes = re.findall(rb"\x04\x11\x08\x00.{4}(.{4})", cubin, re.DOTALL)
+    return max((int.from_bytes(size, "little") for size in sizes), default=0)
 
 
 def install_compilation(machine: ImaginaryMachine) -> None:
