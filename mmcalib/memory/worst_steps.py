@@ -40,7 +40,8 @@ def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[
     for modality, count in decision.counts.items():
         if not count.value or not budget.max_tokens_per_item.get(modality):
             continue
-        limit, tokens = count.value, budget.encoder_budget_tokens
+        limit: int | dict[str, int] = count.value
+        tokens = budget.encoder_budget_tokens
         hint = (decision.engine_args.get("limit_mm_per_prompt") or {}).get(modality)
         exceeds = tokens < decision.plain.max_tokens_per_item.get(modality, 0)
         if exceeds and isinstance(hint, Mapping):
