@@ -210,9 +210,10 @@ class _Seeker:
         if area is None:
             return self._ceiling()
         probes = self.observe(probe_images(area))
-        around = (c.tokens - c.embeds for _, c in self._all_costs(probes) if isinstance(c, Cost))
-        rule = replace(area, around_tokens=max(around, default=0))
-        return _prove(rule, self._all_costs(probes), exact=True)
+        costs = list(self._all_costs(probes))
+        around = max((c.tokens - c.embeds for _, c in costs if isinstance(c, Cost)), default=0)
+        rules = (replace(area, around_tokens=around, least_edge_px=n) for n in (0, area.factor_px))
+        return next(filter(None, (_prove(rule, costs, exact=True) for rule in rules)), None)
 
     def _ceiling(self) -> ProvenRule | None:
         """Prove a rule for one size, or for layouts whose largest is vLLM's own and a probe's."""

@@ -210,6 +210,8 @@ def _sampled_frames(processor: Processor) -> int:
 SMALLEST_AREA_PX = 20_000
 # Small enough to change the cost of the probes.
 _TRIED_PX = 100_000
+# `smart_resize`'s own, where a processor names none (MiniMax-M3's of images).
+_LEAST_PX = 56 * 56
 _PARTS: tuple[tuple[Modality, str, str], ...] = (
     ("image", "images_kwargs", "image_processor"),
     ("video", "videos_kwargs", "video_processor"),
@@ -242,8 +244,8 @@ def _area_caps(
         return
     size = dict(getattr(part, "size", None) or {})
     most = size.get("longest_edge") or getattr(part, "max_pixels", None)
-    least = size.get("shortest_edge") or getattr(part, "min_pixels", None)
-    if not most or not least or most < SMALLEST_AREA_PX:
+    least = size.get("shortest_edge") or getattr(part, "min_pixels", None) or _LEAST_PX
+    if not most or most < SMALLEST_AREA_PX:
         return
     patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)
     spellings = _spellings(scope, int(least))

@@ -53,7 +53,8 @@ class Area:
     """Each edge is rounded to whole cells of `factor_px`; areas above `max_px` or below `min_px`
     are scaled first: the resizing of the Qwen-VL processors, in their order of operations.
 
-    `around_tokens` are in the prompt around the image, and not in the encoder cache.
+    `around_tokens` are in the prompt around the image, and not in the encoder cache. MiniMax-M3
+    rounds no edge below `least_edge_px`.
     """
 
     factor_px: int
@@ -61,6 +62,7 @@ class Area:
     max_px: int
     max_aspect: float
     around_tokens: int = 0
+    least_edge_px: int = 0
     kind: ClassVar[str] = "area"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
@@ -92,7 +94,9 @@ class Area:
         """Width and height in pixels after resizing, as the encoder receives it."""
         factor = self.factor_px
         # Python rounds half to even, as the processor does.
-        down, across = round(height / factor) * factor, round(width / factor) * factor
+        down, across = (
+            max(self.least_edge_px, round(edge / factor) * factor) for edge in (height, width)
+        )
         volume = round(frames / together) * together * down * across
         if volume > self.max_px:
             shrink = math.sqrt((frames * height * width) / self.max_px)

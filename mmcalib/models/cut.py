@@ -117,8 +117,11 @@ FEATURE_LAYERS = ("vision_feature_layer", "select_layer", "mm_vision_select_laye
 PERIODS = ("sliding_window_pattern", "full_attention_interval")
 # Lists of layer indexes of the language model.
 INDEXES = ("cross_attention_layers", "mlp_only_layers", "moe_layers")
-# Lists with a value per layer, without "layer" in their names: Gemma 3n has both.
-PER_LAYER = ("activation_sparsity_pattern", "intermediate_size")
+# Lists with a value per layer, without "layer" in their names: Gemma 3n has two, MiniMax-M3 others.
+PER_LAYER = (
+    *("activation_sparsity_pattern", "intermediate_size"),
+    *("sparse_attention_freq", "sparse_disable_index_value"),
+)
 
 
 def cut_depth(
@@ -175,6 +178,8 @@ def _cut_texts(config: Config, layers: int) -> None:
 def _cut_lists(section: Config, true: int, layers: int) -> None:
     """Shorten the lists with a value per layer, such as `layer_types`."""
     for key, value in section.items():
+        if isinstance(value, dict):
+            _cut_lists(value, true, layers)
         per_layer = key in PER_LAYER or ("layer" in key and key not in INDEXES)
         if per_layer and isinstance(value, list) and len(value) == true:
             section[key] = _keep_kinds(value, layers)

@@ -20,6 +20,7 @@ _CHANNELS = 3
 # Audio encoders name the width of their feed-forward layer either way.
 _WIDENED = {"encoder_ffn_dim", "intermediate_size"}
 _FRAMES_PER_PATCH = 2
+_NESTED_MERGE = "img_token_compression_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ def encoder_of(config: Config, modality: str) -> Encoder | None:
     if vision.get("model_type") == "pixtral":
         side = model.get("spatial_merge_size", 1)
         return _patched(vision, side) if modality == "image" else None
-    if "spatial_merge_size" in vision:
-        return _merging(vision)
+    # MiniMax-M3 nests its merge; beside it stands a grid of tiles that nothing cuts.
+    if "spatial_merge_size" in (one := {**vision, **(vision.get(_NESTED_MERGE) or {})}):
+        return _merging(one)
     if "pooling_kernel_size" in vision and "hidden_size" in vision:
         return _patched(vision, vision["pooling_kernel_size"])
     sized = {"image_size", "intermediate_size"} <= vision.keys() and modality == "image"

@@ -74,6 +74,7 @@ _SHORT = "vLLM reserves for 30 seconds of sound, and the processor cuts none off
 _GEMMA4 = ("google/gemma-4",)
 _SMALL_DUMMY = "its dummy is of 224 pixels a side"
 _GLM4V = ("zai-org/GLM-4.1V", "zai-org/GLM-4.5V")
+_GLM46V = ("zai-org/GLM-4.6V",)
 _INTERNVL_HF = ("OpenGVLab/InternVL3_5-14B-HF",)
 _TILED = (
     *("a line down", "a line across", "a till receipt", "48 megapixels", "1 megapixel, square"),
@@ -92,6 +93,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(_OMNI3, Line.DUMMY, "audio", (), "vLLM counts 25 tokens a second, its encoder makes 13"),
     Known(_OMNI, Line.DUMMY, "video", (), _BOUNDS),
+    Known(_GLM46V, Line.DUMMY, "video", (), "its dummy is cut to the context, the count is not"),
     Known(_MINICPM, Line.DUMMY, "video", (), "vLLM makes no dummy of videos alone"),
     Known(_GEMMA4, Line.DUMMY, "image", (), _SMALL_DUMMY),
     Known(_GEMMA4, Line.DUMMY, "video", (), _SMALL_DUMMY),
@@ -135,19 +137,12 @@ KNOWN: tuple[Known, ...] = (
         _TILED,
         "vLLM counts one tile, by the checkpoint's crop_to_patches; the call's default cuts more",
     ),
-    Known(
-        _GLM4V,
-        Line.WITHIN,
-        "image",
-        ("48 megapixels", "a phone's photo"),
-        "vLLM takes a square for the largest; of other sides more tokens fit under the cap",
-    ),
 )
 
 # What a model's own rules refuse, with words of the refusal as the reason: nobody's fault.
 REFUSED: tuple[Known, ...] = (
     Known(
-        (*_QWEN2, *_QWEN3, "zai-org/GLM", "PaddlePaddle/PaddleOCR"),
+        (*_QWEN2, *_QWEN3, "zai-org/GLM", "PaddlePaddle/PaddleOCR", "MiniMaxAI/MiniMax-M3"),
         Line.TAKES,
         "image",
         ("a line down", "a line across"),
@@ -155,6 +150,7 @@ REFUSED: tuple[Known, ...] = (
     ),
     Known(("Qwen/Qwen3-VL", "Qwen/Qwen3."), Line.TAKES, "video", ("1 frame",), _FACTOR),
     Known(_GLM4V, Line.TAKES, "video", _FEW, _FACTOR),
+    Known(_GLM46V, Line.TAKES, "video", _FEW[:3], _FACTOR),
     Known(("Qwen/Qwen2-Audio", "Qwen/Qwen2.5-Omni"), Line.TAKES, "audio", ("10 ms",), "The audio "),
     Known(
         ("Qwen/Qwen3-ASR", *_OMNI3), Line.TAKES, "audio", ("10 ms",), "Padding size should be less"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,14 @@ def test_an_image_costs_what_the_processor_made_of_it(
 def test_half_a_cell_rounds_to_even() -> None:
     assert tokens(QWEN.bound(ImageShape(28 * 2 + 14, 28 * 10))) == 20
     assert tokens(QWEN.bound(ImageShape(28 * 3 + 14, 28 * 10))) == 40
+
+
+def test_an_edge_of_less_than_half_a_cell_is_one_or_none() -> None:
+    """One row of 50 cells in MiniMax-M3; elsewhere the empty area grows to `min_px`."""
+    slim = ImageShape(1400, 7)
+    assert tokens(replace(QWEN, least_edge_px=28).bound(slim)) == 50
+    # sqrt(3136 / (1400 * 7)) = 0.566: 28.3 and 0.14 cells, both rounded up.
+    assert tokens(QWEN.bound(slim)) == 29
 
 
 def test_too_slim_an_image_is_refused() -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.models.catalogue import bundled_models
@@ -66,15 +68,15 @@ NOT_COMPARED = {
     "Molmo2 / MolmoWeb": NOT_BUNDLED,
     "moonshotai/Kimi-K2.5": NOT_BUNDLED,
     "moonshotai/Kimi-K2.x (vision_chunk)": NOT_BUNDLED,
-    "MiniMaxAI/MiniMax-M3": NOT_BUNDLED,
+    "zai-org/GLM-5.3-Flash": "vLLM 0.32 refuses its config on a CPU: MLA beside linear layers",
     "nvidia/LocateAnything-3B": "vLLM 0.32 does not serve it",
-    "zai-org/GLM-5.3-Flash": NOT_BUNDLED,
-    "nano-nemotron-vl": NOT_BUNDLED,
+    "nano-nemotron-vl": REMOTE_CODE,
     "Qwen/Qwen2.5-VL (V0/0.9)": OLDER,
     "Qwen/Qwen3-VL-* (0.11.0)": OLDER,
 }
 # Rows of bundled models, by what they expect.
 NOT_THAT = {
+    "MiniMaxAI/MiniMax-M3": {"refused: ValueError max_total_pixels": "no number of tokens"},
     "Qwen/Qwen2.5-VL-7B-Instruct": {"16601-token prompt": "images of unknown size, and their text"},
     "Qwen/Qwen3-VL-4B-Instruct": {
         "< full (64); compute_retained_tokens_count(64,0.5)": "vLLM 0.32 has no image_pruning_rate"
@@ -101,7 +103,7 @@ AROUND = {
 # The log speaks of a video whose number is that of an image.
 OF_AN_IMAGE = {("zai-org/GLM-OCR", "6084")}
 
-COMPARED = 68
+COMPARED = 70
 
 # What rows name in words.
 NAMED: Mapping[str, Shape] = {
@@ -238,6 +240,18 @@ def test_the_largest_item_is_what_startup_logs_say(
 ) -> None:
     budget = lab(model_id).budget(build_dummy=False, mm_processor_kwargs=kwargs)
     assert bounds[0] <= budget.max_tokens_per_item[modality] <= bounds[1]
+
+
+def test_minimax_m3_refuses_images_above_3584_pixels_squared(lab: Callable[[str], Lab]) -> None:
+    """Where the long side alone decides a size: 4004 × 3500 are more than 12,845,056 pixels."""
+    by_side = Setting(mm_processor_kwargs={"max_long_side_pixel": 5000})
+    m3 = lab("MiniMaxAI/MiniMax-M3")
+    taken, refused = m3.costs(
+        Blank(ImageShape(3584, 3584)), Blank(ImageShape(4000, 3500)), setting=by_side
+    )
+    assert isinstance(taken, Cost)
+    assert taken.embeds == 128 * 128
+    assert refused == "image area 14014000 exceeds max_total_pixels 12845056 after resizing"
 
 
 def test_a_video_of_llava_onevision_is_196_tokens_a_frame(lab: Callable[[str], Lab]) -> None:

@@ -45,7 +45,7 @@ _BOTH = (
     "Gemma3 Idefics3 SmolVLM Gemma3n Lfm2Vl AudioFlamingo3 Llama4 Llava Mistral3 LlavaNext "
     "LlavaOnevision"
 )
-_VIDEOS = "Glm4v Glm4vMoe Qwen3_5 Qwen3_5Moe Qwen3VL Qwen3VLMoe"
+_VIDEOS = "Glm4v Glm4vMoe Qwen3_5 Qwen3_5Moe Qwen3VL Qwen3VLMoe Qwen4Exp"
 MORE_FILES: dict[str, set[str]] = {
     "InternVLChatModel": set(),
     **{

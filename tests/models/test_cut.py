@@ -31,6 +31,7 @@ TRUE_DEPTHS = {
     "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": (24, 26),
     "llava-hf/llava-v1.6-mistral-7b-hf": (32, 24),
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (48, 34),
+    "MiniMaxAI/MiniMax-M3": (60, 32),
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503": (40, 24),
     "nvidia/audio-flamingo-3-hf": (28, 32),
     "openai/whisper-large-v3": (32, 32),
@@ -48,6 +49,7 @@ TRUE_DEPTHS = {
     "Qwen/Qwen3-VL-2B-Instruct": (28, 24),
     "Qwen/Qwen3.5-0.8B": (24, 12),
     "Qwen/Qwen3.5-35B-A3B": (40, 27),
+    "Qwen/Qwen3.8-Flash-Next": (48, 27),
     "zai-org/GLM-4.1V-9B-Thinking": (40, 24),
     "zai-org/GLM-4.5V": (46, 24),
     "zai-org/GLM-OCR": (16, 24),
@@ -90,7 +92,8 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
         *("depth", "layer_types", "num_kv_shared_layers", "first_k_dense_replace"),
         *("activation_sparsity_pattern", "intermediate_size", "max_window_layers"),
         *("sliding_window_pattern", "full_attention_interval", "fullatt_block_indexes"),
-        "deepstack_visual_indexes",
+        *("deepstack_visual_indexes", "moe_layer_freq"),
+        *("sparse_attention_freq", "sparse_disable_index_value"),
     }
 
 

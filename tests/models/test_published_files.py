@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -104,3 +106,76 @@ def _glm_encoder(vision: dict[str, Any]) -> int:
     merged = hidden * vision["spatial_merge_size"] ** 2
     merger = (merged + 1) * out + out * (out + 2) + 3 * out * out * vision["in_channels"]
     return int((pixels + 2) * hidden + vision["depth"] * block + merger)
+
+
+def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
+    """Of the headers of its weights (index id 69508542982): the projections of 64 layers and of
+    the drafter's one, but not those of a linear layer that make its gates.
+    """
+    geometry = find_model("Qwen/Qwen3.6-27B-FP8")
+    assert geometry is not None
+    text = geometry.values("config")["text_config"]
+    hidden, head, heads = text["hidden_size"], text["head_dim"], text["num_attention_heads"]
+    values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
+    keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]
+    linear = hidden * (2 * keys + 3 * values)
+    full = hidden * head * (3 * heads + 2 * text["num_key_value_heads"])
+    counts = Counter(text["layer_types"])
+    blocks = text["num_hidden_layers"] + text["mtp_num_hidden_layers"]
+    found = counts["linear_attention"] * linear + (counts["full_attention"] + 1) * full
+    assert found + blocks * 3 * hidden * text["intermediate_size"] == 24_699_207_680
+
+
+def test_qwen3_8_flash_next_has_the_published_number_of_parameters() -> None:
+    """Of the headers of its weights (index id 69431610063): no digest of its config is public."""
+    geometry = find_model("Qwen/Qwen3.8-Flash-Next")
+    assert geometry is not None
+    assert flash_next(geometry.values("config")) == 179_999_981_424
+
+
+def flash_next(config: dict[str, Any]) -> int:
+    """Four residual streams, an n-gram table of one layer, and a drafter of one whole layer."""
+    text, hidden = config["text_config"], config["text_config"]["hidden_size"]
+    head, heads, kv = text["head_dim"], text["num_attention_heads"], text["num_key_value_heads"]
+    index = text["indexer_head_dim"] * (text["indexer_n_heads"] + 1)
+    full = hidden * (head * (3 * heads + 2 * kv) + index) + 2 * (head + text["indexer_head_dim"])
+    value_heads, value = text["linear_num_value_heads"], text["linear_value_head_dim"]
+    mixed = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + value_heads * value
+    linear = hidden * (mixed + 2 * value_heads * (value + 1)) + value + 2 * value_heads
+    linear += mixed * text["linear_conv_kernel_dim"]
+    experts = text["num_experts"] * (3 * text["moe_intermediate_size"] + 1)
+    mlp = hidden * (experts + 3 * text["shared_expert_intermediate_size"] + 1)
+    streams = text["hc_count"] * hidden
+    mixer = streams * (1 + 2 * text["hc_lowrank"])
+    block = mlp + 2 * (mixer + text["hc_count"] * streams)
+    counts = Counter(text["layer_types"])
+    layers = counts["linear_attention"] * linear + counts["full_attention"] * full
+    layers += text["num_hidden_layers"] * block
+    tables = (text["ngram_size"] - 1) * text["heads_per_ngram"]
+    step = text["make_ngram_vocab_size_divisible_by"]
+    rows = -(-sum(_primes(text["ngram_vocab_size_base"], tables)) // step) * step
+    grams = rows * text["ple_embed_dim"] // tables + (streams + hidden) * text["ple_embed_dim"]
+    grams += streams * (3 + text["ple_conv_kernel_size"])
+    drafter = full + block + mixer + 2 * hidden * hidden + streams + hidden
+    vocabulary = 2 * text["vocab_size"] * hidden
+    return int(vocabulary + layers + mixer + grams + drafter + _qwen3_encoder(config))
+
+
+def _primes(above: int, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        above += 1
+        if all(above % divisor for divisor in range(2, math.isqrt(above) + 1)):
+            found.append(above)
+    return found
+
+
+def _qwen3_encoder(config: dict[str, Any]) -> int:
+    vision = config["vision_config"]
+    hidden, wide, out = (vision[k] for k in ("hidden_size", "intermediate_size", "out_hidden_size"))
+    block = 4 * hidden * (hidden + 1) + 2 * hidden * wide + wide + 5 * hidden
+    pixels = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    merged = hidden * vision["spatial_merge_size"] ** 2
+    merger = 2 * hidden + merged * (merged + 1) + out * (merged + 1)
+    patches = (pixels + 1 + vision["num_position_embeddings"]) * hidden
+    return int(patches + vision["depth"] * block + merger)

@@ -105,7 +105,7 @@ def get_seq_lens(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: i
 
 
 def run_into(query: torch.Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-    """Stand in for TensorRT-LLM's kernels and XQA, for prefill or decode."""
+    """Stand in for TensorRT-LLM's kernels, XQA, and norms: the output is like the input."""
     return torch.empty_like(query) if out is None else out
 
 
@@ -250,6 +250,10 @@ class Products:
                 "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
                 "top_p_sampling_from_probs": sampling_from_probs,
                 "top_k_sampling_from_probs": sampling_from_probs,
+            },
+            "flashinfer.norm": {
+                "gemma_rmsnorm": run_into,
+                "gemma_fused_add_rmsnorm": lambda *args: None,
             },
             "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": chunk_gated_delta_rule},
             "flashinfer.jit.core": {"check_cuda_arch": lambda: None},
