@@ -165,7 +165,8 @@ class RehearsedMemory:
     `kept_bytes` are workspaces that kernels keep from the profile's later phases on, or from the
     first step with attention if nothing reserves them. Serving has them next to the encoder; the
     profile's encoder ran without them.
-    `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding.
+    `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding and
+    `stack_bytes`, which CUDA keeps for kernels' stacks.
     `spare_bytes` of the requested memory stay free if the KV cache has a set size.
     vLLM finds `free_bytes` at its first look (None: all), without what the ranks took
     `before_snapshot`; `refusal` is its error if it requests more.
@@ -208,6 +209,7 @@ class RehearsedMemory:
     kept_bytes: int = 0
     cudagraph_attention_bytes: int = 0
     spare_bytes: int = 0
+    stack_bytes: int = 0
     free_bytes: int | None = None
     refusal: str = ""
     after_pool: tuple[Allocation, ...] = ()

@@ -63,7 +63,7 @@ _LABELS: Final[dict[str, Label]] = {
     **dict.fromkeys(("non_torch_bytes", "cudagraph_bytes"), "assumed"),
     **dict.fromkeys(("kv_cache_bytes", "kv_cache_tokens"), "computed"),
     **dict.fromkeys(("max_concurrency", "encoder_cache_bytes", "outside_bytes"), "computed"),
-    **dict.fromkeys(("most_utilization", "starts"), "computed"),
+    **dict.fromkeys(("most_utilization", "starts", "stack_bytes"), "computed"),
     "free_bytes": "assumed",
 }
 

@@ -256,6 +256,9 @@ def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
     for what, field, spoken in _REHEARSED:
         label = label_of(memory, field)
         found.append((what, spoken(getattr(memory, field)), label))
+        if field == "buffers_bytes" and memory.stack_bytes:
+            label = label_of(memory, "stack_bytes")
+            found.append(("   kernels' stacks", gib(memory.stack_bytes), label))
         if field == "activation_peak_bytes":
             found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
     if memory.kv_cache_range_bytes:

@@ -28,6 +28,7 @@ class Memory(DocumentPart):
         default=None, description="Loaded model; of an engine start: parameters"
     )
     buffers_bytes: int | None = Field(default=None, description="Other memory kept after startup")
+    stack_bytes: int = Field(default=0, description="Of that, kernels' stacks")
     # `language model, served` is the costlier of a step full of one prompt and of the most prompts.
     phases: dict[str, int] = Field(
         default_factory=dict,

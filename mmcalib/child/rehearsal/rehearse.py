@@ -336,6 +336,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             merge_peak_bytes=merge,
             kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
             spare_bytes=spare,
+            stack_bytes=started.stack_bytes,
             steps=steps,
             free_bytes=free,
             refusal=runner.refuse_start(started.worker, free),
@@ -432,7 +433,7 @@ def _assumptions(
         yield f"figures are for each of {replicas} replicas, which have separate GPUs"
     taken = gpu.total_bytes - gpu.free_at_start
     whose = "the CUDA context" if gpu.free_bytes is None else "the CUDA context and other processes"
-    yield f"{whose} take {gib(taken)} before vLLM starts"
+    yield f"{gib(taken)} are taken before vLLM starts, by {whose}"
     if not config.model_config.enforce_eager:
         yield "vLLM's fused kernels take as much memory as the kernels that torch compiles"
     if version_set := os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):

@@ -107,7 +107,7 @@ class StartedWorker:
     `available_bytes` is the result of vLLM's `determine_available_memory`, `non_torch_bytes` the
     allowance for non-torch memory. `phases` (encoder, language model, sampler) are those that ran,
     and do not overlap. `kept_bytes` were allocated after the encoder ran and stay, such as the
-    workspace of experts.
+    workspace of experts. `stack_bytes` is what local memory has grown by.
     """
 
     config: Any
@@ -119,6 +119,7 @@ class StartedWorker:
     available_bytes: int
     non_torch_bytes: int
     kept_bytes: int
+    stack_bytes: int
 
 
 def non_torch_allowance(gpu: Gpu) -> int:
@@ -165,7 +166,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
             *(config, ledger, worker, weights, profile, tuple(phases), available),
-            *(machine.machine.other_bytes, kept),
+            *(machine.machine.other_bytes, kept, machine.machine.local_bytes),
         )
 
 
