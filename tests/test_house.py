@@ -52,9 +52,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 239,
-    "product lines": 46_590,
+    "product lines": 46_770,
     "test files": 203,
-    "test lines": 39_228,
+    "test lines": 39_463,
     "words of docs": 19_000,
     "words of CHANGELOG": 300,
     "lines of README": 120,
