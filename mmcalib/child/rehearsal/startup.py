@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -147,7 +148,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
     with use_gpu(machine), models.use_config(config):
         if config.parallel_config.tensor_parallel_size > 1:
             free = machine.gpu.free_at_start + CONTEXT_BYTES - machine.gpu.nccl_bytes
-            machine.machine.gpu = replace(machine.gpu, free_bytes=free)
+            machine.machine.gpu = dataclasses.replace(machine.gpu, free_bytes=free)
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
