@@ -96,7 +96,7 @@ def test_run_shows_default_against_calibrated_and_predicted_against_measured(
     checks = {check["name"]: check for check in found["checks"]}
     assert checks["prediction accuracy"]["status"] == "pass"
     assert checks["memory on L4"]["status"] == "pass"
-    assert "KV cache on L4" in ended.stderr
+    assert "starts on L4" in ended.stderr
 
 
 GEMMA4 = "google/gemma-4-E4B-it"

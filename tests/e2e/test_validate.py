@@ -87,7 +87,7 @@ def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
     harmless, cap = named["memory reserve"].remedies
     assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 1, "video": 0}}
     assert "images_kwargs: {size: {longest_edge: 261856, shortest_edge: 3136}}" in cap
-    assert "more than 334 tokens" in cap
+    assert "shrinks image items above 334 tokens" in cap
     assert found.budget is not None
     assert found.budget.config.profiled_tokens == 324
     assert found.budget.config.worst_step_tokens == 16_384
@@ -154,8 +154,8 @@ def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judg
     found = judge(
         "limit-mm-per-prompt: {image: 1, video: 1}\nmm-processor-kwargs: {max_pixels: 262144}\n"
     )
-    assert bad(found) == {"max_pixels scope", "items admitted"}
-    scope, admitted = checks(found)["max_pixels scope"], checks(found)["items admitted"]
+    assert bad(found) == {"scope of max_pixels", "items admitted"}
+    scope, admitted = checks(found)["scope of max_pixels"], checks(found)["items admitted"]
     assert "changes image and video" in scope.detail
     assert yaml.safe_load(scope.remedies[0]) == {
         "mm-processor-kwargs": {"images_kwargs": {"max_pixels": 262144}}

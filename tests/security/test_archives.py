@@ -252,7 +252,7 @@ def test_a_picture_that_takes_minutes_to_decode(tmp_path: Path) -> None:
     """Its header is good; decoded, as the first files of a corpus are, it costs one timeout."""
     data = tmp_path / "data"
     slow_jpeg(data / "slow.jpg", 12_000, 2000)
-    Image.new("RGB", (64, 48)).save(data / "good.picture")
+    Image.new("RGB", (64, 48)).save(data / "good.picture", "PNG")
     began = time.monotonic()
     corpus = read_corpus(
         [data],
