@@ -76,8 +76,8 @@ class RequestLines:
         self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
         # Hash of the medium last seen under each uuid; 0 after two different ones.
         self._hash_of_uuid: dict[str, int] = {}
-        # Number of well-formed requests that vLLM rejects.
-        self.refused = 0
+        # Number of well-formed requests that vLLM rejects; bytes of the largest body.
+        self.refused = self._largest_body = 0
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._remember = lru_cache(_MAX_NAMES)(self._find) if at_rest else self._find
@@ -102,9 +102,11 @@ class RequestLines:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))
         items = tuple(one.item for one in media)
-        # A line may wrap the body; a row has none.
-        body = {**request.fields, **request.others, "messages": request.messages}
-        size = 0 if request.row else min(len(line.strip()), len(json.dumps(body)))
+        # A line may wrap the body; a row has none. Unless `as_sent`, only the largest body matters.
+        size = 0 if request.row else len(line.strip())
+        if size and (self._as_sent or size >= self._largest_body):
+            body = {**request.fields, **request.others, "messages": request.messages}
+            self._largest_body = size = min(size, len(json.dumps(body)))
         sent = request.replace_media(one.url for one in media)
         return Prompt(origin, items, sent, doubt, size)
 

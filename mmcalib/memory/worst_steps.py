@@ -36,15 +36,13 @@ def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[
     several modalities encodes them one after the other within the same budget and keeps only their
     outputs, so the costliest modality bounds it.
     """
-    budget = decision.budget
+    budget, hints = decision.budget, decision.engine_args.get("limit_mm_per_prompt") or {}
+    tokens, largest = budget.encoder_budget_tokens, decision.plain.max_tokens_per_item
     for modality, count in decision.counts.items():
         if not count.value or not budget.max_tokens_per_item.get(modality):
             continue
         limit: int | dict[str, int] = count.value
-        tokens = budget.encoder_budget_tokens
-        hint = (decision.engine_args.get("limit_mm_per_prompt") or {}).get(modality)
-        exceeds = tokens < decision.plain.max_tokens_per_item.get(modality, 0)
-        if exceeds and isinstance(hint, Mapping):
+        if isinstance(hint := hints.get(modality), Mapping) and tokens < largest.get(modality, 0):
             limit = _grow(hint, tokens / budget.max_tokens_per_item[modality])
         only = {m: limit if m == modality else 0 for m in decision.counts}
         args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}

@@ -58,13 +58,16 @@ class Gpu:
     @property
     def free_at_start(self) -> int:
         """Bytes that vLLM finds free at its first look, after the CUDA context; assumed."""
-        free = self.total_bytes if self.free_bytes is None else self.free_bytes
-        return free - CONTEXT_BYTES
+        return (self.free_bytes or self.total_bytes) - CONTEXT_BYTES
 
     @property
     def nccl_bytes(self) -> int:
         """Bytes that NCCL takes on each of several such GPUs before vLLM's first look; assumed."""
         return NCCL_BYTES[self.capability in NVLINK_CAPABILITIES]
+
+    def with_nccl(self) -> Gpu:
+        """Return the GPU as one of several, of which NCCL takes its part."""
+        return replace(self, free_bytes=(self.free_bytes or self.total_bytes) - self.nccl_bytes)
 
     @property
     def compute_capability(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from mmcalib.child.tensors import storage_sizes
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, platform
-from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.releases.runner import gpu_worker, wrap_phases
 from mmcalib.text import MIB
 
@@ -147,8 +145,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
     ledger = machine.ledger
     with use_gpu(machine), models.use_config(config):
         if config.parallel_config.tensor_parallel_size > 1:
-            free = machine.gpu.free_at_start + CONTEXT_BYTES - machine.gpu.nccl_bytes
-            machine.machine.gpu = dataclasses.replace(machine.gpu, free_bytes=free)
+            machine.machine.gpu = machine.gpu.with_nccl()
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
