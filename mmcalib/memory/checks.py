@@ -16,7 +16,6 @@ from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.memory.figures import compare_with_formula
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
@@ -147,7 +146,7 @@ def kv_cache_gain(before: RehearsedMemory | None, after: RehearsedMemory) -> str
 
 
 def memory_checks(
-    predicted: Predicted, started: Started | None, model_path: str, concurrency: float | None = None
+    predicted: Predicted, started: Started | None, concurrency: float | None = None
 ) -> list[Check]:
     """Check that the tuned settings start, have the concurrency, and match the prediction."""
     name, after = ids.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
@@ -173,8 +172,6 @@ def memory_checks(
         detail = f"vLLM {after.vllm} does not profile the encoder, so it reserves nothing for it"
         remedy = "a lower --gpu-memory-utilization makes room"
         checks.append(Check(ids.ENCODER_RESERVE, "warn", detail, remedy))
-    if differs := compare_with_formula(after, model_path):
-        checks.append(Check(ids.ENCODER_ESTIMATE, "warn", differs))
     if started is not None:
         checks.append(_compare_with_engine(after, started))
     return checks

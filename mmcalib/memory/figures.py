@@ -17,12 +17,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, UNIFIED_NON_TORCH_BYTES
 from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
-from mmcalib.text import gib
 from mmcalib.version import __version__
-
-# Smaller differences are not reported: the formula omits workspaces and small tensors.
-DIFFERS: Final = 0.10
-SLACK_BYTES: Final = 64 << 20
 
 
 def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
@@ -37,25 +32,6 @@ def estimate_bytes(budget: Budget | None, model_path: str) -> int | None:
     if encoder.per_tile and tokens > encoder.tiles * encoder.per_tile:
         return None
     return encoder.peak_bytes(budget.profiled_items, tokens)
-
-
-def compare_with_formula(result: RehearsedMemory, model_path: str) -> str:
-    """Describe a difference of more than a tenth between formula and rehearsal; else empty."""
-    budget = result.budget
-    estimate = estimate_bytes(budget, model_path)
-    rehearsed = next((p.peak_bytes for p in result.phases if p.name == "encoder"), None)
-    if estimate is None or rehearsed is None:
-        return ""
-    off = estimate - rehearsed
-    if abs(off) <= max(DIFFERS * rehearsed, SLACK_BYTES):
-        return ""
-    words = f"the encoder's peak by formula is {gib(estimate)}, "
-    words += f"rehearsed {gib(rehearsed)} ({off / rehearsed:+.0%})"
-    if off > rehearsed and budget is not None and budget.profiled_modality is not None:
-        modality = budget.profiled_modality
-        words += f": vLLM's dummy {modality} costs less than the "
-        words += f"{budget.max_tokens_per_item[modality]:,} tokens that it budgets for"
-    return words
 
 
 # Labels of the figures in a rehearsal that are not rehearsed.
@@ -138,8 +114,6 @@ def rehearsal_document(
         memory=memory_figures(result, gpu),
         budget=budget_figures(budget, rehearsed_adequacy(result, budget)) if budget else None,
         max_model_len=budget.max_model_len if budget else None,
-        encoder_estimate_bytes=estimate_bytes(budget, model.path),
-        cross_check=compare_with_formula(result, model.path),
         assumptions=[*result.assumptions, *model.notes],
         seconds=round(result.seconds, 2),
     )

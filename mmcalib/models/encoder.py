@@ -1,4 +1,4 @@
-"""Compute an encoder's peak activation from its config, to cross-check the rehearsal without vLLM.
+"""Compute an encoder's peak activation from its config, where the model cannot be rehearsed.
 
 The peak is one block's feed-forward layer: its input and output, the residual stream, and the
 widened activations of every position.
@@ -19,6 +19,8 @@ _ROTARY_STREAMS = 12
 _CHANNELS = 3
 # Audio encoders name the width of their feed-forward layer either way.
 _WIDENED = {"encoder_ffn_dim", "intermediate_size"}
+# GLM-4V's blocks are as wide inside as the output; `intermediate_size` is its merger's.
+_WIDENED_TO_OUTPUT = "glm4v"
 _FRAMES_PER_PATCH = 2
 _NESTED_MERGE = "img_token_compression_config"
 
@@ -84,6 +86,8 @@ def _merging(vision: Config) -> Encoder:
     # Qwen2-VL calls the encoder's width embed_dim, and its output's width hidden_size.
     hidden = int(vision.get("embed_dim", vision["hidden_size"]))
     intermediate = int(vision.get("intermediate_size", hidden * int(vision.get("mlp_ratio", 4))))
+    if str(vision.get("model_type")).startswith(_WIDENED_TO_OUTPUT):
+        intermediate = int(vision["out_hidden_size"])
     merge = int(vision["spatial_merge_size"]) ** 2
     taps = len(vision.get("deepstack_visual_indexes") or ())
     return Encoder(

@@ -69,8 +69,6 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
             heading = f"Largest at the peak{whose}: {peak.name}, {text.gib(peak.peak_bytes)}"
             tensors = _tensor_table(peak.largest, [scratch] if peak.scratch_bytes else [])
             print_section(console, heading, tensors)
-        if one.cross_check:
-            console.print(line(f"warn {one.cross_check}", "yellow"))
     assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)
     print_section(console, "Assumptions", *(line(f"- {words}") for words in assumptions))
     console.print()

@@ -241,8 +241,6 @@ class Rehearsal(DocumentPart):
     dtype: str
     tensor_parallel_size: int
     phases: list[PhasePeak]
-    encoder_estimate_bytes: int | None = Field(description="Encoder peak by formula")
-    cross_check: str = Field(description="How that differs from the rehearsed peak")
     seconds: float
     traffic: TrafficFigures | None = Field(default=None, description="Null without requests")
 

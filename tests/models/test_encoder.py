@@ -51,6 +51,14 @@ def test_qwen2_vl_calls_its_width_otherwise() -> None:
     assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1280, 5120, False)
 
 
+def test_glm_4v_widens_to_its_output_and_not_to_what_its_merger_has() -> None:
+    encoder = encoder_of(config("zai-org/GLM-4.6V-Flash"), "video")
+    assert encoder is not None
+    assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1536, 4096, True)
+    # Rehearsed on an H100 with 0.32: 267,696 patches at 10.36 GiB.
+    assert encoder.peak_bytes(1, 267_696 // 4) == pytest.approx(10.36 * 1024**3, rel=0.1)
+
+
 def test_taps_keep_merged_tokens_for_the_output() -> None:
     encoder = encoder_of(config("Qwen/Qwen3-VL-8B-Instruct"), "image")
     assert encoder is not None

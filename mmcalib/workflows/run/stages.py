@@ -235,8 +235,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     if memory:
         replaced = {MEMORY_RESERVE, *rehearsed_inputs(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
-    path, concurrency = decided.prepared.resolved.path, job.policy.concurrency
-    memory += memory_checks(predicted, proof.started, path, concurrency)
+    memory += memory_checks(predicted, proof.started, job.policy.concurrency)
     rehearse = ["mmcalib", "rehearse", "--model", job.model]
     if job.config.source is not None:
         rehearse += ["--config", str(job.config.source)]

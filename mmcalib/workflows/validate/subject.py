@@ -282,7 +282,7 @@ def checks_in_bytes(
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
     if retention := check_retention(predicted, subject, accesses):
         yield retention
-    for check in memory_checks(predicted, started, subject.resolved.path):
+    for check in memory_checks(predicted, started):
         fails = check.status == "fail"
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
