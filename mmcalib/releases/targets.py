@@ -118,12 +118,16 @@ _UTILS = "vllm.utils.torch_utils" if VLLM_0_13.is_reached else "vllm.utils"
 DEVICE_VIEW = Target(f"{_UTILS}.get_{_KIND}_view_from_cpu_tensor")
 WARMUP = Target("vllm.model_executor.warmup.kernel_warmup.kernel_warmup", VLLM_0_32)
 
-# Functions, at their call sites, that pack experts' weights for Marlin one expert at a time.
+# Functions, at their call sites, that pack experts' weights one expert at a time.
 _ORACLE = "vllm.model_executor.layers.fused_moe.oracle"
 EXPERT_PACKING = (
     Target(f"{_ORACLE}.nvfp4.prepare_nvfp4_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_ORACLE}.fp8.prepare_fp8_moe_layer_for_marlin", VLLM_0_32),
     Target(f"{_QUANTIZATION}.utils.marlin_utils_fp4.prepare_moe_mxfp4_layer_for_marlin", VLLM_0_32),
+    Target(
+        f"{_QUANTIZATION}.utils.flashinfer_fp4_moe.prepare_static_weights_for_trtllm_fp4_moe",
+        VLLM_0_32,
+    ),
 )
 
 # A kernel package in CUDA builds; it asks the driver for the GPU.

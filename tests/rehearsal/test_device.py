@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM:
 
 from mmcalib.child.rehearsal.device import LARGE_HOST_BYTES, ImaginaryGpu, NoFakeImplementation  # noqa: E402
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, Workspaces  # noqa: E402
+from mmcalib.child.rehearsal.patches.flashinfer import cutlass_fused_moe, trtllm_moe  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -98,6 +99,34 @@ def test_moving_to_the_same_dtype_is_an_alias_and_to_another_a_copy(gpu: Imagina
     assert x.to(torch.bfloat16) is x
     assert peak_of(gpu, lambda: x.to(torch.float32)) == 2 * MIB
     assert peak_of(gpu, lambda: x.to(torch.bfloat16, copy=True)) == MIB
+
+
+def test_flashinfer_s_experts_hold_what_its_launchers_allocate(gpu: ImaginaryGpu) -> None:
+    """64 tokens of 1,024 numbers, two of four experts each, 512 numbers wide inside."""
+    chosen = torch.zeros(64, 2, dtype=torch.int32, device=CUDA)
+    up, down = activation(4, 1024, 1024), activation(4, 1024, 512)
+    output = activation(64, 1024)
+    # By cutlass_fused_moe_kernels.cuh: 128 rows as input and result of a product, and as its
+    # widened result, of two bytes; then indices of rows, and of tokens by expert.
+    expected = 128 * 1024 * 2 + 128 * 1024 * 2 + 4 * (4 * 128 + 4 * 64)
+    inputs = (activation(64, 1024), chosen, chosen, up, down, torch.bfloat16)
+    assert peak_of(gpu, lambda: cutlass_fused_moe(*inputs, output=output)) == expected
+    # By trtllm_fused_moe_kernel_launcher.cu: tiles of 16 rows, half a mean expert's 32. Each
+    # expert may begin one, and the other 124 rows fill seven; next to them, the output.
+    sizes: dict[str, Any] = {
+        "num_experts": 4,
+        "local_num_experts": 4,
+        "top_k": 2,
+        "intermediate_size": 512,
+    }
+    rows, output_bytes = 16 * (4 + 7), 64 * 1024 * 2
+    x = activation(64, 1024)
+    peak = peak_of(gpu, lambda: trtllm_moe(hidden_states=x, **sizes))
+    assert peak == rows * (2 * 512 + 2 * 1024) + output_bytes
+    # Four bits, and a byte of scales for 16.
+    x = torch.empty(64, 512, dtype=torch.uint8, device=CUDA)
+    peak = peak_of(gpu, lambda: trtllm_moe(hidden_states=x, **sizes))
+    assert peak == rows * (512 // 2 + 512 // 16 + 2 * 1024) + output_bytes
 
 
 def test_a_view_keeps_the_whole_storage_alive(gpu: ImaginaryGpu) -> None:

@@ -368,39 +368,34 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
         ("A100-80G", {**MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]}, 4 + 8 / 16),
         ("RTX-5090", {**MXFP4, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 32),
         ("RTX-5090", {**PLAIN_MXFP8, "ignored_layers": ["model.visual*", "*mlp.gate"]}, 8 + 8 / 32),
+        ("RTX-5090", None, 16),
+        ("B200", None, 16),
+        ("B200", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8),
+        ("B200", {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 16),
     ],
     ids=[
         *("blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"),
-        *("MXFP4 by Marlin", "MXFP8"),
+        *("MXFP4 by Marlin", "MXFP8", "FlashInfer's CUTLASS", "TensorRT-LLM's"),
+        *("TensorRT-LLM's, FP8", "TensorRT-LLM's, NVFP4"),
     ],
 )
 def test_experts_are_quantised_as_other_layers_are(
-    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any], bits: float
+    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any] | None, bits: float
 ) -> None:
     few, more = (rehearsed(theatres(gpu), config, layers, EXPERTS) for layers in (1, 3))
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
 
 
+@pytest.mark.parametrize("backend", ["cutlass", "flashinfer_cutlass"])
 def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
-    theatres: Callable[[str], Theatre],
+    theatres: Callable[[str], Theatre], backend: str
 ) -> None:
     theatre = theatres("RTX-5090")
     config = {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
     few, more = (
-        rehearsed(theatre, config, layers, EXPERTS, moe_backend="cutlass") for layers in (1, 3)
+        rehearsed(theatre, config, layers, EXPERTS, moe_backend=backend) for layers in (1, 3)
     )
     assert more.problem == ""
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
-
-
-def test_experts_that_nobody_described_are_refused_with_the_way_out(
-    theatres: Callable[[str], Theatre],
-) -> None:
-    """FlashInfer's, which vLLM takes on Blackwell: their workspace is not known. Triton's are."""
-    theatre = theatres("RTX-5090")
-    with pytest.raises(EngineError, match="cutlass_fused_moe has no fake") as caught:
-        rehearsed(theatre, None, 1, EXPERTS)
-    assert "another --linear-backend, --moe-backend" in caught.value.message
-    assert rehearsed(theatre, None, 1, EXPERTS, moe_backend="triton").problem == ""

@@ -138,6 +138,112 @@ def _product(
     return like.new_empty(tuple(shape), dtype=dtype) if out is None else out
 
 
+def cutlass_fused_moe(
+    input: torch.Tensor,  # noqa: A002 - vLLM names it
+    token_selected_experts: torch.Tensor,
+    token_final_scales: torch.Tensor,
+    fc1_expert_weights: torch.Tensor,
+    fc2_expert_weights: torch.Tensor,
+    output_dtype: torch.dtype,
+    quant_scales: Sequence[torch.Tensor] = (),
+    *,
+    output: torch.Tensor | None = None,
+    use_deepseek_fp8_block_scale: bool = False,
+    use_mxfp8_act_scaling: bool = False,
+    **kwargs: Any,
+) -> list[torch.Tensor]:
+    """Run tokens through their experts: (tokens, hidden), with one workspace freed at the end.
+
+    getWorkspaceDeviceBufferSizes of cutlass_fused_moe_kernels.cuh, without its parts of some KiB
+    for each expert. Weights of four bits arrive as int64: 16 numbers each.
+    """
+    if use_deepseek_fp8_block_scale:
+        raise NotImplementedError("cutlass_fused_moe with FP8 scales for blocks")
+    tokens, experts = input.shape[0], fc2_expert_weights.shape[0]
+    hidden, inner = fc2_expert_weights.shape[1:]
+    packed = fc2_expert_weights.dtype == torch.int64
+    inner *= 16 if packed else 1
+    rows = tokens * token_selected_experts.shape[1]
+    widened = rows * fc1_expert_weights.shape[1] * output_dtype.itemsize
+    result = rows * hidden * output_dtype.itemsize
+    half_bytes = 1 if packed and not use_mxfp8_act_scaling else 2 * input.dtype.itemsize
+    inputs = max(rows * max(hidden, inner) * half_bytes // 2, result)
+    # Each expert's rows are padded to 128 where activations have scales.
+    scaled = 32 if use_mxfp8_act_scaling else 16
+    scales = (rows + 127 * experts) * max(hidden, inner) // scaled if packed else 0
+    # Positions of each row and of its token, a factor for it, and its place in each expert.
+    places = 4 * (4 * rows + experts * tokens)
+    output = _product(input, (tokens, hidden), output_dtype, output)
+    size = inputs + max(widened, result) + scales + places
+    torch.empty(size, dtype=torch.uint8, device=input.device)
+    return [output]
+
+
+def trtllm_moe(
+    *,
+    hidden_states: torch.Tensor,
+    num_experts: int,
+    top_k: int,
+    intermediate_size: int,
+    local_num_experts: int,
+    fp8_quantization_type: str = "",
+    per_token_scale: torch.Tensor | None = None,
+    do_finalize: bool = True,
+    output: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Run tokens through their experts: (tokens, hidden), with the buffers of both products.
+
+    The launchers of trtllm_fused_moe_kernel_launcher.cu, without workspaces that only its compiled
+    kernels know. Untuned, as the profile runs it, a tile has half the rows of a mean expert.
+    """
+    if not do_finalize:
+        raise NotImplementedError("TensorRT-LLM's experts without their last sum")
+    tokens, width = hidden_states.shape
+    rows, dtype = tokens * top_k, hidden_states.dtype
+    packed = dtype == torch.uint8
+    hidden, scaled = width * (2 if packed else 1), 16 if packed else 32
+    mean = 1 << max(0, -(-rows // local_num_experts) - 1).bit_length()
+    tile = max(8, min(mean, 128) // 2)
+    padded = min(num_experts, rows) * tile + max(0, rows - num_experts) // tile * tile
+    of_row = intermediate_size // (2 if packed else 1)
+    if dtype == torch.bfloat16:
+        of_row *= 2
+    elif fp8_quantization_type.endswith("DeepSeekFp8"):
+        # Both halves and their product, with four bytes of scales for each 128.
+        of_row = 3 * (intermediate_size + 4 * intermediate_size // 128)
+    else:
+        of_row += intermediate_size // scaled
+    if per_token_scale is not None:
+        of_row += 2 * intermediate_size
+    output = _product(hidden_states, (tokens, hidden), torch.bfloat16, output)
+    torch.empty(padded * (of_row + 2 * hidden), dtype=torch.uint8, device=hidden_states.device)
+    return output
+
+
+_TRTLLM_EXPERTS = (
+    *("trtllm_bf16_moe", "trtllm_fp8_per_tensor_scale_moe", "trtllm_fp8_block_scale_moe"),
+    *("trtllm_fp8_block_scale_routed_moe", "trtllm_fp4_block_scale_moe"),
+    "trtllm_fp4_block_scale_routed_moe",
+)
+
+
+def _rows_in_order(weight: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Stand in for the order of a weight's rows: their indices, on the host."""
+    return torch.arange(weight.shape[0])
+
+
+def _cached_rows(cache: Any, weight: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Stand in for the order of a weight's rows: their indices, on its device."""
+    return torch.arange(weight.shape[0], device=weight.device)
+
+
+def block_scale_interleave(scales: torch.Tensor) -> torch.Tensor:
+    """Return scales in the layout of tensor cores, flat."""
+    rows, width = scales.shape[-2:]
+    return _scales(scales, rows * (scales.numel() // (rows * width)), width).flatten()
+
+
 def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return two numbers per byte, and a scale for each block (flashinfer/quantization)."""
     rows, width = a.numel() // a.shape[-1], a.shape[-1]
@@ -222,6 +328,7 @@ class Products:
 
     def simulated_functions(self) -> Simulated:
         products = {"mm_fp4": self.mm_fp4, "mm_mxfp8": self.mm_mxfp8, "bmm_fp8": self.bmm_fp8}
+        experts = dict.fromkeys(_TRTLLM_EXPERTS, trtllm_moe)
         kinds = ("BatchPrefillWithPaged", "BatchPrefillWithRagged", "BatchDecodeWithPaged")
         wrappers = {f"{kind}KVCacheWrapper": PagedAttention for kind in kinds}
         return {
@@ -233,6 +340,18 @@ class Products:
                 "nvfp4_quantize": partial(_quantize_to_fp4, 16),
                 "mxfp4_quantize": partial(_quantize_to_fp4, 32),
                 "mxfp8_quantize": mxfp8_quantize,
+                "block_scale_interleave": block_scale_interleave,
+                "nvfp4_block_scale_interleave": block_scale_interleave,
+                **experts,
+            },
+            "flashinfer.fused_moe": {"cutlass_fused_moe": cutlass_fused_moe, **experts},
+            "flashinfer.fused_moe.core": {
+                "_maybe_get_cached_w3_w1_permute_indices": _cached_rows,
+                "get_w2_permute_indices_with_cache": _cached_rows,
+                "get_reorder_rows_for_gated_act_gemm_row_indices": _rows_in_order,
+            },
+            "flashinfer.quantization.fp4_quantization": {
+                "block_scale_interleave": block_scale_interleave
             },
             "flashinfer.gemm": {**products, "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90},
             "flashinfer.decode": {
@@ -243,8 +362,11 @@ class Products:
             },
             "flashinfer.prefill": {**wrappers, "trtllm_batch_context_with_kv_cache": run_into},
             "flashinfer.utils": {
-                function.__name__: function
-                for function in (get_device_sm_count, get_trtllm_gen_multi_ctas_kv_counter_bytes)
+                "get_device_sm_count": get_device_sm_count,
+                "get_shuffle_matrix_a_row_indices": _rows_in_order,
+                "get_trtllm_gen_multi_ctas_kv_counter_bytes": (
+                    get_trtllm_gen_multi_ctas_kv_counter_bytes
+                ),
             },
             "flashinfer.sampling": {
                 "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
@@ -263,13 +385,21 @@ class Products:
 Simulated = Mapping[str, Mapping[str, Any]]
 
 
+class _Member(str):
+    """A member of a stub class, as if it were an enum."""
+
+    @property
+    def value(self) -> str:
+        return self
+
+
 class _StubClass(type):
     """A stub class; any public name is a text, as if it were an enum."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return f"{cls.__name__}.{name}"
+        return _Member(f"{cls.__name__}.{name}")
 
 
 class _StubModule(types.ModuleType):

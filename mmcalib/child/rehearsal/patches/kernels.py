@@ -7,6 +7,7 @@ arguments do nothing. Others raise NoFakeImplementation with their name.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -138,28 +139,33 @@ _Prepare = Callable[..., tuple[torch.Tensor | None, ...]]
 
 
 def install_experts(machine: ImaginaryMachine) -> None:
-    """Pack only one expert for Marlin; recording the operations of all would take minutes."""
+    """Pack only one expert; recording the operations of all would take minutes."""
     for target in targets.EXPERT_PACKING:
         if (place := find(target)) is not None:
             replace(target, pack_first_expert(getattr(*place)))
 
 
 def pack_first_expert(prepare: _Prepare) -> _Prepare:
-    """Run `prepare` for the first expert, and return results in the size for all experts."""
+    """Run `prepare` for the first expert, and return results in the size for all experts.
+
+    It gets their number as `num_experts` or as that of its `layer`.
+    """
+    signature = inspect.signature(prepare)
 
     @functools.wraps(prepare)
-    def prepare_first(layer: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
+    def prepare_first(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
+        given = signature.bind(*args, **kwargs)
+        named = given.arguments
+        layer = named.get("layer") or types.SimpleNamespace(num_experts=named.get("num_experts"))
         count = layer.num_experts
-
-        def first(value: Any) -> Any:
-            by_expert = isinstance(value, torch.Tensor) and value.shape[:1] == (count,)
-            return value[:1] if by_expert else value
-
+        for name, value in named.items():
+            if isinstance(value, torch.Tensor) and value.shape[:1] == (count,):
+                named[name] = value[:1]
+            elif name == "num_experts":
+                named[name] = 1
         layer.num_experts = 1
         try:
-            results = prepare(
-                layer, *map(first, args), **{name: first(value) for name, value in kwargs.items()}
-            )
+            results = prepare(*given.args, **given.kwargs)
         finally:
             layer.num_experts = count
         return tuple(
