@@ -279,6 +279,15 @@ def test_what_is_made_of_a_large_host_tensor_is_fake_and_takes_nothing(gpu: Imag
     assert held(gpu) == there.nbytes == 2 * frames.nbytes
 
 
+def test_a_host_buffer_larger_than_any_machine_takes_only_what_is_written(
+    gpu: ImaginaryGpu,
+) -> None:
+    """Llama 4's prompts of 10,485,760 tokens, 1,024 of them, are 40 GiB that nothing fills."""
+    buffer = torch.zeros(1024, 1 << 28, dtype=torch.int32)
+    buffer[1023, -1] = 3
+    assert (buffer.nbytes, int(buffer[1023, -1]), int(buffer[7, 7])) == (1 << 40, 3, 0)
+
+
 def test_pinned_and_generated_tensors_need_no_driver(gpu: ImaginaryGpu) -> None:
     pinned = torch.zeros(4, pin_memory=True).pin_memory()
     assert pinned.to(CUDA).shape == (4,)

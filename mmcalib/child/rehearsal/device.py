@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import (
@@ -228,6 +228,8 @@ class NoFakeImplementation(RuntimeError):  # noqa: N818 - named after the event
 
 # Larger host tensors are fake too: a profile's pixels take gigabytes, and only shapes matter.
 LARGE_HOST_BYTES = 32 * MIB
+# Linux's MAP_NORESERVE, which the module names since Python 3.13.
+_UNRESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 # Attention picks its kernel in C++ by device; its fake result is one tensor, like flash's.
 _WHOLE = {aten.scaled_dot_product_attention.default}
 # Code may not rely on the values of fresh memory, so they are zeros here.
@@ -497,7 +499,9 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         nbytes = prod(args[0]) * dtype.itemsize
         if nbytes > LARGE_HOST_BYTES:
-            return torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)).view(dtype).view(args[0])
+            # A context of millions of tokens may reserve more than this machine has.
+            pages = mmap.mmap(-1, nbytes, flags=_UNRESERVED)
+            return torch.frombuffer(pages, dtype=dtype).view(args[0])
     return func(*args, **kwargs)
 
 
