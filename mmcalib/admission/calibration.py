@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr
 
-from mmcalib.admission.admits import admit_item
-from mmcalib.admission.counting import TextCounter
+from mmcalib.admission.admits import TextCounter, admit_item
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text

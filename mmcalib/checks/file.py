@@ -13,7 +13,7 @@ from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, is_size_hint
-from mmcalib.derive.retired import find_retired_arguments
+from mmcalib.releases.constants import find_retired_arguments
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # Older releases spelled limits so: image=2,video=1.

@@ -14,11 +14,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from mmcalib.cli.check import check
+from mmcalib.cli.check import check, scan
 from mmcalib.cli.command import OnceEach, RunHelp, command, drop_output, expect_json, print_error
-from mmcalib.cli.corpus import scan
-from mmcalib.cli.info import doctor, serve
-from mmcalib.cli.list import list_known
+from mmcalib.cli.info import doctor, list_known, serve
 from mmcalib.cli.plan import plan, validate
 from mmcalib.cli.rehearse import rehearse
 from mmcalib.cli.results import diff, report

@@ -1,10 +1,15 @@
-"""`mmcalib doctor` and `mmcalib serve`."""
+"""`mmcalib doctor`, `mmcalib serve`, and `mmcalib list`: what mmcalib knows."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict
 from pathlib import Path
+from typing import Literal
 
-from mmcalib.cli.command import QUIET
+from mmcalib.cli.command import QUIET, print_document, print_json
 from mmcalib.options.option import argument, option, options, switch
 
 
@@ -19,7 +24,6 @@ def doctor(options: DoctorOptions) -> None:
 
     Example: mmcalib doctor
     """
-    from mmcalib.cli.command import print_json
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
     from mmcalib.report.terminal import print_diagnosis
@@ -70,3 +74,95 @@ def serve(options: ServeOptions) -> None:
     sys.stdout.flush()
     # vLLM reads a model among the flags only in front.
     become_server([*(options.flags or []), "--config", str(config)], os.environ)
+
+
+@options
+class ListOptions:
+    what: Literal["models", "gpus", "checks"] = argument(
+        "models|gpus|checks",
+        "The list to print.",
+        MISSING,
+        wrong="{given} is not models, gpus or checks",
+        hint="mmcalib list models",
+    )
+    words: list[str] | None = argument(
+        "[WORD]...", "Parts of the name, such as qwen3 or 4090; codes of checks, such as MM031."
+    )
+    as_json: bool = switch("Print a JSON list.", "--json")
+
+
+def list_known(options: ListOptions) -> None:
+    """List the models that need no download, the GPUs that --gpu takes, or the checks.
+
+    Example: mmcalib list models qwen3
+
+    Example: mmcalib list gpus rtx
+
+    Example: mmcalib list checks MM031
+    """
+    lists = {"models": _list_models, "gpus": _list_gpus, "checks": _list_checks}
+    lists[options.what](options.words or (), as_json=options.as_json)
+
+
+def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
+    from mmcalib.checks.catalogue import CHECKS, check_of_code
+
+    listed = [check_of_code(code) for code in codes] or list(CHECKS.values())
+    if as_json:
+        rows = [(one.code, one.name, one.explanation) for one in listed]
+        keys = ("code", "name", "explanation")
+        print_document(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    for one in listed:
+        print(f"{one.code}  {one.name}" + (f": {one.explanation}" if codes else ""))
+
+
+def _list_models(words: Sequence[str], *, as_json: bool) -> None:
+    from mmcalib.models.catalogue import bundled_models
+    from mmcalib.results.doctor import BundledModel
+
+    listed = [
+        BundledModel.of(geometry)
+        for geometry in bundled_models()
+        if all(word.lower() in geometry.id.lower() for word in words)
+    ]
+    if as_json:
+        print_json(listed)
+    elif not listed:
+        print("no bundled model matches; mmcalib list models shows all", file=sys.stderr)
+    else:
+        width = max(len(model.id) for model in listed)
+        for model in listed:
+            print(f"{model.id:<{width}}  {', '.join(model.modalities)}")
+
+
+def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
+    from mmcalib import text
+    from mmcalib.models import gpus
+
+    wanted = [gpus.fold(word) or word.lower() for word in words]
+    listed = [
+        gpu
+        for gpu in gpus.catalogue_gpus()
+        if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
+    ]
+    if as_json:
+        print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))
+        return
+    if not listed:
+        print(f"no GPU matches; describe yours instead: {gpus.ANY_GPU_EXAMPLE}", file=sys.stderr)
+        return
+    width = max(len(gpu.name) for gpu in listed)
+    print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
+    for gpu in listed:
+        rest = "memory only: it has no CUDA" if gpu.memory_only else ""
+        capability = gpu.compute_capability or "-"
+        memory = text.gib(gpu.total_bytes)
+        if gpu.total_status == "inferred":
+            rest = f"{rest}; inferred" if rest else "inferred"
+        print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
+    print(
+        "Memory is what torch reports on Linux, from public sources unless marked inferred. "
+        "WSL 2 reports more: pass it with --gpu-memory.",
+        file=sys.stderr,
+    )

@@ -13,6 +13,7 @@ from mmcalib.cli.command import (
     PLAN_FLAGS,
     QUIET,
     VERBOSE,
+    print_json,
 )
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
@@ -48,7 +49,6 @@ def plan(options: PlanOptions) -> None:
 
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
-    from mmcalib.cli.command import print_json
     from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
@@ -118,7 +118,6 @@ def validate(options: ValidateOptions) -> None:
 
     Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
     """
-    from mmcalib.cli.command import print_json
     from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError

@@ -12,6 +12,7 @@ from mmcalib.cli.command import (
     GPU_MEMORY_FREE,
     QUIET,
     VERBOSE,
+    print_json,
 )
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
@@ -76,7 +77,6 @@ def rehearse(options: RehearseOptions) -> None:
 
     Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
     """
-    from mmcalib.cli.command import print_json
     from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.traffic import Arrivals

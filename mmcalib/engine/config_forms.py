@@ -22,7 +22,7 @@ from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.vllm_config import split_model
 from mmcalib.errors import UsageError
 from mmcalib.files import read_document
-from mmcalib.options.validation import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
+from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.results.engine_yaml import serve_option, yaml_entry
 from mmcalib.text import flag
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.derive.retired import RetiredKnob, find_retired, find_retired_arguments
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
@@ -21,6 +20,7 @@ from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
+from mmcalib.releases.constants import RetiredKnob, find_retired, find_retired_arguments
 from mmcalib.text import one_line
 
 # Parts of pydantic's and argparse's errors that do not help a user.

@@ -15,8 +15,7 @@ from mmcalib.cli.output import gpu_that_serves
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError, unexpected
 from mmcalib.options.option import iter_options, make_options, read_words
-from mmcalib.options.run import RunOptions
-from mmcalib.options.validation import build_policy
+from mmcalib.options.run import RunOptions, build_policy
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import REPORTS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.admission.counting import TextCounter
+from mmcalib.admission.admits import TextCounter
 from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import CountingResult, CountTexts, FindCounting, OpenModel

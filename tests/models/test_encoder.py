@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.memory.figures import Encoder, encoder_of
 from mmcalib.models.catalogue import bundled_models, find_model
-from mmcalib.models.encoder import Encoder, encoder_of
 
 
 def config(model: str) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.errors import UsageError
-from mmcalib.options.run import RunOptions
-from mmcalib.options.validation import reject_derived_flags
+from mmcalib.options.run import RunOptions, reject_derived_flags
 from mmcalib.workflows.run.job import Job
 
 

@@ -12,8 +12,7 @@ import mmcalib
 from mmcalib.derive.policy import Policy
 from mmcalib.errors import UsageError
 from mmcalib.options.option import iter_options, make_options
-from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions
-from mmcalib.options.validation import build_policy, policy_options
+from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions, build_policy, policy_options
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:

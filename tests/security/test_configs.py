@@ -13,7 +13,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import find_unsafe_settings
-from mmcalib.workflows.validate.config import _settings
+from mmcalib.workflows.validate.subject import _settings
 from tests.cli.conftest import Cli
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.derive import logs, retired
+from mmcalib.derive import logs
 from mmcalib.derive.logs import read_log
 from mmcalib.errors import UsageError
+from mmcalib.releases import constants
 from mmcalib.workflows.plan import from_log
 from tests.cli.conftest import Cli
 
@@ -21,7 +22,7 @@ FILLS = ["1", "1,111", "1.1", "( ", "a ", "'", "... ", "(a pid=1 ", "\x1b[1", "U
 
 def patterns() -> list[re.Pattern[str]]:
     found = [pattern for _, _, pattern, _ in logs._FACTS] + [*logs._OF_OOM.values()]
-    for module in (logs, retired):
+    for module in (logs, constants):
         found += [one for one in vars(module).values() if isinstance(one, re.Pattern)]
     return found
 

@@ -22,8 +22,9 @@ from mmcalib.options.run import (
     ProbeOptions,
     RunOptions,
     Validate,
+    build_policy,
+    reject_derived_flags,
 )
-from mmcalib.options.validation import build_policy, reject_derived_flags
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,15 @@ from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, resolve
 from mmcalib.options.option import make_options
-from mmcalib.options.run import SAMPLE_PER_MODALITY, STARTUP_BUDGET_S, Device, RunOptions, Validate
-from mmcalib.options.validation import policy_options, read_policy
+from mmcalib.options.run import (
+    SAMPLE_PER_MODALITY,
+    STARTUP_BUDGET_S,
+    Device,
+    RunOptions,
+    Validate,
+    policy_options,
+    read_policy,
+)
 from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.devices import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml

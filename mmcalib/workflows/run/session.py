@@ -40,7 +40,7 @@ from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.validation import DERIVED_ARGUMENTS, KEPT_ARGUMENTS, reject_derived_flags
+from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS, reject_derived_flags
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof

@@ -16,11 +16,10 @@ from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import CheckFacts, CheckStage
 from mmcalib.checks.reserve import missing_parts
-from mmcalib.decision.decide import decide
+from mmcalib.decision.decide import at_chosen_values, decide
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.grid import at_chosen_values
 from mmcalib.decision.measure import Sample
 from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache

@@ -30,12 +30,14 @@ from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import LoadedCorpus, corpus_figures, files_of, read_corpus
 from mmcalib.workflows.judging import judge_memory
-from mmcalib.workflows.validate.config import ValidateJob, ValidateSession, read_file
 from mmcalib.workflows.validate.findings import add_synthetic_media, examine
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
+    ValidateJob,
+    ValidateSession,
     checks_in_bytes,
     open_config,
+    read_file,
     rehearse_config,
 )
 

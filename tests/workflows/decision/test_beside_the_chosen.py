@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mmcalib.decision.decide import at_chosen_values
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.grid import at_chosen_values
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import ModelInfo

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.admission.counting import TextCounter
+from mmcalib.admission.admits import TextCounter
 from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import TextCounting
 

@@ -25,8 +25,7 @@ from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
 from mmcalib.workflows.judging import judge_memory
-from mmcalib.workflows.validate.config import ValidateJob
-from mmcalib.workflows.validate.subject import ValidatedConfig
+from mmcalib.workflows.validate.subject import ValidatedConfig, ValidateJob
 from mmcalib.workflows.validate.validate import judge
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
