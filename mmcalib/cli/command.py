@@ -23,6 +23,7 @@ from mmcalib.options.option import (
     iter_options,
     make_options,
     option,
+    options,
     read_words,
     switch,
 )
@@ -132,17 +133,25 @@ RUN_FLAGS, PLAN_FLAGS = _vllm_flags("--data"), _vllm_flags("--log")
 FILE_AND_FLAGS = argument(
     "[FILE] [-- VLLM FLAGS]", "The --config file, and flags of `vllm serve` after --."
 )
-GPU_MEMORY = option("SIZE", "Memory of another GPU as torch reports it, such as 24GiB.")
-GPU_MEMORY_FREE = option(
-    "SIZE", "GPU memory that is free before vLLM starts, such as 17GiB; default: all."
-)
-CAPABILITY = option("X.Y", "That GPU's compute capability, such as 8.9.")
 CONFIG_FILE = option(
     "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
 )
 VERBOSE = switch("Show vLLM's log on standard error.", "--verbose", "-v")
 QUIET = switch("Print no progress and no summary.", basic=True)
 STRICT = switch("Exit 3 if any file or request was skipped.")
+
+
+@options
+class GpuOptions:
+    """A GPU that is not in the catalogue, or not all of one."""
+
+    gpu_memory: str | None = option(
+        "SIZE", "Memory of another GPU as torch reports it, such as 24GiB."
+    )
+    gpu_memory_free: str | None = option(
+        "SIZE", "GPU memory that is free before vLLM starts, such as 17GiB; default: all."
+    )
+    capability: str | None = option("X.Y", "That GPU's compute capability, such as 8.9.")
 
 
 class RunHelp(OnceEach):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
-from mmcalib.cli.command import print_document
+from mmcalib.cli.command import GpuOptions, print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
@@ -147,10 +147,10 @@ def finish(
         )
 
 
-def gpu_named(
-    gpu: str | None, gpu_memory: str | None, capability: str | None, free: str | None = None
-) -> gpus.Gpu | str | None:
+def gpu_named(gpu: str | None, described: GpuOptions) -> gpus.Gpu | str | None:
     """The GPU of these options: its name, its description, or None. Raises UsageError."""
+    gpu_memory, capability = described.gpu_memory, described.capability
+    free = described.gpu_memory_free
     if gpu_memory is not None and gpu is not None:
         raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
     if (gpu_memory is None) != (capability is None):

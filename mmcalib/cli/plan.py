@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.cli.command import (
-    CAPABILITY,
     CONFIG_FILE,
     FILE_AND_FLAGS,
-    GPU_MEMORY,
-    GPU_MEMORY_FREE,
     PLAN_FLAGS,
     QUIET,
     VERBOSE,
+    GpuOptions,
     print_json,
 )
 from mmcalib.options.option import option, options, switch
@@ -28,9 +26,7 @@ class PlanOptions:
     gpu: str | None = option(
         "NAME", "Such as H100-80G or L4; auto, the default without --log: this machine's."
     )
-    gpu_memory: str | None = GPU_MEMORY
-    gpu_memory_free: str | None = GPU_MEMORY_FREE
-    capability: str | None = CAPABILITY
+    described: GpuOptions
     config: Path | None = CONFIG_FILE
     goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
     keep: list[str] | None = option(
@@ -55,7 +51,7 @@ def plan(options: PlanOptions) -> None:
     from mmcalib.report.terminal_memory import print_plan
     from mmcalib.workflows.plan.plan import plan as plan_for
 
-    gpu = gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free)
+    gpu = gpu_named(options.gpu, options.described)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     proposal = plan_for(
         options.model,
@@ -102,9 +98,7 @@ class ValidateOptions:
     gpu: str | None = option(
         "NAME", "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's."
     )
-    gpu_memory: str | None = GPU_MEMORY
-    gpu_memory_free: str | None = GPU_MEMORY_FREE
-    capability: str | None = CAPABILITY
+    described: GpuOptions
     proof: ProofOptions
     as_json: bool = switch("Print the checks as JSON.", "--json")
     verbose: bool = VERBOSE
@@ -133,7 +127,7 @@ def validate(options: ValidateOptions) -> None:
         requests=options.requests or [],
         allowed_local_media_path=options.allowed_local_media_path,
         allowed_media_domains=options.allowed_media_domains or (),
-        gpu=gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free),
+        gpu=gpu_named(options.gpu, options.described),
         flags=options.flags or [],
         validate=options.proof.validate,
         startup_budget_s=options.proof.startup_budget_s,

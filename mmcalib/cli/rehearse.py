@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.cli.command import (
-    CAPABILITY,
     CONFIG_FILE,
     FILE_AND_FLAGS,
-    GPU_MEMORY,
-    GPU_MEMORY_FREE,
     QUIET,
     VERBOSE,
+    GpuOptions,
     print_json,
 )
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
@@ -28,9 +26,7 @@ class RehearseOptions:
         "MODEL", "Checkpoint folder or hub id; may come from --config instead."
     )
     gpu: str | None = option("NAME", "Such as H100-80G or L4; auto, the default: this machine's.")
-    gpu_memory: str | None = GPU_MEMORY
-    gpu_memory_free: str | None = GPU_MEMORY_FREE
-    capability: str | None = CAPABILITY
+    described: GpuOptions
     config: Path | None = CONFIG_FILE
     compare: tuple[Path, Path] | None = option("FILE FILE", "Compare two such files.")
     data: list[str] | None = option("SOURCE", "Media of --requests; may be repeated.")
@@ -86,10 +82,7 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
-    gpu = (
-        gpu_named(options.gpu, options.gpu_memory, options.capability, options.gpu_memory_free)
-        or AUTO
-    )
+    gpu = gpu_named(options.gpu, options.described) or AUTO
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     flags = options.flags or []
     if options.requests:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from mmcalib.cli.command import (
-    CAPABILITY,
-    GPU_MEMORY,
-    GPU_MEMORY_FREE,
     HELP_ALL,
     QUIET,
     RUN_FLAGS,
     STRICT,
     VERBOSE,
+    GpuOptions,
 )
 from mmcalib.cli.results import EMIT_TOO, NO_THUMBNAILS, REDACT_PATHS
 from mmcalib.options.option import options, switch
@@ -22,9 +20,7 @@ from mmcalib.report import ConfigurationName
 class RunCommandOptions:
     job: RunOptions
     flags: list[str] | None = RUN_FLAGS
-    gpu_memory: str | None = GPU_MEMORY
-    gpu_memory_free: str | None = GPU_MEMORY_FREE
-    capability: str | None = CAPABILITY
+    described: GpuOptions
     emit: list[ConfigurationName] | None = EMIT_TOO
     no_thumbnails: bool = NO_THUMBNAILS
     redact_paths: bool = REDACT_PATHS
@@ -61,8 +57,7 @@ def run(options: RunCommandOptions) -> None:
 
     started = time.monotonic()
     give_back_large_blocks()
-    described = options.gpu_memory, options.capability, options.gpu_memory_free
-    named = [gpu_named(name, *described) for name in split_names(options.job.gpu)]
+    named = [gpu_named(name, options.described) for name in split_names(options.job.gpu)]
     gpus = dict.fromkeys(map(gpu_that_serves, named))
     jobs = [
         Job.of(

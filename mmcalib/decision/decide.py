@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -284,41 +284,27 @@ def _count(
 _NEARLY_AS_LARGE: Final = 0.98
 
 
-class MemoryJudge(Protocol):
-    """Judges configurations by the memory of the GPU to serve on."""
+class MemoryJudge:
+    """Judges configurations by the memory of the GPU to serve on; without one, budgets decide."""
 
     def rejects(self, decision: Decision) -> str:
         """Return the reason why the GPU rejects the configuration, or an empty string."""
-
-    def most_sequences(self, decision: Decision) -> int | None:
-        """Return the `max_num_seqs` with which vLLM starts if it rejects its default, else None."""
-
-    def kv_tokens(self, decision: Decision) -> int | None:
-        """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
-
-    def default_kv_tokens(self) -> int:
-        """Return tokens of the KV cache with vLLM's defaults."""
-
-    def serves_worse(self, decision: Decision) -> bool:
-        """Return whether requests exceed the reserve, or are preempted more than by default."""
-
-
-class NoGpu:
-    """The judge without a GPU: budgets in tokens decide."""
-
-    def rejects(self, decision: Decision) -> str:
         return ""
 
     def most_sequences(self, decision: Decision) -> int | None:
+        """Return the `max_num_seqs` with which vLLM starts if it rejects its default, else None."""
         return None
 
     def kv_tokens(self, decision: Decision) -> int | None:
+        """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
         return None
 
     def default_kv_tokens(self) -> int:
+        """Return tokens of the KV cache with vLLM's defaults."""
         return 0
 
     def serves_worse(self, decision: Decision) -> bool:
+        """Return whether requests exceed the reserve, or are preempted more than by default."""
         return False
 
 
@@ -336,7 +322,7 @@ def decide(
     Among equal quality the one with the most KV cache wins, if requests run no worse than by
     default. If the context or the judge rejects it, items shrink by the fewest steps that help.
     """
-    judge = judge or NoGpu()
+    judge = judge or MemoryJudge()
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)

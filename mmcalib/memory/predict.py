@@ -11,6 +11,7 @@ from typing import Any, Final
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Explored, JudgedConfig
+from mmcalib.decision.decide import MemoryJudge
 from mmcalib.decision.decision import Decision
 from mmcalib.derive.demand import FixedKvCache, fix_kv_cache_size
 from mmcalib.domain.memory import RehearsedMemory
@@ -72,7 +73,7 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 
 
 @dataclass(frozen=True, slots=True)
-class RehearsalJudge:
+class RehearsalJudge(MemoryJudge):
     """Judges decisions by rehearsals on one GPU. The KV cache must hold `concurrency` sequences.
     `serve` serves the corpus' requests, and returns None if vLLM would not start.
     """

@@ -330,10 +330,6 @@ def list_packages() -> list[Package]:
     ]
 
 
-def installed_versions(every: list[Package]) -> dict[str, str]:
-    return {package.name: package.version for package in every if package.version is not None}
-
-
 def check_media_libraries() -> Check:
     """Check that each library imports and reads a tiny file: wheels break, and calls change."""
     for name, (module, _) in _MEDIA.items():
@@ -399,7 +395,7 @@ def diagnose(
     env = os.environ if env is None else env
     progress = progress or Silent()
     every = list_packages()
-    installs = installed_versions(every)
+    installs = {one.name: one.version for one in every if one.version is not None}
     gpu = None
     with suppress(UsageError):
         gpu = gpus.detect_gpu()

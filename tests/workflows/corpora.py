@@ -9,7 +9,7 @@ from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import ChatRequest, Prompt
-from mmcalib.decision.decide import NoGpu
+from mmcalib.decision.decide import MemoryJudge
 from mmcalib.decision.decide import decide as decide_it
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.explore import BudgetSource
@@ -49,7 +49,7 @@ def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
 
 
 @dataclass(frozen=True)
-class PretendGpu(NoGpu):
+class PretendGpu(MemoryJudge):
     """Judges by what a test says."""
 
     reason: Callable[[Decision], str] | None
