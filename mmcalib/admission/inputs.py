@@ -6,15 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmcalib.corpus.urls import (
-    REMOTE,
-    Unresolved,
-    decode_data_url,
-    file_url_path,
-    frames_in_data_url,
-    is_inline,
-    remote_url,
-)
+from mmcalib.corpus import urls
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import (
     AudioShape,
@@ -104,17 +96,17 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
         return Item(os.path.abspath(os.fsdecode(name)))
     try:
         if name.lower().startswith(_FILE):
-            return Item(os.path.abspath(file_url_path(name)))
-        if is_inline(name):
-            return _in_memory(frames_in_data_url(name) or decode_data_url(name)[0])
-        remote = remote_url(name)
-    except Unresolved as error:
+            return Item(os.path.abspath(urls.file_url_path(name)))
+        if urls.is_inline(name):
+            return _in_memory(urls.frames_in_data_url(name) or urls.decode_data_url(name)[0])
+        remote = urls.remote_url(name)
+    except urls.Unresolved as error:
         return Skipped(IN_MEMORY, str(error))
     if Location.of(name).is_file:
         return Item(os.path.abspath(name))
     if remote is None:
         return Skipped(name, "URL with an unsupported scheme")
-    return Item(remote) if is_allowed(remote) else Skipped(name, REMOTE)
+    return Item(remote) if is_allowed(remote) else Skipped(name, urls.REMOTE)
 
 
 def _in_memory(data: bytes) -> Item:

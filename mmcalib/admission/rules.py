@@ -15,17 +15,7 @@ import numpy as np
 
 from mmcalib.decision.decision import Decision
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.bounds import (
-    Area,
-    Bound,
-    Ceiling,
-    Frames,
-    Ladder,
-    Rule,
-    Rung,
-    Sampling,
-    ShapeRejection,
-)
+from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
 from mmcalib.derive.distribution import bin_by_size, bin_by_tokens
 from mmcalib.derive.policy import Policy
@@ -65,7 +55,7 @@ _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
 _BEYOND = 2.0
 
 
-def probe_images(area: Area) -> list[ImageShape]:
+def probe_images(area: bounds.Area) -> list[ImageShape]:
     """Return images around half cells, both pixel bounds, and the rejected aspect ratio."""
     cell, half = area.factor_px, area.factor_px // 2
     aspect = int(area.max_aspect)
@@ -102,7 +92,7 @@ def probe_corners(side_px: int, aspect: float) -> list[ImageShape]:
     return _images(sizes)
 
 
-def probe_clips(area: Area | None) -> list[VideoShape]:
+def probe_clips(area: bounds.Area | None) -> list[VideoShape]:
     """Return clips of few, odd and many frames at several rates, sizes and both pixel bounds."""
     every = [
         *(_clip(n, 10.0, 56, 84) for n in (1, 2, 3, 4, 5, 7, 9, 31, 33)),
@@ -156,7 +146,7 @@ _TIMESTAMP_TOKENS = 19
 class ProvenRule:
     """A rule and the number of shapes that it reproduced; if `exact`, to the token."""
 
-    rule: Rule
+    rule: bounds.Rule
     compared: int
     exact: bool
 
@@ -229,7 +219,7 @@ class _Seeker:
             edge = self.observe(corners)
             costs = [edge.get(s) for s in corners]
             if all(isinstance(cost, Cost) and cost.embeds <= most for cost in costs):
-                rule = Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
+                rule = bounds.Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
                 return _prove(rule, self._all_costs({**probes, **edge}), exact=False)
         return None
 
@@ -245,11 +235,11 @@ class _Seeker:
         return None
 
     def _video_candidates(
-        self, sampling: Sampling, area: Area | None, probes: Observed
-    ) -> Iterator[Frames]:
+        self, sampling: bounds.Sampling, area: bounds.Area | None, probes: Observed
+    ) -> Iterator[bounds.Frames]:
         if area is not None:
-            yield Frames(sampling, 2, area)
-            yield Frames(sampling, 2, area, whole_clip=True, step_tokens=_TIMESTAMP_TOKENS)
+            yield bounds.Frames(sampling, 2, area)
+            yield bounds.Frames(sampling, 2, area, whole_clip=True, step_tokens=_TIMESTAMP_TOKENS)
             return
         costs = [cost for cost in probes.values() if isinstance(cost, Cost)]
         few = min(costs, key=lambda c: c.sampled[0], default=None)
@@ -259,7 +249,9 @@ class _Seeker:
         each = (many.embeds - few.embeds) // (many.sampled[0] - few.sampled[0])
         around = few.embeds - few.sampled[0] * each
         text = max(cost.tokens - cost.embeds for cost in costs)
-        yield Frames(sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=text)
+        yield bounds.Frames(
+            sampling, 1, None, step_embeds=each, around_embeds=around, around_tokens=text
+        )
 
     def _audio(self) -> ProvenRule | None:
         rate = self.opened.audio_rate_hz
@@ -267,7 +259,7 @@ class _Seeker:
             return None
         sounds = self.decision.table.columns_of("audio").shapes.rows
         longest = float((sounds["num_samples"] / sounds["sample_rate_hz"]).max())
-        rungs, refused = list[Rung](), 0
+        rungs, refused = list[bounds.Rung](), 0
         for shape in probe_audio(rate, longest):
             cost = self.observe([shape]).get(shape)
             if not isinstance(cost, Cost):
@@ -277,28 +269,28 @@ class _Seeker:
                 continue
             if rungs and (cost.tokens < rungs[-1].tokens or cost.embeds < rungs[-1].embeds):
                 return None
-            rungs.append(Rung(shape.num_samples, cost.tokens, cost.embeds))
+            rungs.append(bounds.Rung(shape.num_samples, cost.tokens, cost.embeds))
             if cost.embeds > self.decision.budget.encoder_budget_tokens:
                 break
-        rule = Ladder(rate, tuple(rungs), refused)
+        rule = bounds.Ladder(rate, tuple(rungs), refused)
         return _prove(rule, self._all_costs({}), exact=False) if len(rungs) > 1 else None
 
-    def _area(self) -> Area | None:
+    def _area(self) -> bounds.Area | None:
         """Return the resizing rule with the setting's numbers."""
         for knob in self.opened.knobs:
             if isinstance(knob, AreaCap) and knob.modality == self.modality and knob.token_px:
                 least, most = knob.bounds(self.decision.setting)
-                return Area(math.isqrt(knob.token_px), least, most, MAX_ASPECT)
+                return bounds.Area(math.isqrt(knob.token_px), least, most, MAX_ASPECT)
         return None
 
-    def _sampling(self) -> Sampling | None:
+    def _sampling(self) -> bounds.Sampling | None:
         options = self.decision.setting.media_io_kwargs.get("video", {})
         loader = VIDEO_SAMPLINGS.get(options.get("video_backend", self.opened.video_loader))
         if loader is None:
             return None
         fps = options.get("fps", -1 if loader == "uniform" else VIDEO_FPS)
         frames = options.get("num_frames", VIDEO_FRAMES)
-        return Sampling(loader, frames, fps)
+        return bounds.Sampling(loader, frames, fps)
 
     def _all_costs(self, probes: Observed) -> Iterator[tuple[Shape, Made]]:
         """Yield the costs of the corpus and the probes, without items whose header is wrong."""
@@ -316,7 +308,9 @@ class _Seeker:
         yield from probes.items()
 
 
-def _prove(rule: Rule, costs: Iterable[tuple[Shape, Made]], *, exact: bool) -> ProvenRule | None:
+def _prove(
+    rule: bounds.Rule, costs: Iterable[tuple[Shape, Made]], *, exact: bool
+) -> ProvenRule | None:
     """Return the rule if it agrees with all costs."""
     compared = 0
     for shape, cost in costs:
@@ -326,24 +320,24 @@ def _prove(rule: Rule, costs: Iterable[tuple[Shape, Made]], *, exact: bool) -> P
     return ProvenRule(rule, compared, exact) if compared else None
 
 
-def _agrees(rule: Rule, shape: Shape, cost: Made, *, exact: bool) -> bool:
+def _agrees(rule: bounds.Rule, shape: Shape, cost: Made, *, exact: bool) -> bool:
     bound = rule.bound(shape)
     if isinstance(cost, str):
         # The rule must not admit a shape that vLLM rejects.
-        return not isinstance(bound, Bound)
+        return not isinstance(bound, bounds.Bound)
     if bound is None:
         return True
-    if isinstance(bound, ShapeRejection):
+    if isinstance(bound, bounds.ShapeRejection):
         return False
     if exact:
         return (bound.tokens, bound.embeds) == (cost.tokens, cost.embeds)
-    if isinstance(rule, Frames) and not _matches_frames(rule, cost):
+    if isinstance(rule, bounds.Frames) and not _matches_frames(rule, cost):
         return False
     inside = bound.least_embeds <= cost.embeds <= bound.embeds
     return inside and bound.least_tokens <= cost.tokens <= bound.tokens
 
 
-def _matches_frames(rule: Frames, cost: Cost) -> bool:
+def _matches_frames(rule: bounds.Frames, cost: Cost) -> bool:
     """Return whether the rule gives the exact cost of the frames that were really sampled."""
     frames, width, height = cost.sampled
     embeds = rule.embeds(frames, width, height)

@@ -21,16 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from mmcalib.census import worker
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
 from mmcalib.census.pool import MEMORY_BYTES, LocalPool
-from mmcalib.census.worker import (
-    Packed,
-    PackedAnswer,
-    pack_answer,
-    pack_task,
-    unpack_answer,
-    unpack_task,
-)
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.processes import SAFE, Closing, Worker, safe_environment
 from mmcalib.storage.location import Location, allow_hosts, allowed_hosts
@@ -51,17 +44,17 @@ class PoolOptions(NamedTuple):
 class ChunkResult(NamedTuple):
     """A task's answers, and its time in seconds. `node` cannot see the `unseen` files."""
 
-    answers: list[PackedAnswer]
+    answers: list[worker.PackedAnswer]
     node: str
     seconds: float = 0.0
     unseen: Sequence[str] = ()
     failure: MmcalibError | None = None
 
 
-def probe_chunk(chunk: list[Packed], options: PoolOptions) -> ChunkResult:
+def probe_chunk(chunk: list[worker.Packed], options: PoolOptions) -> ChunkResult:
     """Probe a chunk. This is the Ray task."""
     node = socket.gethostname()
-    orders = [unpack_task(order) for order in chunk]
+    orders = [worker.unpack_task(order) for order in chunk]
     began_s = time.monotonic()
     try:
         answers = _pool_thread().ask(orders, options).result()
@@ -73,7 +66,7 @@ def probe_chunk(chunk: list[Packed], options: PoolOptions) -> ChunkResult:
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return ChunkResult([pack_answer(answer) for answer in answers], node, seconds, unseen)
+    return ChunkResult([worker.pack_answer(answer) for answer in answers], node, seconds, unseen)
 
 
 def _file(order: ProbeTask) -> str:
@@ -176,7 +169,7 @@ class RayExecutor(Closing):
         """Raises MmcalibError if no cluster can be reached."""
         if self._task is None:
             self._connect()
-        reference = self._task.remote([pack_task(order) for order in orders], self._options)
+        reference = self._task.remote([worker.pack_task(order) for order in orders], self._options)
         self._under_way.add(reference)
         return reference
 
@@ -204,7 +197,7 @@ class RayExecutor(Closing):
                 )
         fitting = count_fitting(len(done.answers), done.seconds, _CHUNK_S)
         self.chunk_items = min(fitting, _LARGEST_CHUNK)
-        return [unpack_answer(answer) for answer in done.answers]
+        return [worker.unpack_answer(answer) for answer in done.answers]
 
     def close(self) -> None:
         """If others initialised Ray, nodes keep idle processes for another ten seconds."""

@@ -16,18 +16,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
+from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
-from mmcalib.corpus.urls import (
-    SERVED_SCHEMES,
-    OutsideRoot,
-    Unresolved,
-    is_inline,
-    local_path,
-    remote_url,
-    write_inline_file,
-)
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
@@ -91,10 +83,10 @@ class RequestLines:
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._as_sent
                 media = [self.find_medium(one, origin, paths=paths) for one in request.media()]
-            except (BadRequest, Unresolved):
+            except (BadRequest, urls.Unresolved):
                 self.refused += self._as_sent
                 raise
-        except (BadRequest, Unresolved) as error:
+        except (BadRequest, urls.Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
                 error = self._grammar.classify_part(error, line)
             return Skipped(origin, one_line(str(error)), remedy=getattr(error, "remedy", ""))
@@ -127,20 +119,20 @@ class RequestLines:
         """Find the file that a part names. Raises `Unresolved`, UsageError and OutputError."""
         try:
             # Inline data are too large to remember.
-            return (self._find if is_inline(medium[1]) else self._remember)(*medium, paths)
-        except OutsideRoot as error:
+            return (self._find if urls.is_inline(medium[1]) else self._remember)(*medium, paths)
+        except urls.OutsideRoot as error:
             raise UsageError(
                 f"{origin}: {one_line(str(error))} is outside the allowed folder {self._root}",
                 hint="--allowed-local-media-path DIR",
             ) from error
 
     def _find(self, part_type: UrlType, url: str, paths: bool) -> _Medium:
-        if is_inline(url):
-            path = write_inline_file(part_type, url, self._scratch)
-        elif (remote := remote_url(url, SERVED_SCHEMES)) and is_allowed(remote):
+        if urls.is_inline(url):
+            path = urls.write_inline_file(part_type, url, self._scratch)
+        elif (remote := urls.remote_url(url, urls.SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
-            path = local_path(url, self._folder, self._root, paths=paths)
+            path = urls.local_path(url, self._folder, self._root, paths=paths)
         item = Item(path, MODALITY_OF[part_type])
         return _Medium(item, url_of(path), file_exists(item))
 
@@ -231,7 +223,7 @@ class RequestsSource:
             for medium in request.media():
                 try:
                     yield self._reader.find_medium(medium, self._origin(line)).item
-                except Unresolved:
+                except urls.Unresolved:
                     continue
 
     def prompts(self) -> Iterator[Prompt | Skipped]:

@@ -8,15 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mmcalib.corpus import folder
 from mmcalib.corpus.archives import SubprocessSource, archive_source
-from mmcalib.corpus.folder import (
-    FolderSource,
-    GlobSource,
-    ListFile,
-    PathsSource,
-    StreamLines,
-    is_pattern,
-)
 from mmcalib.corpus.source import Source
 from mmcalib.errors import UsageError
 from mmcalib.storage.location import NOT_ALLOWED, Location, is_allowed, is_http
@@ -40,11 +33,11 @@ def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Sourc
     nothing is found, UsageError if `data` is empty or reading it needs a missing library.
     """
     if isinstance(data, Path):
-        yield FolderSource(data, given_as=given_as)
+        yield folder.FolderSource(data, given_as=given_as)
     elif data == STDIN:
-        yield PathsSource(StreamLines(sys.stdin.buffer))
+        yield folder.PathsSource(folder.StreamLines(sys.stdin.buffer))
     elif not os.path.lexists(data) and data.startswith(_LIST):
-        yield PathsSource(ListFile(data.removeprefix(_LIST)))
+        yield folder.PathsSource(folder.ListFile(data.removeprefix(_LIST)))
     elif os.path.lexists(data) or "{" not in data:
         yield _resolve_name(data, given_as)
     else:
@@ -67,11 +60,11 @@ def _resolve_name(data: str, given_as: str) -> Source:
             raise UsageError(
                 f"{one_line(data)}: {NOT_ALLOWED}", hint=f"--allowed-media-domains {host}"
             )
-        one = location.archive is None and not is_pattern(data)
+        one = location.archive is None and not folder.is_pattern(data)
         return (one and archive_source(data)) or RemoteSource(data)
-    if is_pattern(data) and not os.path.lexists(data):
-        return GlobSource(data)
-    return FolderSource(data, given_as=given_as)
+    if folder.is_pattern(data) and not os.path.lexists(data):
+        return folder.GlobSource(data)
+    return folder.FolderSource(data, given_as=given_as)
 
 
 def _expand_braces(data: str) -> Iterator[str]:

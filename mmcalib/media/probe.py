@@ -19,16 +19,7 @@ from mmcalib.domain.shapes import (
     ceil_mib,
 )
 from mmcalib.errors import UsageError
-from mmcalib.media.bounded import (
-    MAX_DECODED_BYTES,
-    MAX_DECODING_READS,
-    MAX_PROBED_BYTES,
-    MAX_PROBED_S,
-    MAX_READS,
-    LimitedFile,
-    Medium,
-    limit_reads,
-)
+from mmcalib.media import bounded
 from mmcalib.media.failure import NotMedia, Unreadable, error_reason, media_errors
 from mmcalib.media.image import image_shape, is_truncated, load_picture
 from mmcalib.media.sniff import (
@@ -91,7 +82,7 @@ def _read_header(item: Item, sound: bool) -> EncodedItem:
         raise Unreadable(NOT_REGULAR)
     with open_item(item) as opened:
         kind, has_signature = _kind(opened.file.read(HEAD_BYTES), item)
-        size_bytes, file = opened.size_bytes, limit_reads(opened.file, opened.size_bytes)
+        size_bytes, file = opened.size_bytes, bounded.limit_reads(opened.file, opened.size_bytes)
         if kind == "image":
             file.seek(0)
             return _image(file, size_bytes, item, has_signature)
@@ -127,21 +118,23 @@ def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
     return EncodedItem(file.shape, encoding)
 
 
-def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> LimitedFile:
+def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:
     """Return the opened item at its start, with the limits of a probe or of a `whole` decoding."""
     opened.file.seek(0)
-    return LimitedFile(
+    return bounded.LimitedFile(
         opened.file,
         opened.size_bytes,
         what="file",
-        most_bytes=MAX_DECODED_BYTES if whole else MAX_PROBED_BYTES,
-        most_reads=MAX_DECODING_READS if whole else MAX_READS,
-        most_s=math.inf if whole else MAX_PROBED_S,
+        most_bytes=bounded.MAX_DECODED_BYTES if whole else bounded.MAX_PROBED_BYTES,
+        most_reads=bounded.MAX_DECODING_READS if whole else bounded.MAX_READS,
+        most_s=math.inf if whole else bounded.MAX_PROBED_S,
         name=os.path.basename(item.path.partition(MEMBER_MARK)[0]),
     )
 
 
-def _stream(kind: Kind, medium: Medium, file: BinaryIO, declared: Modality | None) -> EncodedItem:
+def _stream(
+    kind: Kind, medium: bounded.Medium, file: BinaryIO, declared: Modality | None
+) -> EncodedItem:
     if kind in ("container", "audio"):
         # These imports are slow. A missing library must not be cached as damage of the file.
         try:

@@ -9,40 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmcalib.derive import counting
 from mmcalib.derive.costs import CostColumns, CostTable
-from mmcalib.derive.counting import (
-    PROBES,
-    SPOT_CHECKS,
-    CostRule,
-    VllmCount,
-    VllmCounts,
-    choose_probe_shapes,
-    choose_spot_checks,
-    counts_match,
-    fill_table,
-    fit_cost_rule,
-    fit_relation,
-    match_counts,
-)
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape, weight
 from tests.derive.costed import UNIT, counts_of, sized, table, table_of
 
 SIDES = st.integers(28, 4000)
-CORPORA = st.lists(st.tuples(SIDES, SIDES), min_size=SPOT_CHECKS + 1, max_size=40, unique=True)
+CORPORA = st.lists(
+    st.tuples(SIDES, SIDES), min_size=counting.SPOT_CHECKS + 1, max_size=40, unique=True
+)
 CAPS = st.integers(1, 200)
 
 
-def counts(costs: CostColumns, cap: int = 10**9) -> VllmCounts:
-    found: dict[Shape, VllmCount] = {
-        c.shape: VllmCount(min(c.embeds, cap), c.sampled) for c in costs
+def counts(costs: CostColumns, cap: int = 10**9) -> counting.VllmCounts:
+    found: dict[Shape, counting.VllmCount] = {
+        c.shape: counting.VllmCount(min(c.embeds, cap), c.sampled) for c in costs
     }
     return counts_of(found)
 
 
-def changed(found: VllmCounts, costs: CostColumns) -> Column:
-    return np.flatnonzero(~match_counts(found, costs))
+def changed(found: counting.VllmCounts, costs: CostColumns) -> Column:
+    return np.flatnonzero(~counting.match_counts(found, costs))
 
 
 def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0) -> CostTable:
@@ -64,9 +53,9 @@ def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
     moved = changed(found, default.columns_of("image"))
     if not len(moved):
         return
-    looked_at = choose_spot_checks(default.columns_of("image"), moved, found)
-    assert len(looked_at) <= SPOT_CHECKS + 2 * 16
-    table_ = fill_table(measured(default, looked_at, cap), default, found, looked_at)
+    looked_at = counting.choose_spot_checks(default.columns_of("image"), moved, found)
+    assert len(looked_at) <= counting.SPOT_CHECKS + 2 * 16
+    table_ = counting.fill_table(measured(default, looked_at, cap), default, found, looked_at)
     assert table_ is not None
     truth = measured(default, every, cap)
     assert [(c.tokens, c.embeds) for c in table_.costs.values()] == [
@@ -85,9 +74,9 @@ def test_a_processor_that_does_not_do_what_is_counted_is_found_out(sizes, cap: i
     moved = changed(found, default.columns_of("image"))
     if not len(moved):
         return
-    looked_at = choose_spot_checks(default.columns_of("image"), moved, found)
+    looked_at = counting.choose_spot_checks(default.columns_of("image"), moved, found)
     deaf = measured(default, looked_at, 10**9)
-    assert fill_table(deaf, default, found, looked_at) is None
+    assert counting.fill_table(deaf, default, found, looked_at) is None
 
 
 def test_tokens_beside_the_embeds_follow_the_level() -> None:
@@ -95,20 +84,22 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
     default = sized([(280, 280 + 28 * n) for n in range(20)])
     costs = default.columns_of("image")
     embeds = {c.shape: 256 if c.embeds < 150 else 768 for c in costs}
-    found = counts_of({shape: VllmCount(n, ()) for shape, n in embeds.items()})
-    looked_at = choose_spot_checks(costs, np.arange(20), found)
+    found = counts_of({shape: counting.VllmCount(n, ()) for shape, n in embeds.items()})
+    looked_at = counting.choose_spot_checks(costs, np.arange(20), found)
     now = dict(measured(default, looked_at, 10**9).costs)
     for shape in looked_at:
         around = 4 if embeds[shape] == 256 else 88
         tokens = embeds[shape] + around
         now[shape] = replace(now[shape], embeds=embeds[shape], tokens=tokens)
-    table_ = fill_table(table_of(default.setting, now), default, found, looked_at)
+    table_ = counting.fill_table(table_of(default.setting, now), default, found, looked_at)
     assert table_ is not None
     assert {c.tokens for c in table_.columns_of("image")} == {260, 856}
     wide = next(s for s in looked_at if embeds[s] == 768)
     now[wide] = replace(now[wide], tokens=857)
     odd = table_of(default.setting, now)
-    assert fill_table(odd, default, found, looked_at) is None, "one level, two numbers of words"
+    assert counting.fill_table(odd, default, found, looked_at) is None, (
+        "one level, two numbers of words"
+    )
 
 
 def test_bytes_and_seconds_are_scaled() -> None:
@@ -120,8 +111,8 @@ def test_bytes_and_seconds_are_scaled() -> None:
         )
     )
     found = counts(default.columns_of("image"), 50)
-    looked_at = choose_spot_checks(default.columns_of("image"), np.arange(20), found)
-    table_ = fill_table(measured(default, looked_at, 50), default, found, looked_at)
+    looked_at = counting.choose_spot_checks(default.columns_of("image"), np.arange(20), found)
+    table_ = counting.fill_table(measured(default, looked_at, 50), default, found, looked_at)
     assert table_ is not None
     computed = [c for c in table_.columns_of("image") if c.basis == "counted"]
     assert computed
@@ -132,13 +123,13 @@ def test_what_was_sampled_is_part_of_the_proof() -> None:
     shape = ImageShape(280, 280)
     costs = sized([(280, 280)]).columns_of("image")
 
-    def says(*counted: VllmCount) -> bool:
-        return counts_match(counts_of(dict.fromkeys([shape], *counted)), costs)
+    def says(*counted: counting.VllmCount) -> bool:
+        return counting.counts_match(counts_of(dict.fromkeys([shape], *counted)), costs)
 
-    assert says(VllmCount(100, ()))
-    assert not says(VllmCount(100, (140, 140)))
-    assert not says(VllmCount(99, ()))
-    assert not counts_match(counts_of({}), costs)
+    assert says(counting.VllmCount(100, ()))
+    assert not says(counting.VllmCount(100, (140, 140)))
+    assert not says(counting.VllmCount(99, ()))
+    assert not counting.counts_match(counts_of({}), costs)
 
 
 EMBEDS = st.sets(st.integers(0, 20_000), min_size=3, max_size=40)
@@ -148,22 +139,24 @@ def item(embeds: int, text: int = 2, nbytes: int | None = None) -> Cost:
     return Cost(embeds + text, embeds, 24 + 4704 * embeds if nbytes is None else nbytes, 0, 0.1, ())
 
 
-def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> CostRule | None:
+def rule_of(*costs: Cost, parts: tuple[int | None, ...] = ()) -> counting.CostRule | None:
     of = parts or (None,) * len(costs)
     pairs = zip(costs, of, strict=True)
-    return fit_cost_rule([(VllmCount(cost.embeds, (), number), cost) for cost, number in pairs])
+    return counting.fit_cost_rule(
+        [(counting.VllmCount(cost.embeds, (), number), cost) for cost, number in pairs]
+    )
 
 
-def says(rule: CostRule, embeds: int, parts: int | None = None) -> tuple[int, int]:
+def says(rule: counting.CostRule, embeds: int, parts: int | None = None) -> tuple[int, int]:
     """Text and bytes of one item."""
-    counted = counts_of({ImageShape(28, 28): VllmCount(embeds, (), parts)})
+    counted = counts_of({ImageShape(28, 28): counting.VllmCount(embeds, (), parts)})
     (text,), (nbytes,) = rule.columns(counted)
     return int(text), int(nbytes)
 
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
 def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) -> None:
-    found = fit_relation((e, start + slope * e) for e in embeds)
+    found = counting.fit_relation((e, start + slope * e) for e in embeds)
     assert found is not None
     assert all(found(e) == start + slope * e for e in range(min(embeds), max(embeds) + 1))
     assert found(max(embeds) + 1) is None
@@ -172,19 +165,19 @@ def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) 
 
 def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
     """Tiles of Gemma 3: a frame of words around each crop beside the whole."""
-    found = fit_relation([(256, 2), (768, 9), (1024, 12), (1024, 12)])
+    found = counting.fit_relation([(256, 2), (768, 9), (1024, 12), (1024, 12)])
     assert found is not None
     assert [found(n) for n in (256, 768, 1024, 512)] == [2, 9, 12, None]
 
 
 def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
-    assert fit_relation([(1, 1), (2, 2), (2, 3)]) is None
+    assert counting.fit_relation([(1, 1), (2, 2), (2, 3)]) is None
     assert rule_of(item(5), item(6), item(7), item(7, nbytes=1)) is None
 
 
 def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> None:
     """Sounds longer than a processor pads to, of which it cuts off the rest."""
-    found = fit_relation(
+    found = counting.fit_relation(
         [*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)]
     )
     assert found is not None
@@ -195,14 +188,14 @@ def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> No
 def test_pieces_of_a_line_agree_with_all_that_is_known(others, rising: int, level: int) -> None:
     pairs = {**{n: 2 * n for n in range(rising)}, **{100 + 3 * n: 50 for n in range(level)}}
     pairs |= {1_000 + other: other**2 for other in others}
-    found = fit_relation(pairs.items())
+    found = counting.fit_relation(pairs.items())
     assert found is not None
     assert all(found(first) == second for first, second in pairs.items())
     assert (found(101), found(90)) == (50, None)
 
 
 def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
-    found = fit_relation([(0, 0), (2, 1), (4, 2)])
+    found = counting.fit_relation([(0, 0), (2, 1), (4, 2)])
     assert found is not None
     assert [found(n) for n in range(5)] == [0, None, 1, None, 2]
 
@@ -236,8 +229,8 @@ def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None
     assert says(rule, 25, 100) == (2, 8 + 256 * 100)
 
 
-def picked_of(counts: dict[Shape, VllmCount]) -> list[Shape]:
-    return choose_probe_shapes(counts_of(counts))
+def picked_of(counts: dict[Shape, counting.VllmCount]) -> list[Shape]:
+    return counting.choose_probe_shapes(counts_of(counts))
 
 
 def slope(shape: Shape) -> float:
@@ -245,16 +238,16 @@ def slope(shape: Shape) -> float:
     return shape.width_px / shape.height_px
 
 
-def corpus(shapes: int, seed: int = 1) -> dict[Shape, VllmCount]:
+def corpus(shapes: int, seed: int = 1) -> dict[Shape, counting.VllmCount]:
     chance = random.Random(seed)
     sizes = {(chance.randint(56, 4000), chance.randint(56, 4000)) for _ in range(shapes)}
-    return {ImageShape(w, h): VllmCount(max(1, w * h // UNIT), (w, h)) for w, h in sizes}
+    return {ImageShape(w, h): counting.VllmCount(max(1, w * h // UNIT), (w, h)) for w, h in sizes}
 
 
 def test_enough_are_picked_and_no_more_of_a_large_corpus() -> None:
     few, many = picked_of(corpus(2_000)), picked_of(corpus(40_000))
-    assert len(set(few)) == len(few) == PROBES
-    assert len(set(many)) == len(many) == PROBES
+    assert len(set(few)) == len(few) == counting.PROBES
+    assert len(set(many)) == len(many) == counting.PROBES
 
 
 def test_all_of_a_small_corpus() -> None:
@@ -276,8 +269,9 @@ def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
 
 def test_of_few_levels_the_flattest_and_the_tallest_of_each() -> None:
     """Tiles: whether a picture is flat decides which layout it gets."""
-    found: dict[Shape, VllmCount] = {
-        shape: VllmCount(256 * (1 + int(weight(shape)) % 13), (1, 1)) for shape in corpus(3_000)
+    found: dict[Shape, counting.VllmCount] = {
+        shape: counting.VllmCount(256 * (1 + int(weight(shape)) % 13), (1, 1))
+        for shape in corpus(3_000)
     }
     picked = set(picked_of(found))
     for level in {count.embeds for count in found.values()}:

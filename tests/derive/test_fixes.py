@@ -25,20 +25,12 @@ from mmcalib.derive.fixes import (
     parse_goal,
     propose_fixes,
 )
-from mmcalib.domain.knobs import (
-    AreaCap,
-    CropCap,
-    EdgeCap,
-    FrameSampling,
-    Knob,
-    TileCap,
-    TokenCap,
-)
+from mmcalib.domain import knobs
 from mmcalib.errors import UsageError
 
 PLENTY = 10_000
 GIB = 1 << 30
-AREA = AreaCap(
+AREA = knobs.AreaCap(
     modality="image",
     path=("images_kwargs", "size", "longest_edge"),
     value=12_845_056,
@@ -48,7 +40,7 @@ AREA = AreaCap(
 )
 FACTS = Facts(
     largest_items={"image": 16_384, "video": 114_688},
-    knobs=(AREA, FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))),
+    knobs=(AREA, knobs.FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))),
     chunks_mm_input=True,
     quantized=False,
     tensor_parallel_size=1,
@@ -274,13 +266,13 @@ def test_every_fix_of_the_guides_is_there() -> None:
 IMAGES = ("images_kwargs", "size", "longest_edge")
 # As the child finds them: Idefics3-8B, SmolVLM2-2.2B, Gemma 3 with pan-and-scan off and on,
 # InternVL2-2B, Qwen2.5-VL-3B.
-IDEFICS3 = EdgeCap(path=IMAGES, value=1456, steps=(364, 728, 1092, 1456))
-SMOLVLM2 = EdgeCap(path=IMAGES, value=1536, steps=(384, 768, 1152, 1536))
+IDEFICS3 = knobs.EdgeCap(path=IMAGES, value=1456, steps=(364, 728, 1092, 1456))
+SMOLVLM2 = knobs.EdgeCap(path=IMAGES, value=1536, steps=(384, 768, 1152, 1536))
 CROPS = ("images_kwargs", "pan_and_scan_max_num_crops")
-GEMMA3 = CropCap(path=CROPS, value=0, steps=(0, 2, 3, 4), switch="do_pan_and_scan")
+GEMMA3 = knobs.CropCap(path=CROPS, value=0, steps=(0, 2, 3, 4), switch="do_pan_and_scan")
 GEMMA3_ON = replace(GEMMA3, value=4)
-INTERNVL2 = TileCap(path=("images_kwargs", "max_dynamic_patch"), value=12)
-CLIP = AreaCap(
+INTERNVL2 = knobs.TileCap(path=("images_kwargs", "max_dynamic_patch"), value=12)
+CLIP = knobs.AreaCap(
     modality="video",
     path=("videos_kwargs", "size", "longest_edge"),
     value=602_112,
@@ -288,19 +280,19 @@ CLIP = AreaCap(
     least_name="shortest_edge",
     least_px=100_352,
 )
-FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
-GEMMA4 = TokenCap(
+FPS = knobs.FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
+GEMMA4 = knobs.TokenCap(
     path=("images_kwargs", "max_soft_tokens"), value=280, steps=(70, 140, 280, 560, 1120)
 )
 
 
-def caps(knob: Knob) -> list[Fix]:
+def caps(knob: knobs.Knob) -> list[Fix]:
     """The fixes of one knob, mildest first."""
     facts = replace(FACTS, knobs=(knob,))
     return [f for f in propose_fixes({}, facts, Goal()) if f.knob == knob.name]
 
 
-def said(knob: Knob) -> dict[Any, str]:
+def said(knob: knobs.Knob) -> dict[Any, str]:
     """The value of each fix, and its price."""
     found = {}
     for fix in caps(knob):
@@ -316,7 +308,7 @@ def said(knob: Knob) -> dict[Any, str]:
     [(IDEFICS3, (728, 364)), (SMOLVLM2, (768, 384))],
     ids=("Idefics3", "SmolVLM2"),
 )
-def test_an_edge_is_in_pixels(knob: Knob, values: tuple[int, int]) -> None:
+def test_an_edge_is_in_pixels(knob: knobs.Knob, values: tuple[int, int]) -> None:
     """Finding §8 of the server conformance work: "cut into at most 728 tiles, not 1456"."""
     assert said(knob) == {
         value: f"images shrink to {value:,} pixels at their longer edge, not {knob.value:,}"

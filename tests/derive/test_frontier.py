@@ -17,37 +17,29 @@ from mmcalib.derive.frontier import (
     unaffected_shape,
 )
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import (
-    DEFAULT,
-    Knob,
-    Setting,
-    TileCap,
-    TokenCap,
-    Value,
-    merge_settings,
-)
+from mmcalib.domain import knobs
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from tests.derive.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:
-    assert frontier.setting_at(AREA, 100 * UNIT) == Setting(
+    assert frontier.setting_at(AREA, 100 * UNIT) == knobs.Setting(
         {"images_kwargs": {"size": {"longest_edge": 100 * UNIT, "shortest_edge": 4 * UNIT}}}
     )
-    assert frontier.setting_at(TILES, 3) == Setting({"max_dynamic_patch": 3})
+    assert frontier.setting_at(TILES, 3) == knobs.Setting({"max_dynamic_patch": 3})
 
 
 def test_merging_keeps_each_knobs_scope() -> None:
     video = replace(AREA, modality="video", path=("videos_kwargs", "size", "longest_edge"))
-    tiles = TileCap(path=("images_kwargs", "num_crops"), value=16)
+    tiles = knobs.TileCap(path=("images_kwargs", "num_crops"), value=16)
     parts = [
         frontier.setting_at(AREA, 8 * UNIT),
         frontier.setting_at(video, 9 * UNIT),
         frontier.setting_at(tiles, 2),
-        Setting(media_io_kwargs={"video": {"num_frames": 8}}),
+        knobs.Setting(media_io_kwargs={"video": {"num_frames": 8}}),
     ]
-    together = merge_settings(parts)
-    assert together == Setting(
+    together = knobs.merge_settings(parts)
+    assert together == knobs.Setting(
         {
             "images_kwargs": {
                 "size": {"longest_edge": 8 * UNIT, "shortest_edge": 4 * UNIT},
@@ -57,9 +49,9 @@ def test_merging_keeps_each_knobs_scope() -> None:
         },
         {"video": {"num_frames": 8}},
     )
-    assert together.key == merge_settings(parts[::-1]).key
+    assert together.key == knobs.merge_settings(parts[::-1]).key
     assert parts[0] == frontier.setting_at(AREA, 8 * UNIT), "the parts are not changed by merging"
-    assert merge_settings([]) == DEFAULT
+    assert knobs.merge_settings([]) == knobs.DEFAULT
 
 
 def test_a_point_counts_items_not_shapes() -> None:
@@ -82,7 +74,7 @@ def test_an_item_refused_under_a_setting_keeps_nothing() -> None:
     assert (point.items, point.items_downscaled, point.worst_retention) == (2, 1, 0.0)
 
 
-def points(knob: Knob, *rows: tuple[float, int, int]) -> list[Point]:
+def points(knob: knobs.Knob, *rows: tuple[float, int, int]) -> list[Point]:
     """Of ten items each: (value, largest item's tokens, items downscaled)."""
     return [
         Point(
@@ -141,7 +133,7 @@ def test_a_switch_stands_beside_its_value() -> None:
     assert frontier.setting_at(on, 0).mm_processor_kwargs == {
         scope: {name: 0, "do_pan_and_scan": False}
     }
-    assert frontier.setting_at(CROPS, 0) == DEFAULT
+    assert frontier.setting_at(CROPS, 0) == knobs.DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -159,7 +151,7 @@ def test_more_than_the_model_makes_of_an_item_is_never_chosen(policy: Policy) ->
     assert choose_point(found, policy, at_most=10_000).value == 0
 
 
-GEMMA = TokenCap(path=("max_soft_tokens",), value=280, steps=(280, 560, 1120), token_px=48**2)
+GEMMA = knobs.TokenCap(path=("max_soft_tokens",), value=280, steps=(280, 560, 1120), token_px=48**2)
 # 0.6 megapixels are within 280 × 48² pixels, 1.2 within 560 × 48², 5 and 12 within none.
 SMALL, MIDDLE, LARGE = ImageShape(900, 670), ImageShape(1200, 1000), ImageShape(2500, 2000)
 
@@ -240,7 +232,7 @@ def test_a_point_sums_up_what_items_keep_and_take() -> None:
 
 
 def rated_point(
-    value: float, most: int, downscaled: int = 0, worst: float = 1.0, knob: Knob = AREA
+    value: float, most: int, downscaled: int = 0, worst: float = 1.0, knob: knobs.Knob = AREA
 ) -> Point:
     mean = 1 - downscaled / 10 * (1 - worst)
     setting = frontier.setting_at(knob, value)
@@ -298,7 +290,7 @@ def test_someone_is_never_beaten(rated: list[RatedPoint]) -> None:
     assert not all(find_dominated(alike))
 
 
-def candidates(knob: Knob, default: CostTable, policy: Policy) -> list[Value]:
+def candidates(knob: knobs.Knob, default: CostTable, policy: Policy) -> list[knobs.Value]:
     return knob.values(default.columns_of(knob.modality), policy)
 
 

@@ -17,17 +17,7 @@ from mmcalib.domain.knobs import (
 )
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.engine.messages import (
-    Blank,
-    Failed,
-    File,
-    Measure,
-    Measured,
-    Message,
-    Request,
-    decode,
-    encode,
-)
+from mmcalib.engine import messages as m
 from tests.workflows.fake_host import opened
 
 SIZE = st.integers(1, 1 << 40)
@@ -41,12 +31,12 @@ SHAPES: st.SearchStrategy[Shape] = st.one_of(
 
 @given(st.lists(SHAPES))
 def test_what_was_sent_arrives(shapes: list[Shape]) -> None:
-    blanks = [Blank(shape) for shape in shapes]
-    subjects: tuple[Blank | File, ...] = (*blanks, File("image", "ü\n.png"))
-    sent = Measure(DEFAULT, subjects)
-    arrived = decode(encode(sent))
+    blanks = [m.Blank(shape) for shape in shapes]
+    subjects: tuple[m.Blank | m.File, ...] = (*blanks, m.File("image", "ü\n.png"))
+    sent = m.Measure(DEFAULT, subjects)
+    arrived = m.decode(m.encode(sent))
     assert arrived == sent
-    assert isinstance(arrived, Measure)
+    assert isinstance(arrived, m.Measure)
     assert [type(s) for s in arrived.subjects] == [type(s) for s in subjects]
 
 
@@ -75,7 +65,7 @@ ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
 @given(st.lists(ANY_KNOB, max_size=4).map(tuple))
 def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
     info = opened(knobs=knobs)
-    arrived = decode(encode(info))
+    arrived = m.decode(m.encode(info))
     assert isinstance(arrived, ModelInfo)
     assert arrived.knobs == knobs
     sent = [(type(knob), type(knob.value)) for knob in knobs]
@@ -87,16 +77,16 @@ def test_no_two_knobs_have_one_kind_on_the_wire() -> None:
 
 
 def test_kinds_of_failure_cross_the_pipe() -> None:
-    for message in (Failed("no", "not_multimodal"), Measured(0, None, "9 GiB", "host_memory")):
-        assert decode(encode(message)) == message
+    for message in (m.Failed("no", "not_multimodal"), m.Measured(0, None, "9 GiB", "host_memory")):
+        assert m.decode(m.encode(message)) == message
 
 
 def test_every_request_says_by_what_it_is_closed() -> None:
-    requests = [one for one in Message.by_name.values() if issubclass(one, Request)]
-    asked = [one for one in requests if one is not Request]
+    requests = [one for one in m.Message.by_name.values() if issubclass(one, m.Request)]
+    asked = [one for one in requests if one is not m.Request]
     assert len(asked) > 10
     for request in asked:
-        assert Message.by_name[request.reply().__name__] is request.reply()
+        assert m.Message.by_name[request.reply().__name__] is request.reply()
 
 
 @pytest.mark.parametrize(
@@ -104,4 +94,4 @@ def test_every_request_says_by_what_it_is_closed() -> None:
 )
 def test_anything_else_is_refused(line: bytes) -> None:
     with pytest.raises((ValueError, KeyError)):
-        decode(line)
+        m.decode(line)

@@ -20,21 +20,8 @@ from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import examine
 from mmcalib.releases.platform import read_variables
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_32, VLLM_0_33
+from tests import odd_media
 from tests.engine.conftest import QWEN, Lab
-from tests.odd_media import (
-    amr,
-    frames_url,
-    gif,
-    heard,
-    hiding,
-    meeting,
-    odd_sound,
-    open_flac,
-    paced,
-    packed_sound,
-    silence,
-    steady,
-)
 from tests.upstream import before, since
 
 pytestmark = pytest.mark.engine
@@ -63,27 +50,30 @@ def uniform(num_frames: int = 32) -> Setting:
 
 
 def rare(form: str, subtype: str) -> Callable[[Path], Path]:
-    return lambda folder: odd_sound(folder / f"a.{form}", subtype)
+    return lambda folder: odd_media.odd_sound(folder / f"a.{form}", subtype)
 
 
 SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
-    "more than 25 MiB": (lambda f: silence(f / "a.wav", 290, 48_000), REFUSED),
-    "25 MiB": (lambda f: silence(f / "a.wav", 272, 48_000), TAKEN),
-    "more than 600 s": (lambda f: silence(f / "a.flac", 601, 8_000), REFUSED),
-    "600 s": (lambda f: silence(f / "a.flac", 600, 8_000), TAKEN),
-    "eight channels": (lambda f: silence(f / "a.flac", 190, 48_000, 8), REFUSED),
-    "two channels": (lambda f: silence(f / "a.flac", 190, 48_000, 2), TAKEN),
-    "packed stereo": (lambda f: packed_sound(f / "a.mov", 310, 8_000), REFUSED),
-    "less of it": (lambda f: packed_sound(f / "a.mov", 290, 8_000), TAKEN),
-    "packed mono": (lambda f: packed_sound(f / "a.mov", 310, 8_000, 1), TAKEN),
-    "Wave64": (lambda f: silence(f / "a.w64", 2, 8_000), TAKEN),
-    "AMR": (lambda f: amr(f / "a.amr", 20.02), TAKEN),
-    "open FLAC": (lambda f: open_flac(f / "a.flac", 3), REFUSED),
-    "ADTS": (lambda f: heard(f / "a.aac", "aac", "adts", 20), TAKEN),
-    "longer ADTS": (lambda f: heard(f / "a.aac", "aac", "adts", 60), REFUSED),
-    "MP3 without a length": (lambda f: heard(f / "a.mp3", "libmp3lame", "mp3", 20), TAKEN),
-    "G.722": (lambda f: heard(f / "a.wav", "adpcm_g722", "wav", 2), REFUSED),
-    "recording": (lambda f: meeting(f / "a.mp4"), TAKEN),
+    "more than 25 MiB": (lambda f: odd_media.silence(f / "a.wav", 290, 48_000), REFUSED),
+    "25 MiB": (lambda f: odd_media.silence(f / "a.wav", 272, 48_000), TAKEN),
+    "more than 600 s": (lambda f: odd_media.silence(f / "a.flac", 601, 8_000), REFUSED),
+    "600 s": (lambda f: odd_media.silence(f / "a.flac", 600, 8_000), TAKEN),
+    "eight channels": (lambda f: odd_media.silence(f / "a.flac", 190, 48_000, 8), REFUSED),
+    "two channels": (lambda f: odd_media.silence(f / "a.flac", 190, 48_000, 2), TAKEN),
+    "packed stereo": (lambda f: odd_media.packed_sound(f / "a.mov", 310, 8_000), REFUSED),
+    "less of it": (lambda f: odd_media.packed_sound(f / "a.mov", 290, 8_000), TAKEN),
+    "packed mono": (lambda f: odd_media.packed_sound(f / "a.mov", 310, 8_000, 1), TAKEN),
+    "Wave64": (lambda f: odd_media.silence(f / "a.w64", 2, 8_000), TAKEN),
+    "AMR": (lambda f: odd_media.amr(f / "a.amr", 20.02), TAKEN),
+    "open FLAC": (lambda f: odd_media.open_flac(f / "a.flac", 3), REFUSED),
+    "ADTS": (lambda f: odd_media.heard(f / "a.aac", "aac", "adts", 20), TAKEN),
+    "longer ADTS": (lambda f: odd_media.heard(f / "a.aac", "aac", "adts", 60), REFUSED),
+    "MP3 without a length": (
+        lambda f: odd_media.heard(f / "a.mp3", "libmp3lame", "mp3", 20),
+        TAKEN,
+    ),
+    "G.722": (lambda f: odd_media.heard(f / "a.wav", "adpcm_g722", "wav", 2), REFUSED),
+    "recording": (lambda f: odd_media.meeting(f / "a.mp4"), TAKEN),
     **{
         name: (rare(form, subtype), refused)
         for name, form, subtype, refused in (
@@ -117,7 +107,7 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
 
 def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:
     """Fault 1 of the gate, for every command that measures: the real one and a stand-in."""
-    path = silence(tmp_path / "a.wav", 0.1, 21_739)
+    path = odd_media.silence(tmp_path / "a.wav", 0.1, 21_739)
     for subject in (File("audio", str(path)), Blank(AudioShape(2174, 21_739))):
         (truth,) = lab(QWEN_AUDIO).costs(subject)
         assert "resample to 16 kHz" in str(truth)
@@ -125,7 +115,7 @@ def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:
 
 def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
     """vLLM's own words name the same variable."""
-    path, audio = silence(tmp_path / "a.flac", 601, 8_000), lab(QWEN_AUDIO)
+    path, audio = odd_media.silence(tmp_path / "a.flac", 601, 8_000), lab(QWEN_AUDIO)
     (truth,) = audio.costs(File("audio", str(path)))
     said = find_server_refusal(seen(path, "audio"), audio.opened.server)
     assert said is not None
@@ -144,7 +134,7 @@ def test_only_limits_of_the_installed_release_are_read() -> None:
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1", "mpeg4", "libx265"])
 def test_codecs_are_those_that_the_servers_decoder_opens(lab, tmp_path: Path, codec: str) -> None:
     """Finding §5 (AV1 in MP4) of the server conformance work: tried, not written down."""
-    path, qwen = steady(tmp_path / "a.mp4", 8, codec), lab(QWEN)
+    path, qwen = odd_media.steady(tmp_path / "a.mp4", 8, codec), lab(QWEN)
     (truth,) = qwen.costs(File("video", str(path)))
     file = seen(path, "video")
     assert file.encoding.codec in qwen.opened.server.decodes
@@ -155,9 +145,9 @@ def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
     """Finding §5 (a one-frame MKV) of the server conformance work, and its kin."""
     qwen = lab(QWEN)
     clips = [
-        paced(tmp_path / "a.mkv", [0]),
-        steady(tmp_path / "a.mp4", 1),
-        gif(tmp_path / "a.gif", 1),
+        odd_media.paced(tmp_path / "a.mkv", [0]),
+        odd_media.steady(tmp_path / "a.mp4", 1),
+        odd_media.gif(tmp_path / "a.gif", 1),
     ]
     for path in clips:
         (truth,) = qwen.costs(File("video", str(path)), setting=uniform())
@@ -166,22 +156,24 @@ def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
 
 
 CLIPS: dict[str, Callable[[Path], Path]] = {
-    "one a second": lambda f: paced(f / "a.mkv", [n * 1000 for n in range(60)]),
-    "five": lambda f: paced(f / "a.mkv", [n * 2000 for n in range(5)]),
-    "sparse at the end": lambda f: paced(
+    "one a second": lambda f: odd_media.paced(f / "a.mkv", [n * 1000 for n in range(60)]),
+    "five": lambda f: odd_media.paced(f / "a.mkv", [n * 2000 for n in range(5)]),
+    "sparse at the end": lambda f: odd_media.paced(
         f / "a.mkv", [*(n * 33 for n in range(200)), *(6600 + n * 500 for n in range(60))]
     ),
-    "some dropped": lambda f: paced(f / "a.mkv", [n * 33 for n in range(300) if n % 17]),
-    "webm": lambda f: paced(
+    "some dropped": lambda f: odd_media.paced(f / "a.mkv", [n * 33 for n in range(300) if n % 17]),
+    "webm": lambda f: odd_media.paced(
         f / "a.webm", [n * 37 + n % 5 * 9 for n in range(90)], form="webm", codec="libvpx-vp9"
     ),
-    "flv": lambda f: paced(f / "a.flv", [n * 1000 for n in range(60)], form="flv", codec="flv"),
-    "steady": lambda f: steady(f / "a.mkv", 200, form="matroska"),
-    "no length": lambda f: paced(
+    "flv": lambda f: odd_media.paced(
+        f / "a.flv", [n * 1000 for n in range(60)], form="flv", codec="flv"
+    ),
+    "steady": lambda f: odd_media.steady(f / "a.mkv", 200, form="matroska"),
+    "no length": lambda f: odd_media.paced(
         f / "a.webm", [n * 40 for n in range(90)], form="webm", codec="libvpx-vp9", live=True
     ),
-    "gif": lambda f: gif(f / "a.gif", 12),
-    "edit list": lambda f: hiding(f / "a.mp4", 300, 155),
+    "gif": lambda f: odd_media.gif(f / "a.gif", 12),
+    "edit list": lambda f: odd_media.hiding(f / "a.mp4", 300, 155),
 }
 
 
@@ -220,7 +212,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
 def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     """Finding §6 (`data:video/jpeg`) of the server conformance work."""
     reader = RequestLines(str(tmp_path), scratch=tmp_path)
-    item = reader.find_medium(("video_url", frames_url(count)), "here").item
+    item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here").item
     file, qwen = examine(item), lab(QWEN)
     assert isinstance(file, EncodedItem), file
     assert isinstance(file.shape, VideoShape)

@@ -13,6 +13,7 @@ from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.results import memory
 from mmcalib.results.calibration import (
     ChatItems,
     Conversation,
@@ -25,15 +26,6 @@ from mmcalib.results.calibration import (
     ProcessorCache,
 )
 from mmcalib.results.costs import Costs, KnownCost, ModalityCosts
-from mmcalib.results.memory import (
-    Budgets,
-    EncoderBudget,
-    Memories,
-    Memory,
-    ReplayResult,
-    ServedTraffic,
-    Startup,
-)
 from mmcalib.results.part import CheckResult
 from tests.report.serving import figures
 
@@ -77,7 +69,7 @@ def calibration() -> Calibration:
         cache=_cache(),
         preprocessing=Preprocessing(cpu_s_per_item=0.047663, measured_files=18),
         server=_server(),
-        traffic=ServedTraffic(
+        traffic=memory.ServedTraffic(
             gpu="L4",
             calibrated=figures(),
             default=figures(peak_bytes=3 << 29),
@@ -293,9 +285,9 @@ def _why(setting: str, value: float, label: Label, reason: str, **more: str) -> 
     return Evidence(setting=setting, value=value, label=label, reason=reason, **more)
 
 
-def _budgets() -> Budgets:
-    return Budgets(
-        default=EncoderBudget(
+def _budgets() -> memory.Budgets:
+    return memory.Budgets(
+        default=memory.EncoderBudget(
             encoder_budget_tokens=114688,
             max_tokens_per_item={"image": 16384, "video": 114688},
             profiled_modality="video",
@@ -305,7 +297,7 @@ def _budgets() -> Budgets:
             max_num_batched_tokens=2048,
             resident_items={"image": 90, "video": 112},
         ),
-        calibrated=EncoderBudget(
+        calibrated=memory.EncoderBudget(
             encoder_budget_tokens=2538,
             max_tokens_per_item={"image": 1269, "video": 1020},
             profiled_modality="image",
@@ -318,13 +310,13 @@ def _budgets() -> Budgets:
     )
 
 
-def _memories() -> Memories:
+def _memories() -> memory.Memories:
     scaled: dict[str, Label] = {"weights_bytes": "computed", "kv_bytes_per_token": "computed"}
-    return Memories(
-        default=Memory(
+    return memory.Memories(
+        default=memory.Memory(
             weights_bytes=7509245952, kv_bytes_per_token=36864, label="computed", labels=scaled
         ),
-        calibrated=Memory(
+        calibrated=memory.Memory(
             weights_bytes=7509245952,
             kv_bytes_per_token=36864,
             activation_peak_bytes=970827468,
@@ -368,14 +360,14 @@ def _point(
     )
 
 
-def _startup() -> Startup:
-    return Startup(
+def _startup() -> memory.Startup:
+    return memory.Startup(
         device="cpu",
         depth=(2, 2),
         true_depth=(36, 32),
         seconds=14.93,
         figures={"weights_bytes": 622854144, "profile_s": 12.4, "profile_estimate_s": None},
-        replay=ReplayResult(
+        replay=memory.ReplayResult(
             admitted=8,
             prompts=3,
             rejected=0,

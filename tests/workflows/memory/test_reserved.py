@@ -29,14 +29,7 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
-from mmcalib.memory.checks import (
-    no_gpu,
-    not_rehearsed,
-    predicted_shortfall,
-    qualify_tokens_only,
-    rehearsed_inputs,
-    reserved_check,
-)
+from mmcalib.memory import checks
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
@@ -97,7 +90,7 @@ def answers(alone: int, each: int) -> RehearseAll:
 
 def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
     at = predicted(FOUR, served(FOUR.budget, 140_000, MIB))
-    found = predicted_shortfall(at, FOUR)
+    found = checks.predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, PromptsStep)
     cures = list(find_remedies(found, FOUR, answers(140_000, MIB)))
@@ -105,7 +98,7 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     assert batch is not None
     assert batch < 16_384
     assert batch % 324 == 0
-    check = reserved_check(
+    check = checks.reserved_check(
         at, FOUR, allow_under_reserve=False, cures=[f"--max-num-batched-tokens {batch}"]
     )
     assert check is not None
@@ -119,22 +112,22 @@ def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
     )
     alone = config_of(nothing)
     after = replace(served(nothing, 140_000, MIB), phases=peaks(0, 16_384 * 111_000))
-    check = reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
+    check = checks.reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
     assert check is not None
     assert (check.status, "of 4 prompts, as served" in check.detail) == ("warn", True)
     assert "vllm#52872" in check.detail
     dense = replace(after, prefills=())
-    assert predicted_shortfall(predicted(alone, dense), alone) is None
+    assert checks.predicted_shortfall(predicted(alone, dense), alone) is None
 
 
 def test_what_stays_resident_beside_the_language_model_decides() -> None:
     """Server conformance §3: 1,296 tokens pass, `max_num_seqs 4`; 15,088 (494 MB) are resident."""
     at = predicted(FOUR, deepstack(FOUR.budget))
-    found = predicted_shortfall(at, FOUR)
+    found = checks.predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, LanguageStep)
     assert found.nbytes == 15_088 * WIDTH == 494_403_584
-    check = reserved_check(at, FOUR, allow_under_reserve=False, cures=["--one"])
+    check = checks.reserved_check(at, FOUR, allow_under_reserve=False, cures=["--one"])
     assert check is not None
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB" in check.detail
@@ -148,10 +141,10 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
 def test_the_merge_decides_where_it_takes_the_most() -> None:
     """Finding §3 of the server conformance work: merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
-    found = predicted_shortfall(at, FOUR)
+    found = checks.predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, MergeStep)
-    check = reserved_check(at, FOUR, allow_under_reserve=False)
+    check = checks.reserved_check(at, FOUR, allow_under_reserve=False)
     assert check is not None
     assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
@@ -161,20 +154,20 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     full = limits(324 * 50, 64)
     config = config_of(full)
     after = deepstack(full, kept_bytes=GIB)
-    found = predicted_shortfall(predicted(config, after), config)
-    bare = predicted_shortfall(predicted(config, deepstack(full)), config)
+    found = checks.predicted_shortfall(predicted(config, after), config)
+    bare = checks.predicted_shortfall(predicted(config, deepstack(full)), config)
     assert found is not None
     assert bare is not None
     assert isinstance(found.worst, WorstStep)
     assert found.worst.nbytes == found.worst.peak_bytes + GIB
     assert bare.passes
     assert not found.passes
-    check = reserved_check(predicted(config, after), config, allow_under_reserve=False)
+    check = checks.reserved_check(predicted(config, after), config, allow_under_reserve=False)
     assert check is not None
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
     assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
     full_card = replace(after, requested_bytes=after.total_bytes)
-    crash = reserved_check(predicted(config, full_card), config, allow_under_reserve=False)
+    crash = checks.reserved_check(predicted(config, full_card), config, allow_under_reserve=False)
     assert crash is not None
     assert (crash.status, "out of memory under load" in crash.detail) == ("fail", True)
 
@@ -193,7 +186,7 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
         assert after.outputs is not None
         return [replace(after, outputs=replace(after.outputs, shared=shared)) for _ in every]
 
-    found = predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
+    found = checks.predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
     assert found is not None
     less, more = find_remedies(found, FOUR, ask)
     assert less.engine == EngineSettings(max_num_batched_tokens=batch)
@@ -225,20 +218,20 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     """Server conformance §4: 0.15 of 0.24 GiB passed, though 90 such clips give 30 × the input."""
     assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
     after = listening(4626 * MIB)
-    check = reserved_check(predicted(CLIPS, after), CLIPS, allow_under_reserve=False)
+    check = checks.reserved_check(predicted(CLIPS, after), CLIPS, allow_under_reserve=False)
     assert check is not None
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert rehearsed_inputs(after) == {INPUT_MEMORY.of("audio")}
+    assert checks.rehearsed_inputs(after) == {INPUT_MEMORY.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
     """Finding §4 of the server conformance work: then the warning that names no bytes stays."""
     after = listening(None)
-    found = predicted_shortfall(predicted(CLIPS, after), CLIPS)
+    found = checks.predicted_shortfall(predicted(CLIPS, after), CLIPS)
     assert found is not None
     assert not isinstance(found.worst, WorstStep) or not found.worst.items
-    assert rehearsed_inputs(after) == set()
+    assert checks.rehearsed_inputs(after) == set()
 
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
@@ -250,13 +243,13 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     config = config_of(alone)
     after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
     after = replace(after, encoder_tokens=0, outputs=EncoderOutputs(width), merge_peak_bytes=None)
-    check = reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
+    check = checks.reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
     assert check is not None
     assert check.status == status
     assert "16,384 tokens in the encoder cache" in check.detail
     said = embeddings_only_check(alone)
     assert said is not None
-    (said,) = qualify_tokens_only([said], config, NO_GPU)
+    (said,) = checks.qualify_tokens_only([said], config, NO_GPU)
     assert (said.status, "unknown" in said.detail) == ("warn", True)
     assert embeddings_only_check(FOUR.budget) is None
 
@@ -305,7 +298,7 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
 
 
 # Asked for cures alone.
-NO_GPU = no_gpu("mmcalib run --gpu NAME")
+NO_GPU = checks.no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
     MEMORY_RESERVE, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
 )
@@ -313,7 +306,7 @@ TOKENS = Check(
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
-    (check,) = qualify_tokens_only([TOKENS], FOUR, NO_GPU)
+    (check,) = checks.qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because --gpu")
     for part in ("padded or tiled", "keep their batch", "merge", "language model with a full"):
@@ -329,8 +322,8 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
     other = VllmRefused("it asserts")
     partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
-        assert predicted_shortfall(at, FOUR) is None
-        (check,) = judge_memory([TOKENS], (), FOUR, not_rehearsed(at, "mmcalib rehearse"))
+        assert checks.predicted_shortfall(at, FOUR) is None
+        (check,) = judge_memory([TOKENS], (), FOUR, checks.not_rehearsed(at, "mmcalib rehearse"))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; the bytes are unknown" in check.detail
@@ -346,6 +339,6 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
         free = 22 * GIB - CONTEXT_BYTES
         after = deepstack(fits.budget, requested_bytes=requested, free_bytes=free)
         at = predicted(fits, after)
-        check = reserved_check(at, fits, allow_under_reserve=False)
+        check = checks.reserved_check(at, fits, allow_under_reserve=False)
         assert check is not None
         assert (check.status, check.remedy) == found, check.detail

@@ -19,17 +19,8 @@ from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.workflows.plan import trials
 from mmcalib.workflows.plan.plan import best_combination, other_combinations, try_fix
-from mmcalib.workflows.plan.trials import (
-    FixTrials,
-    JudgedFixes,
-    choose_safe,
-    judge_fixes,
-    observe_oom,
-    safe_outcome,
-    search_fixes,
-    without_trap_hints,
-)
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 
@@ -57,14 +48,14 @@ class DeepStack:
         return deepstack(limits(batch, seqs), kv_cache_tokens=left)
 
 
-def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> FixTrials:
-    found = FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> trials.FixTrials:
+    found = trials.FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
     found.rehearse(())
     return found
 
 
-def judge(at: FixTrials, *fixes: Fix) -> JudgedFixes:
-    found = judge_fixes(at, fixes)
+def judge(at: trials.FixTrials, *fixes: Fix) -> trials.JudgedFixes:
+    found = trials.judge_fixes(at, fixes)
     assert found is not None
     return found
 
@@ -87,20 +78,20 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
 def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> None:
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
-    found = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
     (mend,) = found.best.best
     assert mend.changes == {"max_num_seqs": 51}
     assert (mend.cost, found.best.proven) == ("nothing", True)
     assert judge(at, mend).check.status == "pass"
-    held = choose_safe(bench(ROOMY), SearchResult({}, (), reached=True, proven=True))
+    held = trials.choose_safe(bench(ROOMY), SearchResult({}, (), reached=True, proven=True))
     assert (held.verdict, held.best.best) == ("reached already", ())
 
 
 def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     at = bench(ROOMY)
     at.outcome((SEQS,))
-    found = choose_safe(at, SearchResult({}, (SEQS,), reached=True, proven=True))
+    found = trials.choose_safe(at, SearchResult({}, (SEQS,), reached=True, proven=True))
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
     proposed = best_combination(found.best, at)
@@ -119,7 +110,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
     at.outcome((batch,))
     at.outcome((SEQS,))
     asked = SearchResult({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
-    found = choose_safe(at, asked)
+    found = trials.choose_safe(at, asked)
     assert found.best.best == (batch,)
     (mended,) = other_combinations(found.best, at)
     assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
@@ -129,7 +120,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
     """With each cure the KV cache has less than the goal."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    found = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "under-reserved"
     assert found.best.best == ()
 
@@ -146,7 +137,7 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     at.prediction.gpu = describe_gpu("12GiB", "8.6")
     assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in judge(at).check.remedy
     assert (
-        choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
+        trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
         == "reached already"
     )
 
@@ -168,7 +159,7 @@ def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
                 return found
             return deepstack(limits(16_384, 1), activation_peak_bytes=GIB // 2)
 
-    at = FixTrials(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
+    at = trials.FixTrials(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
     at.rehearse(())
     at.outcome((hint,))
     warning = try_fix(hint, at).warning
@@ -218,16 +209,16 @@ class Qwen7B:
 HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 
-def served(image: Any, goal: Goal | None = None, **args: Any) -> FixTrials:
+def served(image: Any, goal: Goal | None = None, **args: Any) -> trials.FixTrials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = FixTrials(
+    at = trials.FixTrials(
         MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal()
     )
     at.rehearse(())
     return at
 
 
-def facts(at: FixTrials) -> Facts:
+def facts(at: trials.FixTrials) -> Facts:
     found = at.rehearse(())
     assert found.budget is not None
     return replace(FACTS, knobs=(AREA,), max_model_len=found.budget.max_model_len)
@@ -236,11 +227,11 @@ def facts(at: FixTrials) -> Facts:
 def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price() -> None:
     at = served(HINTED, max_model_len=32_768)
     assert not judge(at).holds
-    honest = without_trap_hints(at)
+    honest = trials.without_trap_hints(at)
     (fix,) = honest.required
     assert fix.cost == "KV cache"
     assert fix.price.startswith("1.84 GiB less")
-    found = choose_safe(honest, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(honest, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
     proposed = best_combination(found.best, honest)
     assert proposed is not None
@@ -249,14 +240,14 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
     plain = served(2)
-    assert without_trap_hints(plain) is plain
+    assert trials.without_trap_hints(plain) is plain
 
 
 def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     at = served(HINTED, Goal("concurrency", 16))
-    honest = without_trap_hints(at)
-    fixes, found = search_fixes(honest, facts(at), Silent())
-    settled_so = choose_safe(honest, found)
+    honest = trials.without_trap_hints(at)
+    fixes, found = trials.search_fixes(honest, facts(at), Silent())
+    settled_so = trials.choose_safe(honest, found)
     assert settled_so.verdict == "reached"
     proposed = best_combination(settled_so.best, honest)
     assert proposed is not None
@@ -286,9 +277,11 @@ OOM = OutOfMemory(
 )
 
 
-def exhausted(at: FixTrials, *, phase: Phase | None = "serving: encoder") -> FixTrials:
+def exhausted(
+    at: trials.FixTrials, *, phase: Phase | None = "serving: encoder"
+) -> trials.FixTrials:
     log = StartupLog(failures=(Failure("", phase, OOM),))
-    return replace(at, oom=observe_oom(at, log))
+    return replace(at, oom=trials.observe_oom(at, log))
 
 
 def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
@@ -309,7 +302,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert so.verdict == "reached"
     (mend,) = so.best.best
     assert mend.changes == {"gpu_memory_utilization": 0.91}
@@ -321,20 +314,20 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
 def test_a_message_without_figures_still_asks_for_room() -> None:
     calm = served(2)
     failure = Failure("", "profile: sampler", OutOfMemory())
-    oom = observe_oom(calm, StartupLog(failures=(failure,)))
+    oom = trials.observe_oom(calm, StartupLog(failures=(failure,)))
     assert oom is not None
     assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
     at = replace(calm, oom=oom)
-    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     # 0.15 of 22 GiB below the default of 0.92.
     assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    so = choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
     assert so.verdict == "under-reserved"
-    _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
+    _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
     assert found.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
@@ -346,10 +339,11 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     at = exhausted(calm)
     assert at.outcome(()).reached
     assert (
-        choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict == "under-reserved"
+        trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
+        == "under-reserved"
     )
-    _, found = search_fixes(at, facts(at), Silent(), partial(safe_outcome, at))
-    so = choose_safe(at, found)
+    _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
+    so = trials.choose_safe(at, found)
     assert so.verdict == "reached"
     proposed = best_combination(so.best, at)
     assert proposed is not None

@@ -11,14 +11,7 @@ from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.messages import BurstResult, PromptOutcome
-from mmcalib.proof.replay import (
-    Burst,
-    attach_files,
-    choose_burst,
-    choose_heaviest,
-    pad_burst,
-    replay_check,
-)
+from mmcalib.proof import replay
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
 from tests.workflows.corpora import corpus, decide, path_of, pretended
@@ -27,10 +20,10 @@ LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 to
 SMALL, TINY = ImageShape(280, 280), ImageShape(140, 140)  # 100 and 25
 
 
-def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> Burst:
+def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> replay.Burst:
     read = corpus([], requests)
     decision = decide(read)
-    return choose_heaviest(read.prompts, decision.table, decision.counts, step, affordable)
+    return replay.choose_heaviest(read.prompts, decision.table, decision.counts, step, affordable)
 
 
 def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
@@ -52,7 +45,7 @@ def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> Non
             budget_tokens=8000,
         )
     )
-    burst = choose_burst(read.prompts, decision, started, 90.0, tmp_path, pretended)
+    burst = replay.choose_burst(read.prompts, decision, started, 90.0, tmp_path, pretended)
     assert [prompt.item_tokens for prompt in burst.prompts] == [(400,)]
     assert (burst.too_heavy, burst.made_up) == (1, 0)
 
@@ -68,25 +61,25 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     answered = (PromptOutcome("r.jsonl:1", "", 8010, (8000,)),)
     good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (100,)),))
-    check = replay_check(found, good, 8000)
+    check = replay.replay_check(found, good, 8000)
     assert check.status == "pass"
     assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
     refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", 0, ()),))
-    assert replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
+    assert replay.replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
     differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (99,)),))
-    assert "measured (100,), engine (99,)" in replay_check(found, differing, 8000).detail
+    assert "measured (100,), engine (99,)" in replay.replay_check(found, differing, 8000).detail
 
 
 def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
     silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
-    check = replay_check(found, silent, 8000)
+    check = replay.replay_check(found, silent, 8000)
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     cures = {}
     for words in ("At most 1 image(s) may be provided in one prompt.", "unknown role"):
         refused = BurstResult((PromptOutcome("r.jsonl:1", words, 0, ()),), 1.0, 0)
-        cures[words] = replay_check(found, refused, 8000).remedy
+        cures[words] = replay.replay_check(found, refused, 8000).remedy
     assert list(cures.values()) == [
         "raise the limit that the error names",
         "correct these requests, or --validate startup",
@@ -96,9 +89,9 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = choose_heaviest(read.prompts, decision.table, decision.counts, 16_250, 1e9)
+    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 16_250, 1e9)
     assert (own.encoder_tokens, own.fills_step) == (8100, False)
-    found = pad_burst(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
+    found = replay.pad_burst(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
     assert found.made_up == 2
     assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
     assert (found.encoder_tokens, found.fills_step) == (16_200, True)
@@ -108,12 +101,12 @@ def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(t
 def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = choose_heaviest(read.prompts, decision.table, decision.counts, 8_000, 1e9)
+    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 8_000, 1e9)
     asked = ChatRequest.of_user([url_part("image_url", url_of(path_of(LARGE)))])
     own = replace(own, prompts=tuple(replace(p, request=asked) for p in own.prompts))
-    left = attach_files(
+    left = replay.attach_files(
         own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media]
     )
     assert (left.prompts, left.encoder_tokens, left.unreadable) == ((), 0, 1)
-    found = pad_burst(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
+    found = replay.pad_burst(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
     assert (found.made_up, found.encoder_tokens, found.fills_step) == (1, 8_000, True)
