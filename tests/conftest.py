@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mmcalib.engine.host import EngineHost
 from tests.powers import powerless
@@ -22,6 +23,11 @@ RESULTS = ("out", "sample", "sample-archives")
 # A shell's background jobs, and their children, ignore the interrupts that tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine is not a failure.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

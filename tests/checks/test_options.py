@@ -1,19 +1,22 @@
-"""Options whose memory or caps no startup profile shows, on facts as vLLM 0.32 has them."""
+"""The table of checks, and options whose memory or caps no startup profile shows (0.32)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from mmcalib.checks.catalogue import CHECKS, check_of_code
 from mmcalib.checks.check import Check, OptionFacts, RemedyStyle, Taken
 from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.errors import UsageError
 from mmcalib.workflows.judging import SUBJECTS, judge
 
 GIB = 2**30
@@ -164,3 +167,15 @@ def test_no_two_rules_of_a_stage_have_one_place() -> None:
     for stage in CheckStage:
         places = [found[stage] for found in every if stage in found]
         assert sorted(places) == sorted({*places}) != []
+
+
+def test_each_check_has_a_code_and_a_name_of_its_own() -> None:
+    assert len(CHECKS) == len({check.pattern for check in CHECKS.values()})
+    assert all(re.fullmatch(r"MM\d{3}", code) for code in CHECKS)
+
+
+def test_an_unknown_code_names_one_that_is_near() -> None:
+    assert check_of_code("mm031").name == "… size hint"
+    with pytest.raises(UsageError, match="no check has the code MM0311") as raised:
+        check_of_code("MM0311")
+    assert raised.value.hint == "mmcalib list checks MM031"

@@ -1,10 +1,15 @@
-"""vLLM's own encoder budget, and the trap that it sets."""
+"""vLLM's own encoder budget, the trap that it sets, and the bound of a video's size."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mmcalib.derive.limits import compute_reserve
+from mmcalib.domain.shapes import VideoShape
+from mmcalib.engine.messages import Blank
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -47,3 +52,64 @@ def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
     found = compute_reserve(budget, {"image": 1, "video": 0})
     assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 7680)
     assert found.passes
+
+
+QWEN3, QWEN25 = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2.5-VL-3B-Instruct"
+LLAVA = "llava-hf/llava-onevision-qwen2-7b-ov-hf"
+
+
+def capped(longest_edge: int) -> dict[str, Any]:
+    """In the spelling that every release takes; it caps images, too."""
+    size = {"shortest_edge": 4096, "longest_edge": longest_edge}
+    return {"mm_processor_kwargs": {"size": size}}
+
+
+def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -> None:
+    """No step exceeds what the cap allows plus rounding; two sequences filled all 16,384 tokens."""
+    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(4_014_080))
+    assert budget.max_tokens_per_item["video"] == 1960
+    found = compute_reserve(budget, {"image": 0, "video": 1})
+    assert (found.worst_step_tokens, found.clip_suffix) == (2 * 1960, "")
+
+
+def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> None:
+    """Each step in time is one cell at least: 768 frames are 384, whatever the cap."""
+    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(401_408))
+    assert budget.max_tokens_per_item["video"] == 196
+    found = compute_reserve(budget, {"image": 0, "video": 1})
+    assert found.worst_step_tokens == 2 * 384
+    assert found.clip_suffix == f" (videos of up to {budget.largest_clip})"
+
+
+def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:
+    few = {"media_io_kwargs": {"video": {"max_frames": 16}}}
+    clip = lab(QWEN3).budget(build_dummy=False, **capped(4_014_080), **few).largest_clip
+    assert clip is not None
+    # 4,014,080 pixels are 1,960 cells of two frames; rounding takes some.
+    assert clip.num_frames <= 16
+    assert 1_900 <= clip.embeds <= 1_960
+
+
+@pytest.mark.parametrize(
+    ("model", "kwargs"), [(QWEN3, capped(401_408)), (QWEN25, capped(401_408)), (LLAVA, {})]
+)
+def test_vllm_s_processor_makes_as_much_of_it(
+    lab: Callable[[str], Lab], model: str, kwargs: dict[str, Any]
+) -> None:
+    """The largest clip is real: the processor itself makes as many embeds of one."""
+    opened = lab(model)
+    few = {"media_io_kwargs": {"video": {"num_frames": 4, "max_frames": 4}}}
+    clip = opened.budget(build_dummy=False, **kwargs, **few).largest_clip
+    assert clip is not None
+    frames = clip.num_frames
+    shape = VideoShape(frames, 2.0, frames / 2, clip.width_px, clip.height_px)
+    assert opened.cost(Blank(shape), **kwargs, **few).embeds == clip.embeds
+
+
+def test_a_loader_that_keeps_every_frame_leaves_the_budget_as_the_bound(
+    lab: Callable[[str], Lab],
+) -> None:
+    every = {"media_io_kwargs": {"video": {"num_frames": -1, "fps": -1}}}
+    budget = lab(LLAVA).budget(build_dummy=False, max_num_seqs=1, **every)
+    assert budget.largest_clip is None
+    assert budget.largest_item("video") == budget.encoder_budget_tokens

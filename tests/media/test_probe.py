@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -7,12 +8,17 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from PIL import Image, ImageOps, TiffImagePlugin
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin
 
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.media.blank import write_blank
+from mmcalib.media.container import open_container
 from mmcalib.media.decode import decode_check
+from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.probe import probe
+from tests.media import hostile as make
+from tests.odd_media import titled
 
 
 def reason(path: str | Path) -> str:
@@ -209,3 +215,52 @@ def test_sound_and_video_cut_anywhere_are_a_value(make_video, make_audio, name) 
         assert probe(Item(str(path)))
     path.write_bytes(data[:12])
     reason(path)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ImageShape(57, 31),
+        VideoShape(12, 2.0, 6.0, 64, 48),
+        VideoShape(30, 30000 / 1001, 1.001, 64, 48),
+        AudioShape(1234, 16000),
+    ],
+)
+def test_a_blank_is_probed_as_what_it_was_to_be(shape: Shape, tmp_path: Path) -> None:
+    one, other = (write_blank(shape, number, tmp_path) for number in (0, 1))
+    found = probe(Item(str(one)))
+    if isinstance(shape, VideoShape):
+        assert isinstance(found, VideoShape)
+        assert (found.num_frames, found.width_px, found.height_px) == (
+            shape.num_frames,
+            shape.width_px,
+            shape.height_px,
+        )
+        assert found.fps == pytest.approx(shape.fps)
+        assert found.duration_s == pytest.approx(shape.duration_s, abs=0.01)
+    else:
+        assert found == shape
+    assert one.read_bytes() != other.read_bytes()
+
+
+def test_what_pillow_raises_on_bytes_is_damage() -> None:
+    with pytest.raises(Unreadable, match="damaged: TypeError"), reading_by_pillow():
+        ImageFile.Parser().feed("no bytes")  # type: ignore[arg-type]
+
+
+def test_a_wrong_call_of_ours_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="no_such"), reading_by_pillow():
+        Image.open(io.BytesIO(), no_such=True)  # type: ignore[call-arg]
+
+
+def test_no_bug_counts_as_damage() -> None:
+    assert not {TypeError, AttributeError, ImportError, NameError} & set(media_errors())
+
+
+def test_metadata_that_is_no_utf_8_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "named.mp4"
+    make.video(path, (64, 48))
+    marked = titled(path, tmp_path / "marked.mkv", b"\xff\xfe\xe9TLE-TITLE")
+    with open_container(str(marked)) as container:
+        assert "TLE" in container.metadata["title"]
+    assert probe(Item(str(marked))) == probe(Item(str(path)))

@@ -1,18 +1,31 @@
-"""Each option once: what the command line and the library call make of it."""
+"""Each option once, on the command line and in the library, beside vLLM's own arguments."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 from pydantic import TypeAdapter
 
 import mmcalib
 from mmcalib.derive.policy import Policy
-from mmcalib.errors import UsageError
+from mmcalib.errors import ModelError, UsageError
 from mmcalib.options.option import iter_options, make_options
-from mmcalib.options.run import ProbeOptions, ProofOptions, RunOptions, build_policy, policy_options
+from mmcalib.options.run import (
+    ProbeOptions,
+    ProofOptions,
+    RunOptions,
+    build_policy,
+    policy_options,
+    reject_derived_flags,
+)
+from mmcalib.progress import StepLog
+from mmcalib.workflows.run.job import Job
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:
@@ -93,3 +106,61 @@ def test_a_configuration_is_proved_in_one_of_three_ways(depth: str, tmp_path: Pa
     with pytest.raises(UsageError, match=f"--validate {depth}: no such choice") as caught:
         mmcalib.validate(tmp_path / "engine.yaml", validate=depth)  # type: ignore[arg-type]
     assert caught.value.hint == "one of budget, startup, replay"
+
+
+@pytest.mark.parametrize("given", [{"max_model_len": 5}, {"limit_mm_per_prompt": {"image": 1}}])
+def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None:
+    with pytest.raises(UsageError, match="sets --"):
+        Job(model="m", data=["d"], engine_args=given)
+
+
+def test_a_pool_is_said_once() -> None:
+    said = {"kv_cache_memory_bytes": 1 << 33}
+    reject_derived_flags(said, pinned=False)
+    with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
+        reject_derived_flags(said, pinned=True)
+
+
+def job(*flags: str, **options: Any) -> Job:
+    return Job.of(RunOptions(data=["d"], **options), gpu=None, flags=flags)
+
+
+def test_the_model_may_come_from_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("kind: Pod\nargs: [--model, a/b, --max-model-len, '8192']\n")
+    found = job("--max-num-seqs", "4", config=file)
+    assert (found.model, found.config.source) == ("a/b", file)
+    assert found.config.file_flags == ("--max-model-len", "8192")
+    assert found.config.flags == ("--max-num-seqs", "4")
+    assert job(config=file, model="c/d").model == "c/d"
+    assert job("vllm", "serve", "e/f", "--max-model-len", "8192").model == "e/f"
+
+
+def test_a_configuration_that_names_no_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="no model given") as refused:
+        job()
+    assert "--config FILE with one" in refused.value.hint
+
+
+def test_steps_are_logged_with_their_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    progress: mmcalib.Progress = StepLog()
+    with caplog.at_level(logging.DEBUG, logger="mmcalib"):
+        with progress.step("measuring", 3) as task:
+            task.advance()
+        progress.note("a note")
+        progress.log("a line of vLLM")
+    said = [(record.levelname, record.message) for record in caplog.records]
+    assert said[0] == ("INFO", "measuring")
+    assert said[1][1].startswith("measuring: 0.")
+    assert said[2:] == [("INFO", "a note"), ("DEBUG", "a line of vLLM")]
+
+
+@pytest.mark.engine
+def test_calibrate_is_not_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with caplog.at_level(logging.INFO, logger="mmcalib"), pytest.raises(ModelError):
+        mmcalib.calibrate("nobody/has-this", tmp_path)
+    assert "finding the model" in caplog.text

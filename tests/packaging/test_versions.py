@@ -1,19 +1,24 @@
-"""The version comes from git's tags, by every way to a wheel."""
+"""The version comes from git's tags, by every way to a wheel; what comes from elsewhere is said."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from mmcalib.models.catalogue import bundled_models
 from tests.conftest import ROOT
 from tests.packaging.built import build, copy_of, version_of
+
+from .third_party import BROUGHT, DATA, FACTS, PAGE, data_files, dependencies, page
 
 TAGGED = "7.8.9"
 IDENTITY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
@@ -82,3 +87,29 @@ def test_one_command_makes_both_of_a_tag(repository: Path, tmp_path: Path) -> No
 
 def makefile() -> str:
     return (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_the_page_is_written_anew() -> None:
+    assert PAGE.read_text("utf-8") == page(), "python -m tests.packaging.third_party"
+
+
+def test_every_file_that_is_no_code_is_on_it_and_no_other() -> None:
+    there = data_files()
+    assert {name for name in there if not any(fnmatch(name, p) for p in DATA)} == set()
+    assert {pattern for pattern in DATA if not any(fnmatch(n, pattern) for n in there)} == set()
+
+
+def test_every_geometry_is_named() -> None:
+    text = PAGE.read_text("utf-8")
+    assert [g.id for g in bundled_models() if f"`{g.id}`" not in text] == []
+    assert len(bundled_models()) == sum(fnmatch(name, FACTS) for name in data_files())
+
+
+def test_every_dependency_has_the_licence_of_its_metadata() -> None:
+    assert set(BROUGHT) == set(dependencies())
+    for name, licence in BROUGHT.items():
+        metadata = importlib.metadata.metadata(name)
+        keys = ("License-Expression", "License", "Classifier")
+        stated = " ".join(said for key in keys for said in metadata.get_all(key, []))
+        family = licence.partition(";")[0].removesuffix("-3-Clause").removesuffix("-CMU")
+        assert family in stated, (name, stated[:200])

@@ -3,19 +3,26 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from mmcalib import text as wording
 from mmcalib.admission.calibration import Calibration
+from mmcalib.checks import catalogue as ids
+from mmcalib.checks.catalogue import CheckId
+from mmcalib.checks.check import Check, Status
 from mmcalib.cli.output import finish
 from mmcalib.report import rows as words
+from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
+from mmcalib.report.terminal import failure_line
 from mmcalib.results.calibration import YourConfiguration, group_evidence
 from mmcalib.results.memory import Memory
-from tests.report.example import calibration
+from mmcalib.results.part import CheckResult, verdict_words
+from tests.report.example import SERVE, calibration
 
 
 @given(st.floats(0, 1))
@@ -112,3 +119,52 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
     )
     assert made.yours is not None
     assert (tmp_path / "engine.diff").read_text("utf-8") == made.yours.diff
+
+
+def result(check: CheckId, status: Status) -> CheckResult:
+    found = Check(check, status, f"{check.name} in detail", "--flag N")
+    return CheckResult.from_value(found)
+
+
+ASSUMED = [result(ids.ASSUMED_COUNT.of("image"), "warn"), result(ids.ASSUMED_BATCH, "warn")]
+OTHERS = [
+    *(result(ids.REPLAY, "warn"), result(ids.ADMITTED, "pass"), result(ids.ENGINE_START, "skip")),
+    # It moves no setting, and is no part of the verdict.
+    result(ids.ASSUMED_LOAD, "warn"),
+]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "checks", "words"),
+    [
+        ("pass", OTHERS[1:], "pass"),
+        ("pass", OTHERS, "pass · 1 warning"),
+        ("pass", ASSUMED[:1], "pass, on 1 assumption"),
+        ("pass", [*ASSUMED, *OTHERS], "pass, on 2 assumptions · 1 warning"),
+        ("fail", [*ASSUMED, *OTHERS], "fail"),
+    ],
+)
+def test_words(verdict: str, checks: list[CheckResult], words: str) -> None:
+    assert verdict_words(verdict, checks) == words
+
+
+def on_assumptions() -> Calibration:
+    return calibration().model_copy(update={"checks": [*ASSUMED, *OTHERS]})
+
+
+def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
+    words, shown = "pass, on 2 assumptions · 1 warning", on_assumptions()
+    page = io.StringIO()
+    summary(shown, Console(file=page, width=96, color_system=None))
+    assert "PASS, on 2 assumptions. Serve" in page.getvalue()
+    assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
+    pill = f'<p class="verdict warn">Verdict: <a href="#notes">{words}</a></p>'
+    assert pill in html(Report(shown, SERVE, thumbnails=False))
+    assert words in repr(shown)
+
+
+def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
+    assert failure_line(on_assumptions()) == ""
+    failed = [result(ids.PROMPT_LENGTH, "fail"), *OTHERS]
+    known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
+    assert failure_line(known).startswith("the calibration failed at MM027 prompt length: ")

@@ -1,19 +1,20 @@
-"""Configurations on an imaginary GPU, with what stands for its process."""
+"""Configurations on an imaginary GPU, and a model that none of them starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.domain.shapes import ImageShape
-from mmcalib.errors import EngineDied, EngineError, VllmRefused
+from mmcalib.domain.shapes import ImageShape, Modality
+from mmcalib.errors import EngineDied, EngineError, VerdictError, VllmRefused
+from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
-from tests.workflows.rehearsals import rehearsed
+from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
 
@@ -71,3 +72,69 @@ def test_what_is_fatal_is_raised() -> None:
         assert at.rehearse_or_none({"max_num_seqs": 2}) is None
         with pytest.raises(EngineDied):
             at.rehearse_or_none({"max_num_seqs": 3})
+
+
+# vLLM 0.32 on Qwen3-VL-8B with 32k on an L4, but for its advice.
+SHORT = (
+    "To serve at least one request with the model's max seq len (32768), (4.5 GiB KV cache is "
+    "needed, which is larger than the available KV cache memory ({left} GiB). Based on the "
+    "available memory, the estimated maximum model length is {longest}. Try increasing"
+)
+
+
+class Pretended:
+    """Leaves so many GiB for the KV cache where a modality is served alone, and `left` with all."""
+
+    def __init__(self, left: float, **alone: float) -> None:
+        self.left, self.alone = left, alone
+        self.asked: list[dict[str, Any]] = []
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> RehearsedMemory:
+        self.asked.append(dict(engine_args))
+        limits = engine_args.get("limit_mm_per_prompt", {})
+        left = next((self.alone[m] for m, count in limits.items() if count), self.left)
+        taken = cast(tuple[Modality, ...], tuple(self.alone) or ("image",))
+        found = rehearsed(
+            kv_cache_bytes=int(left * GIB),
+            budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(taken, 2)),
+        )
+        if left >= 4.5:
+            return found
+        problem = SHORT.format(left=left, longest=int(left * 1000))
+        return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
+
+
+def judged(gpu: Pretended) -> None:
+    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
+        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b")
+
+
+def test_what_starts_is_asked_once_and_without_its_media() -> None:
+    gpu = Pretended(4.5, image=9.0, audio=9.0)
+    judged(gpu)
+    assert gpu.asked == [{"model": "p", "max_model_len": 32_768, "skip_mm_profiling": True}]
+
+
+def test_one_that_does_not_says_what_fits() -> None:
+    with pytest.raises(VerdictError) as caught:
+        judged(Pretended(2.5))
+    assert caught.value.message == (
+        "a/b does not fit on L4: its weights, 7.00 GiB, leave 2.50 GiB for the KV cache before any "
+        "media; one request of 32,768 tokens needs 4.5 GiB"
+    )
+    assert caught.value.hint == (
+        "--max-model-len 2500 or less, a larger --gpu, or a fix from "
+        "mmcalib plan --model a/b --gpu L4"
+    )
+
+
+def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
+    gpu = Pretended(2.5, image=3.5, audio=4.5, video=1.0)
+    judged(gpu)
+    limits = [args["limit_mm_per_prompt"] for args in gpu.asked[1:]]
+    assert limits == [{"image": 1, "audio": 0, "video": 0}, {"image": 0, "audio": 1, "video": 0}]
+    with pytest.raises(VerdictError) as caught:
+        judged(Pretended(2.5, image=3.5, audio=1.0))
+    assert caught.value.hint.startswith("--max-model-len 3500 or less")

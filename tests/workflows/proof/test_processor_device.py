@@ -1,4 +1,4 @@
-"""What the comparison makes of items that differ, are refused, or end the engine."""
+"""What `--device cuda` needs, and what comes of items that differ or end the engine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import ProcessedItem
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DeviceComparison, File
-from mmcalib.errors import EngineDied
+from mmcalib.errors import EngineDied, UsageError
 from mmcalib.progress import Silent
-from mmcalib.proof.devices import compare, compared_check
+from mmcalib.proof.devices import compare, compared_check, cpu_build, require_cuda
+from mmcalib.workflows.run.run import calibrate
 from tests.workflows.corpora import pretended
 from tests.workflows.fake_host import FakeHost, opened
 
@@ -90,3 +91,25 @@ def test_what_vllm_refuses_anywhere_is_no_difference(names: list[str], status: s
 def test_an_engine_that_ends_breaks_off_with_its_reason() -> None:
     check = checked("good", "fatal")
     assert (check.status, check.detail.split(":")[0]) == ("fail", "failed")
+
+
+def test_without_cuda_nothing_is_read() -> None:
+    with pytest.raises(UsageError, match="no GPU that CUDA can see") as refused:
+        require_cuda("cuda", has_gpu=lambda: False)
+    assert refused.value.hint == "--device cpu"
+    require_cuda("cpu", has_gpu=lambda: False)
+
+
+def test_a_build_for_the_cpu_is_refused_beside_a_gpu() -> None:
+    build = cpu_build()
+    if not build:
+        pytest.skip("needs vLLM's CPU build")
+    with pytest.raises(UsageError, match="is built for the CPU") as refused:
+        require_cuda("cuda", has_gpu=lambda: True)
+    assert build in refused.value.message
+    assert "pip install" in refused.value.hint
+
+
+def test_the_library_refuses_a_word_that_is_no_device(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="--device gpu: no such choice"):
+        calibrate("m", tmp_path, device="gpu")  # type: ignore[arg-type]

@@ -1,26 +1,29 @@
-"""What a plan proposes, judged by R4 as `run` and `validate` judge it."""
+"""What a plan takes from a log, tries and proposes, judged as `run` and `validate` judge it."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmcalib.derive.fix_search import SearchResult
 from mmcalib.derive.fixes import Facts, Fix, Goal
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.shapes import Modality
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.workflows.plan import trials
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.workflows.plan import from_log, trials
 from mmcalib.workflows.plan.plan import best_combination, other_combinations, try_fix
+from mmcalib.workflows.plan.trials import MOST_REHEARSALS, FixTrials, search_fixes
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
 
@@ -352,3 +355,109 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     assert proposed.memory.kv_cache_tokens >= 45_000
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
+
+
+@dataclass
+class Wanting:
+    """Has few tokens of KV cache until one argument has one value."""
+
+    name: str
+    value: Any
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> RehearsedMemory:
+        self.asked.append(engine_args)
+        enough = engine_args.get(self.name) == self.value
+        return rehearsed(kv_cache_tokens=400_000 if enough else 1_000)
+
+
+def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], SearchResult]:
+    with MemoryPrediction(gpus.find_gpu("H100-80G"), wanting) as prediction:
+        bench = FixTrials(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
+        return search_fixes(bench, FACTS, Silent())
+
+
+def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -> None:
+    wanting = Wanting("kv_cache_dtype", "fp8")
+    fixes, found = search(wanting, {})
+    on_their_own = [fix for fix in fixes if fix.alone and not fix.untried]
+    assert [*found.alone] == [fix.name for fix in on_their_own]
+    for fix in on_their_own:
+        assert {"model": "/m", **fix.changes} in wanting.asked
+    assert [fix.name for fix in found.best] == ["kv_cache_dtype"]
+    assert found.reached
+    assert len(wanting.asked) <= MOST_REHEARSALS
+
+
+@dataclass
+class SharedCap:
+    """Whose largest video is as large as the cap of images lets it be."""
+
+    def rehearse(
+        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
+    ) -> RehearsedMemory:
+        kwargs = engine_args.get("mm_processor_kwargs") or {}
+        video = 4_096 if "images_kwargs" in kwargs else 114_688
+        items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
+        return rehearsed(budget=replace(BUDGET, max_tokens_per_item=items), kv_cache_tokens=1_000)
+
+
+def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
+    facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
+    with MemoryPrediction(gpus.find_gpu("H100-80G"), SharedCap()) as prediction:
+        bench = FixTrials(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
+        fixes, _ = search_fixes(bench, facts, Silent())
+    caps = [fix for fix in fixes if fix.knob == AREA.name]
+    assert [fix.level for fix in caps] == [0, 1]
+    assert {fix.cost for fix in caps} == {"requests"}
+    assert all("rejects larger video items" in fix.price for fix in caps)
+
+
+def written(folder: Path, *lines: str) -> from_log.ServerLog:
+    (folder / "server.log").write_text("\n".join(lines))
+    return from_log.read_server_log(folder / "server.log")
+
+
+def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) -> None:
+    """Defaults differ between releases: 0.9 had 2,048 batched tokens where 0.32 has 8,192."""
+    found = written(
+        tmp_path,
+        "vLLM API server version 0.31.0",
+        "non-default args: {'model': 'm', 'max_model_len': 2048, 'port': 1, 'seed': 3}",
+        "Using max model len 4096",
+        "Chunked prefill is enabled with max_num_batched_tokens=2048.",
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
+    )
+    assert found.engine_args == {
+        "model": "m",
+        "max_model_len": 2048,
+        "max_num_batched_tokens": 2048,
+    }
+    said = from_log.describe_log(found, rehearsed(), gpus.find_gpu("L4"))
+    assert said.notes == [
+        "the log is from vLLM 0.31.0; mmcalib rehearsed vLLM 0.32.0",
+        "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
+        "defaults of the log's engine: max_num_batched_tokens=2048",
+        "ignored arguments of the log: seed",
+    ]
+
+
+def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Path) -> None:
+    """A server that starts alone on an L4 finds all of it free but for its context."""
+    message = "ValueError: Free memory on device cuda:0 ({free}/22.04 GiB) on startup is less than"
+    l4 = gpus.find_gpu("L4")
+    for free, expected in ((17.06, round(17.06 * GIB) + CONTEXT_BYTES), (21.7, None)):
+        log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
+        assert from_log.with_free_of_log(l4, log).free_bytes == expected
+        given = gpus.with_free_memory(l4, "9GiB")
+        assert from_log.with_free_of_log(given, log) == given
+    # Of two GPUs: 0.84 GiB are the context and NCCL, not another process.
+    taken = CONTEXT_BYTES + l4.nccl_bytes
+    for free, expected in ((17.06, round(17.06 * GIB) + taken), (21.2, None)):
+        log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
+        several = replace(log, engine_args={"tensor_parallel_size": 2})
+        assert from_log.with_free_of_log(l4, several).free_bytes == expected
+    other = gpus.find_gpu("H100-80G")
+    assert from_log.with_free_of_log(other, log) == other

@@ -1,0 +1,124 @@
+"""Whole runs in seconds: clips, whose model has no option that shrinks them, a setting that does
+nothing (R8), and outputs without the names of folders.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmcalib.admission.calibration import Calibration
+from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
+from mmcalib.results.part import CheckResult
+from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import clip, photo, requests, sound
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.mark.long
+def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    media = tmp_path / "media"
+    sound(media / "telephone.wav", 12.0, 8_000)
+    sound(media / "music.wav", 3.5, 44_100)
+    asked = requests(
+        tmp_path / "requests.jsonl",
+        [("audio", "media/telephone.wav"), ("audio", "media/music.wav")],
+        [("audio", "media/music.wav")],
+    )
+    words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
+    # Time enough for the profile, also on a busy machine.
+    budget = ("--startup-budget", "400")
+    done = mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    calibration = Calibration.load(tmp_path / "out/calibration.json")
+    checks = {check.name: check for check in calibration.checks}
+    # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.
+    assert calibration.corpus.modalities["audio"].tokens["max"] == 300
+    assert calibration.engine_config["limit_mm_per_prompt"] == {"audio": 2}
+    assert calibration.budget.calibrated.max_tokens_per_item == {"audio": 750}
+    assert calibration.engine_config["max_num_batched_tokens"] % 750 == 0
+    assert "an item may take 750" in checks["audio size hint"].detail
+    # The processor pads each clip to 30 s, and vLLM bounds a step by tokens.
+    assert checks["audio input memory"].status == "warn"
+    assert "such as " in checks["audio input memory"].detail
+    assert checks["request replay"].status == "pass"
+    assert calibration.memory.default.activation_peak_bytes is None
+    assert calibration.memory.calibrated.activation_peak_bytes is not None
+    assert calibration.memory.calibrated.labels["activation_peak_bytes"] == "measured"
+
+
+def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    """Whisper's 448 tokens are the transcript's, not the clip's 1,500. It has no chat template."""
+    sound(tmp_path / "media/telephone.wav", 12.0, 8_000)
+    words = ("run", "--model", "openai/whisper-large-v3", "--data", tmp_path / "media")
+    done = mmcalib(engine_cache, *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    calibration = Calibration.load(tmp_path / "out/calibration.json")
+    assert calibration.engine_config["max_model_len"] == 448
+    checks = {check.name: check.status for check in calibration.checks}
+    assert "prompt length" not in checks
+    assert (checks["engine start"], checks["request replay"]) == ("pass", "skip")
+    # Keys and values of 1,280 numbers of two bytes, of 32 layers' own and cross attention.
+    assert calibration.memory.calibrated.kv_bytes_per_token == 2 * 1280 * 2 * 32 * 2
+
+
+SECRET = "UNDISCLOSED"
+
+
+def test_no_output_of_a_redacted_run_names_the_folder(tmp_path: Path, engine_cache: Path) -> None:
+    media, out = tmp_path / SECRET / f"of {SECRET}", tmp_path / "out"
+    for number, width in enumerate((640, 9000)):
+        photo(media / f"{SECRET}-{number}.jpg", width, 1600, number)
+    photo(media / f"{SECRET}-thin.png", 3, 700)
+    (media / f"{SECRET}-broken.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    images = [("image", f"{SECRET}-{number}.jpg") for number in (0, 1)]
+    asked = requests(media / f"{SECRET}.jsonl", images, images * 9, [("image", f"{SECRET}.gif")])
+    words = ("run", "--model", QWEN, "--data", media, "--requests", asked, "--out", out)
+    done = mmcalib(engine_cache, *words, "--validate", "budget", "--redact-paths", "--quiet")
+    assert done.returncode in (0, 3), done.stderr
+    written = {name: (out / name).read_text("utf-8") for name in ("report.html", "report.md")}
+    again = ("report", out, "--redact-paths", "--no-thumbnails", "--force", "--quiet")
+    for name in REPORT_NAMES:
+        written[name] = mmcalib(engine_cache, *again, "--format", name, "--out", "-").stdout
+    for name in CONFIGURATION_NAMES:
+        written[f"--emit {name}"] = mmcalib(engine_cache, *again, "--emit", name).stdout
+    assert [name for name, text in written.items() if not text] == []
+    assert [name for name, text in written.items() if SECRET in text] == []
+    # Checks name files, or this could not fail; each says which.
+    checks = Calibration.load(out / "calibration.json").checks
+    assert sum(map(is_named, checks)) >= 3
+    assert [check.name for check in checks if is_named(check) and not check.names] == []
+
+
+def is_named(check: CheckResult) -> bool:
+    return SECRET in check.detail
+
+
+def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_cache: Path) -> None:
+    """Qwen2.5-VL's video loader goes by fps and has no ear for `num_frames`."""
+    photo(tmp_path / "media/a.jpg", 640, 480)
+    clip(tmp_path / "media/b.mp4", 320, 240, frames=40)
+    asked = json.dumps({"video": {"num_frames": 8, "fps": 1}})
+    done = mmcalib(
+        engine_cache,
+        *("run", "--model", QWEN, "--data", tmp_path / "media", "--out", tmp_path / "out"),
+        *("--validate", "budget", "--media-io-kwargs", asked),
+    )
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text())
+    assert written["media-io-kwargs"] == {"video": {"fps": 1}}
+    calibration = Calibration.load(tmp_path / "out/calibration.json")
+    check = next(c for c in calibration.checks if c.name == "effect of each setting")
+    assert check.status == "warn"
+    assert "media_io_kwargs.video.num_frames" in check.detail
+    effects = {e.setting: e.effect for e in calibration.evidence}
+    assert all(effects.values()), effects
+    assert effects["media_io_kwargs.video.fps"].startswith("without it: video of")
