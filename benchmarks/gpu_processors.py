@@ -26,7 +26,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape  # n
 from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
-from mmcalib.proof.devices import DevicePairs, compare_apart  # noqa: E402
+from mmcalib.proof.prove import DevicePairs, compare_apart  # noqa: E402
 
 # Each with what it takes; another of one family costs the same. InternVL2's takes no device.
 MODELS = {

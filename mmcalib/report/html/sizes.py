@@ -11,29 +11,14 @@ from dataclasses import dataclass
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
 from mmcalib.derive.distribution import SizeCell, bin_edge, bin_index
-from mmcalib.report.html.canvas import (
-    ROW_PX,
-    TIP,
-    Canvas,
-    Layer,
-    PageFigure,
-    colours_of,
-    draw,
-    layer,
-    linear_axis,
-    log_axis,
-    marks,
-    reference,
-    trace,
-    upright,
-)
+from mmcalib.report.html import canvas as chart
 from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
 from mmcalib.results.costs import KnownCost
 from mmcalib.text import number
 
 
-def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
+def distributions(calibration: CalibrationDocument) -> Iterator[chart.PageFigure]:
     """Yield one chart for each modality with known costs."""
     for modality in calibration.corpus.modalities:
         if known := known_costs(calibration, modality):
@@ -42,7 +27,7 @@ def distributions(calibration: CalibrationDocument) -> Iterator[PageFigure]:
 
 def _distribution_figure(
     calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
-) -> PageFigure:
+) -> chart.PageFigure:
     found = calibration.corpus.modalities[modality]
     by_items = all(one.items is not None for one in known)
     what = "items" if by_items else "distinct shapes"
@@ -59,7 +44,7 @@ def _distribution_figure(
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
-    x = log_axis("from", f"tokens per {modality}", low, high)
+    x = chart.log_axis("from", f"tokens per {modality}", low, high)
     most = max(count for _, _, count in bins)
     shown = [
         {
@@ -72,12 +57,16 @@ def _distribution_figure(
         if count
     ]
     bar = {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5}
-    axis = {**upright(what), "values": _count_ticks(most), "format": ",d"}
+    axis = {**chart.upright(what), "values": _count_ticks(most), "format": ",d"}
 
-    def layers(canvas: Canvas) -> Iterator[Layer]:
-        y = linear_axis("count", 0, most, axis, range=[canvas.height_px, len(lines) * ROW_PX + 8])
-        yield layer(shown, bar, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, description=TIP)
-        yield from reference(lines, canvas, x)
+    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
+        y = chart.linear_axis(
+            "count", 0, most, axis, range=[canvas.height_px, len(lines) * chart.ROW_PX + 8]
+        )
+        yield chart.layer(
+            shown, bar, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, description=chart.TIP
+        )
+        yield from chart.reference(lines, canvas, x)
 
     spread = found.tokens
     summary = (
@@ -85,11 +74,11 @@ def _distribution_figure(
         f"{number(spread['p50'])} tokens, 99% at most {number(spread['p99'])}; "
         f"the largest takes {number(spread['max'])}."
     )
-    return PageFigure(
+    return chart.PageFigure(
         key=f"tokens-{modality}",
         title=f"Tokens per {modality}",
         summary=summary,
-        drawing=draw(layers, f"Tokens per {modality}. {summary}"),
+        drawing=chart.draw(layers, f"Tokens per {modality}. {summary}"),
         labels=("measured", "computed"),
         head=("tokens", what),
         rows=[(_bin_range(a, b), number(n)) for a, b, n in bins if n],
@@ -142,7 +131,7 @@ _ROWS = 200
 _CURVE_STEPS = 48
 
 
-def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
+def sizes(calibration: CalibrationDocument) -> Iterator[chart.PageFigure]:
     """Yield one map of width and height for images, and one for videos."""
     for modality in calibration.corpus.modalities:
         if known := [k for k in known_costs(calibration, modality) if size_px(k.shape)]:
@@ -151,7 +140,7 @@ def sizes(calibration: CalibrationDocument) -> Iterator[PageFigure]:
 
 def _sizes_figure(
     calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
-) -> PageFigure:
+) -> chart.PageFigure:
     others = unlisted_costs(calibration, modality)
     spots, exact = _spots_of(known, others.sizes if others else ())
     shapes = len(known) + (others.shapes if others else 0)
@@ -161,12 +150,12 @@ def _sizes_figure(
     named = "pixels" if modality == "image" else "pixels of a frame"
     x_span = _axis_range([spot.width_px for spot in spots] + [hint.get("width", 0)])
     y_span = _axis_range([spot.height_px for spot in spots] + [hint.get("height", 0)])
-    x = log_axis("width", f"width, {named}", *x_span)
-    y = log_axis("height", "", *y_span)
-    y["axis"] |= {**upright(f"height, {named}"), "grid": True}
+    x = chart.log_axis("width", f"width, {named}", *x_span)
+    y = chart.log_axis("height", "", *y_span)
+    y["axis"] |= {**chart.upright(f"height, {named}"), "grid": True}
     x["axis"] |= {"grid": True}
 
-    def layers(_: Canvas) -> Iterator[Layer]:
+    def layers(_: chart.Canvas) -> Iterator[chart.Layer]:
         yield _marks(spots, edges, exact, x, y)
         if limit_px:
             yield from _curve(limit_px, x_span, y_span, x, y)
@@ -174,7 +163,7 @@ def _sizes_figure(
             at = {**hint, "tip": f"size hint · {hint['width']}×{hint['height']}"}
             mark = {"type": "point", "shape": "diamond", "size": 190, "filled": False}
             mark |= {"strokeWidth": 2, "color": "var(--ink)"}
-            yield layer([at], mark, x=x, y=y, description=TIP)
+            yield chart.layer([at], mark, x=x, y=y, description=chart.TIP)
 
     costliest = max(spots, key=lambda spot: spot.tokens)
     summary = (
@@ -186,11 +175,11 @@ def _sizes_figure(
         legend.append(("limit", f"{number(limit_px)} px: larger items are downscaled"))
     if hint:
         legend.append(("hint", "size hint"))
-    return PageFigure(
+    return chart.PageFigure(
         key=f"sizes-{modality}",
         title=f"Sizes of {modality} {'items' if modality == 'image' else 'frames'}",
         summary=summary,
-        drawing=draw(layers, f"Sizes. {summary}", height_px=300),
+        drawing=chart.draw(layers, f"Sizes. {summary}", height_px=300),
         labels=("measured",),
         head=("width × height", "most tokens", "shapes"),
         rows=[(s.size, number(s.tokens), number(s.shapes)) for s in reversed(spots[-_ROWS:])],
@@ -199,7 +188,9 @@ def _sizes_figure(
     )
 
 
-def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y: Layer) -> Layer:
+def _marks(
+    spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: chart.Layer, y: chart.Layer
+) -> chart.Layer:
     values = [
         {
             "width": spot.width_px,
@@ -213,8 +204,8 @@ def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: Layer, y
     ]
     places = [str(place) for place in range(len(edges) + 1)]
     mark = {"type": "point", "size": 90} if exact else {"type": "square", "size": 60}
-    colours = colours_of("tokens", places, [f"seq-{place}" for place in places])
-    return marks(values, {**mark, "strokeWidth": 1}, x, y, fill=colours)
+    colours = chart.colours_of("tokens", places, [f"seq-{place}" for place in places])
+    return chart.marks(values, {**mark, "strokeWidth": 1}, x, y, fill=colours)
 
 
 def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
@@ -227,14 +218,18 @@ def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
 
 
 def _curve(
-    limit_px: int, x_span: tuple[float, float], y_span: tuple[float, float], x: Layer, y: Layer
-) -> Iterator[Layer]:
+    limit_px: int,
+    x_span: tuple[float, float],
+    y_span: tuple[float, float],
+    x: chart.Layer,
+    y: chart.Layer,
+) -> Iterator[chart.Layer]:
     low, high = max(x_span[0], limit_px / y_span[1]), min(x_span[1], limit_px / y_span[0])
     if low >= high:
         return
     widths = [low * (high / low) ** (place / _CURVE_STEPS) for place in range(_CURVE_STEPS + 1)]
     values = [{"width": width, "height": limit_px / width} for width in widths]
-    yield trace(values, x, y, "width", color="var(--ink)", strokeDash=[5, 4])
+    yield chart.trace(values, x, y, "width", color="var(--ink)", strokeDash=[5, 4])
 
 
 def _axis_range(pixels: Sequence[float]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from mmcalib.options.run import (
     read_policy,
 )
 from mmcalib.progress import Interruptible, Progress, StepLog
-from mmcalib.proof.devices import require_cuda, require_vllm
+from mmcalib.proof.prove import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.run.document import build_calibration

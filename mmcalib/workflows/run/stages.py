@@ -48,8 +48,14 @@ from mmcalib.memory.predict import (
 )
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies, shrink_kv_cache
-from mmcalib.proof.devices import compare_apart, compared_check
-from mmcalib.proof.prove import Proof, ReplaySource, check_config_parsing, prove
+from mmcalib.proof.prove import (
+    Proof,
+    ReplaySource,
+    check_config_parsing,
+    compare_apart,
+    compared_check,
+    prove,
+)
 from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import flag, gib

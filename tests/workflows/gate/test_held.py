@@ -39,7 +39,7 @@ def asking(*urls: str) -> dict[str, Any]:
 def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
     code = (
         "import sys\n"
-        "from mmcalib.admission import inputs as held, admits as presented, datasets as filtering\n"
+        "from mmcalib.admission import admits, datasets\n"
         "print([m for m in ('torch', 'numpy', 'datasets', 'ray') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

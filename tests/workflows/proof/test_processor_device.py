@@ -13,7 +13,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DeviceComparison, File
 from mmcalib.errors import EngineDied, UsageError
 from mmcalib.progress import Silent
-from mmcalib.proof.devices import compare, compared_check, cpu_build, require_cuda
+from mmcalib.proof.prove import compare, compared_check, cpu_build, require_cuda
 from mmcalib.workflows.run.run import calibrate
 from tests.workflows.corpora import pretended
 from tests.workflows.fake_host import FakeHost, opened
